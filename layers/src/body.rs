@@ -1,4 +1,4 @@
-//! The body type of answers, above the layers that are generic over it.
+//! The body type of answers above the layers that are generic over the body.
 
 use std::any::Any;
 
@@ -11,8 +11,8 @@ use crate::error::{BoxError, Error};
 /// A boxed body of an answer. Its error type is concrete, so that a spawned task can serve it.
 pub type AnswerBody = UnsyncBoxBody<Bytes, Error>;
 
-/// Boxes a body, whose error becomes an [`Error`] by [`Error::from_below`]. A body that is boxed already is returned as
-/// it is.
+/// Boxes a body and converts its error into an [`Error`] by [`Error::from_below`]. A body that is already boxed is
+/// returned unchanged.
 pub fn boxed<B>(body: B) -> AnswerBody
 where
     B: Body<Data = Bytes, Error: Into<BoxError> + 'static> + Send + 'static,
@@ -27,7 +27,7 @@ where
     body.map_err(Error::from_below).boxed_unsync()
 }
 
-/// Creates a body whose data is already complete.
+/// Creates an answer's body from bytes that are all in memory.
 #[must_use]
 pub fn full(bytes: impl Into<Bytes>) -> AnswerBody {
     Full::new(bytes.into())

@@ -1,10 +1,11 @@
-//! Bounds the memory of all bodies together. Bytes count from when they are read until the last slice is dropped.
+//! Bounds the memory of all request and answer bodies together. A byte counts from when it is read until the last slice
+//! of its body is dropped.
 //!
-//! Bytes are reserved as they arrive, not as `content-length` declares them: otherwise a sender that declares much and
-//! sends little would block others.
+//! The budget reserves bytes as they arrive, not as `content-length` declares them: otherwise a sender that declares a
+//! large body and sends little would block other senders.
 //!
-//! An account may take at most as many bytes as it leaves free, and a key half of that, so a sender that fills its
-//! share leaves room for others. A share always fits two bodies of maximum size.
+//! An account may reserve at most as many bytes as remain free, and a key half of that, so that a sender that uses its
+//! full share leaves room for others. A share always fits two bodies of maximum size.
 
 #[cfg(feature = "passthrough")]
 use std::time::Duration;
@@ -23,17 +24,17 @@ use crate::{
     key::{AccountId, KeyId, KeyRecord},
 };
 
-/// The bytes of all bodies in memory. Clones share the count.
+/// The number of bytes that all bodies have in memory. Clones share the count.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct BodyBudget(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
     bodies: Mutex<Bodies>,
-    /// Notified when a body releases its bytes.
+    /// Wakes waiting bodies when a body returns bytes to the budget.
     #[cfg(feature = "passthrough")]
     freed: Notify,
-    /// Permit of the single body that may exceed the budget.
+    /// The permit to exceed the budget. There is only one, so that at most one body exceeds it at a time.
     #[cfg(feature = "passthrough")]
     lane: Arc<Semaphore>,
 }
@@ -69,24 +70,25 @@ impl BodyBudget {
     }
 }
 
-/// The bytes reserved for one body; returned on drop.
+/// The bytes that are reserved for one body. Dropping this returns them to the budget.
 #[derive(Debug)]
 pub(crate) struct ReservedBytes {
     all: BodyBudget,
     /// The key that sends the body, if known.
     key: Option<Arc<KeyRecord>>,
-    /// The largest number of bytes for all bodies together.
+    /// The largest number of bytes that all bodies together may reserve.
     bytes_max: u64,
-    /// The lower bound of a share, in bytes.
+    /// The lower bound of an account's or a key's share, in bytes.
     share_min: u64,
     bytes: u64,
-    /// Lets this body exceed the budget; only one body at a time holds it.
+    /// The permit to exceed the budget, if this body has it; only one body at a time can.
     #[cfg(feature = "passthrough")]
     lane: Option<OwnedSemaphorePermit>,
 }
 
 impl ReservedBytes {
-    /// Reserves nothing yet, for a body of at most `body_bytes_max` among all of at most `bytes_max`.
+    /// Creates the reservation of one body, with no bytes yet. `body_bytes_max` limits this body, `bytes_max` all
+    /// bodies together.
     pub(crate) fn new(
         all: &BodyBudget,
         key: Option<Arc<KeyRecord>>,
@@ -104,13 +106,13 @@ impl ReservedBytes {
         }
     }
 
-    /// Fails if a body of this size would not fit now.
+    /// Checks that this number of bytes would fit into the budget now, without reserving them.
     #[cfg(feature = "parse")]
     pub(crate) fn could_hold(&self, bytes: u64) -> Result<(), Error> {
         self.check(&self.all.lock(), bytes)
     }
 
-    /// Extends the reservation to this many bytes.
+    /// Extends the reservation to this total number of bytes, or fails if the budget has no room.
     pub(crate) fn make(&mut self, bytes: u64) -> Result<(), Error> {
         let Some(more @ 1..) = bytes.checked_sub(self.bytes) else {
             return Ok(());
@@ -129,12 +131,12 @@ impl ReservedBytes {
         Ok(())
     }
 
-    /// Extends the reservation to this many bytes, waiting if needed until other bodies return theirs. The body that
-    /// waits longest may exceed the budget, and the others wait until it is dropped. So every body that was begun can
-    /// complete, and the excess is at most one body.
+    /// Extends the reservation to this total number of bytes; if necessary, waits until other bodies return theirs. The
+    /// body that has waited longest may exceed the budget, and the other waiting bodies wait until that body is
+    /// dropped. So every body that has begun can complete, and the budget is exceeded by at most one body.
     ///
     /// # Errors
-    /// When no room became free in time.
+    /// If the budget has no room for the bytes within `patience`.
     #[cfg(feature = "passthrough")]
     pub(crate) async fn wait_for(&mut self, bytes: u64, patience: Duration) -> Result<(), Error> {
         if self.make(bytes).is_ok() {
@@ -187,7 +189,7 @@ impl ReservedBytes {
         }
     }
 
-    /// The body, which returns the reservation when its last slice is dropped.
+    /// Returns the bytes of the body with its reservation attached: dropping the last slice returns the reservation.
     #[cfg(feature = "parse")]
     pub(crate) fn kept_by(self, bytes: Bytes) -> Bytes {
         if self.bytes == 0 {
@@ -200,8 +202,8 @@ impl ReservedBytes {
     }
 }
 
-/// The reservation of a plain answer, as an extension. `passthrough` inserts it; `translate` keeps it for the
-/// translated answer.
+/// Extension of a plain answer that holds the answer's reservation. `passthrough` inserts it; `translate` attaches it
+/// to the translated answer.
 #[cfg(feature = "passthrough")]
 #[derive(Clone, Debug)]
 pub(crate) struct AnswerRoom(Arc<ReservedBytes>);
@@ -212,7 +214,7 @@ impl AnswerRoom {
         Self(Arc::new(reserved))
     }
 
-    /// The answer, which returns the reservation when its last slice is dropped.
+    /// Returns the bytes of the answer with its reservation attached: dropping the last slice returns the reservation.
     pub(crate) fn kept_by(self, bytes: Bytes) -> Bytes {
         Bytes::from_owner(Kept {
             bytes,
@@ -263,7 +265,7 @@ mod tests {
     use super::*;
     use crate::key::KeyDigest;
 
-    /// Creates a budget in which shares are not the limit.
+    /// Creates a reservation that only the budget limits, not the shares of accounts and keys.
     fn room(all: &BodyBudget, bytes_max: u64) -> ReservedBytes {
         ReservedBytes::new(all, None, bytes_max, bytes_max)
     }
@@ -337,7 +339,8 @@ mod tests {
             .iter()
             .sum();
         assert_eq!(others, 17, "all keys of an account have half");
-        // The next account gets a third of the remainder, and so on, but each may always have two bodies.
+        // The next account gets a third of the bytes that remain, and so does the one after it. Every account may have
+        // two bodies, even if its share is smaller.
         assert_eq!(fill(&key("f", "other")), 16);
         assert_eq!(fill(&key("g", "third")), 11);
         drop(rooms);
@@ -374,7 +377,7 @@ mod tests {
         assert_eq!(taken(&all), 0);
         let most = *most.lock().unwrap();
         assert!(most <= 90 + 60, "the budget plus one body: {most}");
-        // A body fails if it waits too long for room.
+        // Waiting for room fails when the time is over.
         let (mut one, mut two) = (room(&all, 90), room(&all, 90));
         one.make(90).unwrap();
         let mut three = room(&all, 90);
@@ -382,7 +385,7 @@ mod tests {
         assert!(three.wait_for(10, PATIENCE).await.is_err());
     }
 
-    /// Polls a future this often and then drops it. Whether it was ready before.
+    /// Polls a future this many times and then drops it. Returns whether the future completed before that.
     #[cfg(feature = "passthrough")]
     async fn dropped_after(polls: usize, future: impl Future) -> bool {
         let mut future = Box::pin(future);
@@ -406,7 +409,7 @@ mod tests {
             let all = BodyBudget::default();
             let (mut first, mut second) = (room(&all, 90), room(&all, 90));
             first.make(90).unwrap();
-            // The second body has the lane, the third waits for it.
+            // The second body has the permit to exceed the budget, and the third body waits for that permit.
             second.wait_for(10, PATIENCE).await.unwrap();
             let waits = async {
                 let mut third = room(&all, 90);

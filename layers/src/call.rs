@@ -26,7 +26,7 @@ pub struct Call {
     pub kind: ModelKind,
     /// The whole body of the request.
     pub body: Bytes,
-    /// The requested catalog name.
+    /// The catalog name of the requested model.
     pub model: String,
     /// Whether the client requested a stream.
     pub stream: bool,
@@ -43,9 +43,9 @@ pub struct Call {
     pub texts: TextSample,
     /// Separately billed parts of the request; `None` for most requests.
     pub asks: Option<Box<Asks>>,
-    /// Positions of the fields that may have to change.
+    /// Positions of the fields that layers below may have to change.
     pub spans: Spans,
-    /// The session that the client named.
+    /// The id of the session that the client named; shown on receipts.
     pub session: Option<SessionId>,
 }
 
@@ -81,21 +81,21 @@ pub struct InputSize {
     pub tools: u64,
     /// Images, inline or by URL; an image requested at its original size counts twice.
     pub images: u64,
-    /// The maximum cost of the images, in parts of a full-size image ([`IMAGE_SHARES`]).
+    /// The cost of the images, at most, in parts of a full-size image ([`IMAGE_SHARES`]).
     pub image_shares: u64,
     /// Documents other than plain text, inline or by URL.
     pub documents: u64,
-    /// Documents of unknown size: only the model's context window bounds them.
+    /// Documents whose size is unknown: the hold assumes that they fill the model's context window.
     pub documents_unseen: u64,
-    /// The maximum tokens of the other documents, from their pages and bytes.
+    /// The maximum tokens of the documents of known size, computed from their pages and bytes.
     pub document_tokens: u64,
-    /// The tokens of the documents in excess of [`DOCUMENT_TOKENS`] each.
+    /// The tokens by which documents exceed [`DOCUMENT_TOKENS`], summed over all documents.
     pub document_tokens_beyond: u64,
-    /// Estimated tokens of texts that are not sampled, in thousandths.
+    /// Estimated tokens of the texts of which `Call::texts` has no sample, in thousandths.
     pub unsampled_milli: u64,
-    /// The estimated tokens of the images.
+    /// The estimated tokens of the images; the hold for a call may use this estimate instead of the maximum.
     pub usual_images: u64,
-    /// The estimated tokens of the documents.
+    /// The estimated tokens of the documents; the hold for a call may use this estimate instead of the maximum.
     pub usual_documents: u64,
     /// Inputs of an embeddings call; each yields a vector. 0 for chats.
     pub inputs: u64,
@@ -103,27 +103,27 @@ pub struct InputSize {
     pub tokens: u64,
 }
 
-/// Shares that make up an image of full size.
+/// The number of shares in an image of full size: the unit in which smaller images are counted.
 pub const IMAGE_SHARES: u64 = 5_000;
-/// Default tokens held for a document of up to six pages.
+/// Tokens that are held for a document of up to six pages, unless configured otherwise.
 pub const DOCUMENT_TOKENS: u64 = 50_000;
 
 impl InputSize {
-    /// Adds a text that is not sampled, at four bytes per token.
+    /// Adds a text without a sample. Its tokens are estimated as one per four bytes.
     pub const fn add_unsampled(&mut self, bytes: u64) {
         self.text_bytes += bytes;
         let milli = bytes.saturating_mul(250);
         self.unsampled_milli = self.unsampled_milli.saturating_add(milli);
     }
 
-    /// Adds an image: its shares and its estimated tokens.
+    /// Adds an image with its maximum cost in shares and its estimated (`usual`) tokens.
     pub fn add_image(&mut self, shares: u64, usual: u64) {
         self.images += 1;
         self.image_shares += shares;
         self.usual_images += usual;
     }
 
-    /// Adds a document of at most `tokens` tokens.
+    /// Adds a document of at most `tokens` tokens, and of an estimated (`usual`) number of them.
     pub fn add_document(&mut self, tokens: u64, usual: u64) {
         self.documents += 1;
         self.document_tokens = self.document_tokens.saturating_add(tokens);
@@ -134,7 +134,7 @@ impl InputSize {
 
     /// Adds a document of unknown size.
     pub fn add_unseen_document(&mut self) {
-        /// Five pages of estimated tokens.
+        /// The estimate is that of five pages.
         const USUAL: u64 = 15_000;
         self.documents += 1;
         self.documents_unseen += 1;
@@ -142,24 +142,25 @@ impl InputSize {
     }
 }
 
-/// Separately billed parts of a call, each with the path of the requesting field, for errors.
+/// Parts of a call that are billed separately. For each, the path of the field that requests it is stored, for error
+/// messages.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Asks {
     asked: Asked,
-    /// The first field of the request for each kind.
+    /// For each kind of part without a price, the first field that requests it.
     fields: Vec<(Unpriced, Box<str>)>,
     /// The first field that requests something that has no price at any model.
     unknown: Option<Box<str>>,
     /// The first field that has sound of unknown length.
     unmeasured: Option<Box<str>>,
-    /// The first field with a document of unknown size.
+    /// The first field that has a document of unknown size.
     unseen: Option<Box<str>>,
 }
 
-/// A feature that is billed separately, and requested once.
+/// A part of a request that is billed separately.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ask {
-    /// A rate class. For tool calls and sound, with the maximum quantity.
+    /// A rate class, such as a longer cache lifetime. For tool calls and sound, the number is the maximum quantity.
     Class(Class, u64),
     /// The request has sound of unknown length.
     UnmeasuredSound,
@@ -176,12 +177,12 @@ pub enum Ask {
 }
 
 impl Ask {
-    /// The maximum when a request does not bound the calls of a tool.
+    /// The maximum number of calls of a tool if the request does not limit them.
     pub const WITHOUT_END: u64 = u64::MAX;
 }
 
 impl Asks {
-    /// Adds the feature that this field requests.
+    /// Adds the feature `ask`. `field` returns the path of the field that requests it.
     pub fn add(&mut self, ask: Ask, field: impl FnOnce() -> String) {
         let served = &mut self.asked.served;
         let kind = match ask {
@@ -220,26 +221,26 @@ impl Asks {
         }
     }
 
-    /// Returns all of it, in the terms that prices use.
+    /// Returns all requested parts, as the price list expects them.
     #[must_use]
     pub const fn asked(&self) -> &Asked {
         &self.asked
     }
 
-    /// Returns the first field that requests this kind.
+    /// Returns the first field of the request that requests this kind of part.
     #[must_use]
     pub fn field(&self, kind: Unpriced) -> Option<&str> {
         let mut fields = self.fields.iter();
         fields.find(|it| it.0 == kind).map(|(_, field)| &**field)
     }
 
-    /// The first field that requests something that has no price at any model.
+    /// Returns the first field that requests something that has no price at any model.
     #[must_use]
     pub fn unknown(&self) -> Option<&str> {
         self.unknown.as_deref()
     }
 
-    /// The class of the answer, if it may contain more than text.
+    /// Returns the rate class of the answer's sound or images, if the request allows the model to generate them.
     #[must_use]
     pub fn output_class(&self) -> Option<Class> {
         [Class::OutputAudio, Class::OutputImage]
@@ -253,13 +254,13 @@ impl Asks {
         self.unmeasured.as_deref()
     }
 
-    /// Returns the first field with a document of unknown size.
+    /// Returns the first field that has a document of unknown size.
     #[must_use]
     pub fn unseen(&self) -> Option<&str> {
         self.unseen.as_deref()
     }
 
-    /// The first field that requests what the messages format cannot express: sound, or images made by the model.
+    /// Returns the first field whose request only the chat format can express: sound, or images generated by the model.
     #[must_use]
     pub fn of_chat_alone(&self) -> Option<&str> {
         [Class::InputAudio, Class::OutputAudio, Class::OutputImage]
@@ -267,7 +268,7 @@ impl Asks {
             .find_map(|class| self.field(Unpriced::Class(class)))
     }
 
-    /// Returns a copy without the requests to the vendor's cache.
+    /// Returns a copy without the requested cache lifetimes, which translation removes.
     #[must_use]
     pub fn without_cache(&self) -> Self {
         let mut asks = self.clone();
@@ -278,7 +279,8 @@ impl Asks {
         asks
     }
 
-    /// Returns the longest cache lifetime requested besides the default one.
+    /// Returns the longest cache lifetime that the request names, unless it requests only the vendor's default
+    /// lifetime.
     #[must_use]
     pub fn cache_write(&self) -> Option<Class> {
         [Class::CacheWrite12h, Class::CacheWrite1h]
@@ -287,10 +289,10 @@ impl Asks {
     }
 }
 
-/// The positions of fields in [`Call::body`], as byte ranges.
+/// The positions of fields in [`Call::body`], as byte ranges. Layers below change or remove these fields.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Spans {
-    /// The position after the opening brace, where a field can be inserted.
+    /// The position after the opening brace of the body, where a field can be inserted.
     pub start: usize,
     /// The value of `model`.
     pub model: Range<usize>,
@@ -305,18 +307,20 @@ pub struct Spans {
     pub max_completion_tokens: Option<Range<usize>>,
     /// Positions that only the responses format has.
     pub responses: Option<Box<ResponsesSpans>>,
-    /// Messages format: whether a turn has thinking, which may be in a capsule of this gateway.
+    /// Messages format: whether a turn has thinking. The thinking may be a capsule of this gateway, which carries the
+    /// proof of a vendor of another format.
     pub has_thinking: bool,
     /// The turns of the conversation, in order.
     pub turns: Turns,
 }
 
-/// Where the turns of a conversation are, so that a hold can recognize a conversation that continues an earlier one.
+/// Positions of the turns of a conversation. A hold uses them to recognize that a call continues an earlier
+/// conversation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Turns {
     /// The bytes of the array of turns in [`Call::body`].
     pub all: Range<usize>,
-    /// Each turn, in order; none if the body is short, or if the vendor may leave turns out.
+    /// Each turn, in order. Empty if the body is short, or if the vendor may leave turns out.
     pub each: Vec<Turn>,
 }
 
@@ -325,7 +329,8 @@ pub struct Turns {
 pub struct Turn {
     /// The bytes of the turn in [`Call::body`].
     pub span: Range<usize>,
-    /// The bytes of text from the beginning of the body to its end, as [`InputSize::text_bytes`] counts them.
+    /// The number of text bytes from the beginning of the body to the end of this turn, as [`InputSize::text_bytes`]
+    /// counts them.
     pub text_bytes: u64,
 }
 
@@ -336,31 +341,31 @@ pub struct ResponsesSpans {
     pub store: Option<Range<usize>>,
     /// The value of `include`, if present: an array or null.
     pub include: Option<Range<usize>>,
-    /// Returns whether `include` requests encrypted reasoning.
+    /// Whether `include` requests encrypted reasoning.
     pub encrypted_reasoning_asked: bool,
-    /// Ranges that are cut before the request is sent to a vendor of this format, in order. Each includes one comma, so
-    /// that the rest is valid JSON.
+    /// Ranges that the gateway cuts out before it sends the request to a vendor of this format, in order. Each range
+    /// includes one comma, so that the remaining text is valid JSON.
     pub cut: Vec<Range<usize>>,
-    /// The number of vendor-run tools that were only offered and are among the cuts.
+    /// The number of vendor-run tools that the request only offered to the model and that are among the cuts.
     pub tools_cut: u64,
 }
 
 /// A call with the model and prices by which it is charged, fixed until it ends.
 #[derive(Clone, Debug)]
 pub struct Priced {
-    /// The call as it was parsed.
+    /// The parsed request.
     pub call: Arc<Call>,
-    /// The call's model, from the snapshot.
+    /// The call's model, as it was in the catalog when the call began.
     pub model: Arc<Model>,
-    /// The model's prices; one of them applies when the call is charged.
+    /// The model's prices. Some depend on conditions, so the price that applies is chosen when the call is charged.
     pub prices: PriceList,
     /// The output-token ceiling per choice that the hold covers.
     pub output_tokens: u64,
-    /// The meter, which counts the usage of the call.
+    /// The meter: layers below write the call's usage to it.
     pub meter: Meter,
 }
 
-/// An attempt: a call on one of its routes.
+/// One attempt of a call on one of its routes.
 #[derive(Clone, Debug)]
 pub struct Attempt {
     /// The call with its prices.
@@ -374,7 +379,7 @@ pub struct Attempt {
 /// A request in the vendor's format.
 #[derive(Clone, Debug)]
 pub struct Outbound {
-    /// The route to send it on.
+    /// The route on which the request is sent: a vendor, and the vendor's name of the model.
     pub route: Arc<Route>,
     /// Which of the vendor's keys to use: an index into its credentials.
     pub credential: usize,
@@ -386,13 +391,14 @@ pub struct Outbound {
     pub choices: u64,
     /// The kind of the requested model.
     pub kind: ModelKind,
-    /// Whether only the gateway requested the vendor's chat usage chunk, so that it is removed from the answer.
+    /// Whether only the gateway, and not the caller, requested the chat format's usage chunk; then it is removed from
+    /// the answer.
     pub strip_usage: bool,
-    /// Counts what the call uses.
+    /// The meter, to which the layers below write the usage of the call.
     pub meter: Meter,
 }
 
-/// The operation that is requested of a model.
+/// The operation that a request performs with a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Operation {
@@ -415,7 +421,7 @@ impl Operation {
     /// The path of [`Operation::ChatOrResponses`], for requests whose own path does not determine the format.
     pub const CHAT_OR_RESPONSES: &'static str = "/chat-or-responses";
 
-    /// Returns the operation of this path.
+    /// Returns the operation that is requested at this path.
     #[must_use]
     pub fn of_path(path: &str) -> Option<Self> {
         match path {
@@ -429,7 +435,7 @@ impl Operation {
         }
     }
 
-    /// Returns the request's format, as far as the path determines it. Embeddings belong to the chat format.
+    /// Returns the request's format; `None` if only the body determines it. Embeddings belong to the chat format.
     #[must_use]
     pub const fn format(self) -> Format {
         match self {

@@ -1,4 +1,4 @@
-//! Every reason why a request is refused or fails, as one flat enum.
+//! Every reason for which a request is refused or fails, as one flat enum.
 //!
 //! Only the `respond` layer turns an [`Error`] into an HTTP answer. [`std::fmt::Display`] gives the English message for
 //! the log, with the cause in `source`; `respond` writes the message for the caller.
@@ -13,7 +13,7 @@ pub use tollgate_ledger::BoxError;
 use crate::model::ModelKind;
 use crate::{ceiling::Ceiling, money::MicroRub};
 
-/// The reason why a request was not answered.
+/// The reason why a request was refused or failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -23,7 +23,7 @@ pub enum Error {
     /// 405: the path exists, but takes other methods.
     #[error("method not allowed, only {allow}")]
     MethodNotAllowed {
-        /// The value of the `allow` header.
+        /// The value of the `allow` header: the methods that the path takes.
         allow: &'static str,
     },
     /// 414: the request's URI is too long.
@@ -63,7 +63,7 @@ pub enum Error {
     /// 415: the content encoding is neither `identity` nor `gzip`.
     #[error("content-encoding is neither identity nor gzip")]
     ContentEncoding,
-    /// The client's body broke off, so nobody reads the answer any more.
+    /// The client's body broke off: the client has disconnected, so nobody reads this error's answer.
     #[error("request body incomplete")]
     BodyBroken(#[source] BoxError),
 
@@ -95,18 +95,18 @@ pub enum Error {
     #[error("account suspended")]
     AccountSuspended,
 
-    /// 403: the hold is larger than the money left.
+    /// 403: the hold that the call needs is larger than the money left.
     #[error("hold of {needs} does not fit: {free} free, {held} held")]
     DoesNotFit {
         /// The highest amount that the call can cost.
         needs: MicroRub,
-        /// The money that is left after the holds of other calls.
+        /// The money that is free: not held by other calls.
         free: MicroRub,
         /// The money that the key's running calls hold.
         held: MicroRub,
-        /// The ceiling, of the key or of its group, that is too low; `None` if it is the account's balance.
+        /// The spending ceiling of the key or of its group that is too low; `None` if the account's balance is too low.
         ceiling: Option<Ceiling>,
-        /// Whether the hold includes output, whose ceiling the caller can lower.
+        /// Whether the hold includes output tokens. If so, the caller can make the call fit by a lower output ceiling.
         has_output: bool,
     },
     /// 429: the key already has its maximum number of calls open.
@@ -147,7 +147,7 @@ pub enum Error {
     /// 429: too many requests from this address or key, or too many tokens used by the key.
     #[error("too many requests ({limit:?}), wait {retry_after:?}")]
     TooManyRequests {
-        /// The limit that was reached.
+        /// The rate limit that was reached.
         limit: Limit,
         /// The time after which the next request is allowed.
         retry_after: Duration,
@@ -167,7 +167,7 @@ pub enum Error {
         /// The closest name in the catalog, if any is close.
         similar: Option<String>,
     },
-    /// 503: the model has no price in force.
+    /// 503: the model has no price at present.
     #[error("no price at present")]
     PriceUnavailable,
     /// 503: the ledger cannot be reached, so no money can be held.
@@ -183,23 +183,23 @@ pub enum Error {
     /// [`VendorUnreached`] if no connection was made.
     #[error("vendor unavailable")]
     VendorUnavailable(#[source] BoxError),
-    /// 503: every route to the model is temporarily disabled, so no vendor was called.
+    /// 503: every route to the model is temporarily not used, so no vendor received the call.
     #[error("no route is open, wait {retry_after:?}")]
     RoutesOut {
-        /// The time at which the first of these routes is tried again.
+        /// The time after which the gateway tries the first of these routes again.
         retry_after: Duration,
     },
     /// 503: the vendor refused the operator's key or account. Alerts the operator.
     #[error("vendor refused our key with {status}")]
     VendorKeyRefused {
-        /// The status that the vendor returned.
+        /// The HTTP status with which the vendor refused the key.
         status: StatusCode,
     },
 
     /// 400, 413, 422: the vendor refused the caller's request.
     #[error("vendor refused the request with {status}: {text}")]
     VendorRefused {
-        /// The status that the vendor returned.
+        /// The HTTP status with which the vendor refused the request.
         status: StatusCode,
         /// The vendor's message, scrubbed of keys, addresses and organisations.
         text: String,
@@ -228,12 +228,12 @@ pub enum Error {
 }
 
 impl Error {
-    /// Converts the error of a service or a body below: an [`Error`], boxed or not, is kept as it is; any other error
-    /// becomes the cause of an [`Error::Internal`].
+    /// Converts the error of the service or body below a layer: an [`Error`], boxed or not, is returned unchanged; any
+    /// other error becomes the cause of an [`Error::Internal`].
     ///
-    /// Every layer does this with the service that it wraps, so that service may have any error.
+    /// Every layer calls this on errors of the service that it wraps, so that service may have any error type.
     pub fn from_below<E: Into<BoxError> + 'static>(error: E) -> Self {
-        // Checked by type first: that needs no box, and if the type is `Self`, the compiler removes the check.
+        // Checks by type first: this needs no box, and if the type is `Self`, the compiler removes the check.
         let mut error = Some(error);
         if let Some(ours) = (&mut error as &mut dyn Any).downcast_mut::<Option<Self>>()
             && let Some(ours) = ours.take()
@@ -247,13 +247,13 @@ impl Error {
         }
     }
 
-    /// Creates an error that is answered as `error` defines, if no variant names the reason.
+    /// Creates an error for which no variant exists. `error` defines its status, code and text.
     #[must_use]
     pub fn custom(error: impl CustomError) -> Self {
         Self::Custom(Box::new(error))
     }
 
-    /// Creates a 400 that names a field.
+    /// Creates a 400 error that names a field of the request and what is wrong with it.
     #[must_use]
     pub fn invalid(field: impl Into<Cow<'static, str>>, problem: Problem) -> Self {
         Self::Invalid {
@@ -295,15 +295,15 @@ pub(crate) const TOO_LONG: &str = "context_length_exceeded";
 
 /// An error of your own service or layer that defines its answer. [`Error::custom`] makes an [`Error`] of it.
 ///
-/// Its [`std::fmt::Display`] and its source are for the log; callers get only [`text`](Self::text).
+/// The error's [`std::fmt::Display`] and its source are for the log; callers get only [`text`](Self::text).
 pub trait CustomError: std::error::Error + Send + Sync + 'static {
     /// The status of the answer, a 4xx or a 5xx.
     fn status(&self) -> StatusCode;
 
-    /// Class of the error, `error.type` of the usual body, such as `not_found_error`.
+    /// Returns the class of the error, such as `not_found_error`: `error.type` of the usual body.
     fn kind(&self) -> &'static str;
 
-    /// Returns a stable word for programs, `error.code` of the usual body; empty by default.
+    /// Returns a stable code for programs: `error.code` of the usual body. Empty by default.
     fn code(&self) -> &'static str {
         ""
     }
@@ -311,8 +311,8 @@ pub trait CustomError: std::error::Error + Send + Sync + 'static {
     /// Returns the text for people, in their language, without secrets.
     fn text(&self, language: Language) -> String;
 
-    /// Returns how long to wait before a retry. By default `None`: the answer to a 4xx forbids a retry, and the client
-    /// decides about a 5xx.
+    /// Returns how long the client should wait before a retry. By default `None`: then a 4xx forbids a retry, and after
+    /// a 5xx the client decides.
     fn retry_after(&self) -> Option<Duration> {
         None
     }
@@ -340,7 +340,7 @@ pub enum Language {
     En,
 }
 
-/// A limit over time. The refusal names it to the caller.
+/// A rate limit, by the name that a refusal shows to the caller.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Limit {
@@ -355,11 +355,11 @@ pub enum Limit {
     KeyTokensPerMinute,
 }
 
-/// An error status of a vendor: the cause of an [`Error::VendorUnavailable`].
+/// A vendor answered with an error status: the cause of an [`Error::VendorUnavailable`].
 #[derive(Debug, thiserror::Error)]
 #[error("answered {status}: {text}")]
 pub struct VendorAnswered {
-    /// The status that the vendor returned.
+    /// The HTTP status that the vendor returned.
     pub status: StatusCode,
     /// The vendor's message, without secrets.
     pub text: String,
@@ -373,7 +373,7 @@ pub struct VendorAnswered {
 #[error("{0}")]
 pub struct VendorUnreached(pub String);
 
-/// A mistake in a field of a request.
+/// A reason for which a field of a request is refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Problem {
@@ -399,7 +399,7 @@ pub enum Problem {
     TooDeep(usize),
     /// The value must not be empty.
     Empty,
-    /// The conversation has no message; the model's vendor does not accept instructions alone.
+    /// The conversation has instructions but no message, which the model's vendor does not accept.
     NothingSaid,
     /// Not a positive amount of rubles in whole kopecks.
     NotKopecks,
@@ -407,11 +407,11 @@ pub enum Problem {
     LessThan(&'static str),
     /// The value contradicts the named field.
     Contradicts(&'static str),
-    /// Not a host, or the port after it is missing.
+    /// The value is not a host name, or the port after the host is missing.
     NotAHost,
     /// The field requests something that this gateway cannot count or forward.
     Unsupported,
-    /// The field refers to a conversation stored by the vendor; the client must send all of it.
+    /// The field refers to a conversation that the vendor stores; the client must send the conversation itself.
     ThreadUnsupported,
     /// The field refers to stored state, and nothing is stored between calls.
     StateUnsupported,
@@ -423,13 +423,13 @@ pub enum Problem {
     ToolUnsupported,
     /// The field requests a web search that the vendor runs and that has no price.
     SearchUnsupported,
-    /// The size of the input cannot be determined in advance.
+    /// The size of the input cannot be determined before the call, so no hold can cover its cost.
     SizeUnseen,
-    /// The format of the model's vendor has no equivalent.
+    /// The field has no equivalent in the format of the model's vendor.
     NotTranslated,
     /// The field requests something that has no price for this model.
     Unpriced,
-    /// The model is of this kind, which has other paths: see [`ModelKind::surfaces`].
+    /// The model is of this kind and is called at other paths: see [`ModelKind::surfaces`].
     #[cfg(feature = "model-calls")]
     ModelOfKind(ModelKind),
     /// The fields of the request ask for different lifetimes in the vendor's cache; one price covers only one
@@ -437,9 +437,9 @@ pub enum Problem {
     MixedLifetimes,
     /// The input may have more tokens than the model's price covers.
     InputUnpriced {
-        /// The maximum input in tokens, as the hold counts it.
+        /// The number of input tokens, as the hold counts them: an upper bound.
         tokens: u64,
-        /// The maximum input in tokens that has a price.
+        /// The largest number of input tokens that the model's price covers.
         max: u64,
     },
 }

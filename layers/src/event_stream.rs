@@ -1,4 +1,4 @@
-//! The format of an answer that is an event stream, and where such a stream ends.
+//! Marks answers that are event streams with their format, and finds the last event of such a stream.
 
 use bytes::Bytes;
 use serde::Deserialize;
@@ -8,14 +8,15 @@ use crate::{
     sse::{Event, Splitter},
 };
 
-/// On an answer: its body is an event stream of this format, so an error within it must have this shape. Inserted by
-/// `passthrough`; `translate` replaces it with the caller's format.
+/// Extension of an answer: its body is an event stream of this format. An error that the gateway inserts into the
+/// stream must have this format too. `passthrough` inserts the extension; `translate` replaces it with the caller's
+/// format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EventStream(pub Format);
 
 impl EventStream {
-    /// Returns the position of the stream's last event (`data: [DONE]`, `message_stop` or `response.completed`) within
-    /// these complete events, if present.
+    /// Returns the position of the stream's last event (`data: [DONE]`, `message_stop` or `response.completed`) in
+    /// `events`, if present. `events` must not end within an event.
     #[must_use]
     pub fn last_event_at(self, events: &Bytes) -> Option<usize> {
         let (mut at, mut found) = (0, None);

@@ -49,7 +49,7 @@ use crate::{error::Error, key::KeyRecord};
 pub struct ClientAddr(pub IpAddr);
 
 impl ClientAddr {
-    /// The address block that limits count: an IPv4 address, or an IPv6 /64.
+    /// Returns the block of addresses that a rate limit counts as one client: a single IPv4 address, or an IPv6 /64.
     #[must_use]
     pub fn block(&self) -> IpAddr {
         match self.0.to_canonical() {
@@ -69,18 +69,19 @@ impl Caller {
     /// Returns the caller of a request.
     ///
     /// # Errors
-    /// [`Error::Internal`] when no `auth` layer is above, which is a mistake in the stack and not the caller's.
+    /// [`Error::Internal`] when there is no `auth` layer above. The stack is then wrong, not the caller's request.
     pub fn of<B>(req: &http::Request<B>) -> Result<&Self, Error> {
         let caller = req.extensions().get();
         caller.ok_or_else(|| Error::Internal("without caller: auth must run before".into()))
     }
 }
 
-/// Header by which a repeated call is recognised as the same call.
+/// Header with which a client marks a repeated call, so that the call is made and charged only once.
 pub const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 
-/// Seals the answers stored for a caller. Derived from the presented secret, which is never stored. Inserted by `auth`
-/// if the request has an [`IDEMPOTENCY_KEY`] and the caller's key allows it.
+/// Seals the answers that are stored for a caller. `auth` derives it from the secret that the caller presents and that
+/// the gateway never stores. `auth` inserts it if the request has an [`IDEMPOTENCY_KEY`] and the caller's key permits
+/// stored answers.
 #[derive(Clone)]
 pub struct AnswerKey(pub [u8; 32]);
 
@@ -90,25 +91,26 @@ impl fmt::Debug for AnswerKey {
     }
 }
 
-/// On a request whose answer is stored: what the call costs. Written by the component that ends its hold.
+/// Extension of a request whose answer will be stored: the cost of the call. The component that ends the call's hold
+/// sets it.
 #[derive(Clone, Debug, Default)]
 pub struct CallCost(Arc<AtomicI64>);
 
 impl CallCost {
-    /// Sets the cost.
+    /// Sets the cost with which the call's hold ended.
     pub fn set(&self, cost: MicroRub) {
         self.0.store(cost.micro(), Ordering::Release);
     }
 
-    /// Returns whether the call was charged; false until its hold has ended.
+    /// Returns whether the call cost something; false until its hold has ended.
     #[must_use]
     pub fn is_charged(&self) -> bool {
         self.0.load(Ordering::Acquire) > 0
     }
 }
 
-/// On an answer: a stream whose head was forwarded before the vendor sent anything. Inserted by `passthrough` for
-/// `failover`.
+/// Extension of an answer: a stream whose head was forwarded before the vendor sent any event. `passthrough` inserts
+/// it; `failover` then waits for an event before it counts the vendor as healthy.
 #[derive(Clone, Copy, Debug)]
 pub struct NothingSaid;
 

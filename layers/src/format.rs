@@ -21,8 +21,8 @@ pub enum Format {
 }
 
 impl Format {
-    /// Returns the lowest output-token ceiling that vendors of this format accept. If a caller of another format sets
-    /// a lower ceiling, it is raised to this.
+    /// Returns the lowest output-token ceiling that vendors of this format accept. The gateway raises a lower ceiling
+    /// of a caller of another format to this minimum.
     #[must_use]
     pub const fn output_tokens_min(self) -> u64 {
         match self {
@@ -35,7 +35,7 @@ impl Format {
     /// `x-api-key`. Marked sensitive.
     ///
     /// # Errors
-    /// When the key is not plain ASCII on one line.
+    /// If the key has non-ASCII characters or a line end.
     pub fn credential(self, key: &str) -> Result<HeaderValue, InvalidHeaderValue> {
         if !key.is_ascii() {
             // A header value may have non-ASCII bytes, but no vendor's key has them. A line end makes the value

@@ -1,5 +1,5 @@
-//! The response future of a layer that usually forwards directly. Boxes only calls that must wait first, and carries
-//! refusals.
+//! The response future of a layer that usually forwards a call at once. It boxes a call only if the layer must wait
+//! before forwarding, and it can carry a refusal.
 
 use std::{
     fmt,
@@ -34,7 +34,7 @@ pin_project! {
 }
 
 impl<F: Future> ResponseFuture<F> {
-    /// Polls the inner call directly, without a box.
+    /// Polls the inner service's future directly, without a box.
     pub(crate) const fn forwarded(call: F) -> Self {
         Self {
             inner: Inner::Forwarded { call },
@@ -55,7 +55,7 @@ impl<F, R> ResponseFuture<F>
 where
     F: Future<Output = Result<R, Error>>,
 {
-    /// Fails with this error, without calling the inner service.
+    /// Fails with this error; the inner service is not called.
     pub(crate) fn refused(error: Error) -> Self {
         Self::boxed(async { Err(error) })
     }

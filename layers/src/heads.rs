@@ -1,12 +1,13 @@
-//! Reuses header maps, so that a call allocates none: the caller's map carries the vendor's request, returns with its
-//! answer, and hyper keeps the connection's last map for the next request.
+//! Reuses header maps, so that a call allocates none. The caller's map carries the request to the vendor and then comes
+//! back with the answer; hyper reuses the connection's last map for the next request.
 
 use http::HeaderMap;
 
-/// Maps with a larger capacity are dropped, so that a caller with very many headers cannot pin memory.
+/// Maps with a larger capacity are dropped, so that a caller that sends very many headers cannot make the gateway keep
+/// the memory.
 const CAPACITY_MAX: usize = 24;
 
-/// Clears the map and keeps its allocation, up to [`CAPACITY_MAX`].
+/// Empties the map, but keeps its memory for the next head. A map with more than [`CAPACITY_MAX`] is replaced.
 pub(crate) fn emptied(mut headers: HeaderMap) -> HeaderMap {
     if headers.capacity() > CAPACITY_MAX {
         return HeaderMap::new();
@@ -29,7 +30,7 @@ mod tests {
                 let name = HeaderName::try_from(format!("x-{index}")).unwrap();
                 headers.append(name, HeaderValue::from_static("1"));
             }
-            // `HeaderMap` stores further values of a name in a separate vector.
+            // `HeaderMap` stores the second and later values of a name in a separate vector.
             headers.append(COOKIE, HeaderValue::from_static("a"));
             headers.append(COOKIE, HeaderValue::from_static("b"));
             let headers = emptied(headers);

@@ -1,5 +1,5 @@
-//! Limits the calls in flight on this node. A permit is kept until the answer's body ends; tower's `ConcurrencyLimit`
-//! frees it at the headers, which for a stream is the beginning.
+//! Limits the calls in flight on this node. A permit is kept until the answer's body ends. In contrast, tower's
+//! `ConcurrencyLimit` returns it with the answer's headers, when a stream has only begun.
 //!
 //! ```
 //! use http::{Request, Response};
@@ -23,8 +23,8 @@
 //! # }
 //! ```
 //!
-//! Clones of a layer share its permits, so that several paths can be limited together. The maximum is a [`Setting`]:
-//! when it is lowered, running calls continue and new calls are refused until enough have ended.
+//! Clones of a layer share its permits, so several paths can share one limit. The maximum is a [`Setting`]: when it is
+//! lowered, running calls continue and new calls are refused until enough have ended.
 
 use std::{
     pin::Pin,
@@ -66,7 +66,7 @@ impl InFlightLayer {
     }
 }
 
-/// Not a semaphore: a semaphore cannot revoke permits that are in use.
+/// A counter and not a semaphore, because a semaphore cannot be lowered while its permits are in use.
 #[derive(Debug)]
 struct Permits {
     max: Setting<usize>,
@@ -84,7 +84,7 @@ impl Permits {
     }
 }
 
-/// The permit of one call in flight, which is returned on drop.
+/// The permit of one call in flight. Dropping it frees its place.
 #[derive(Debug)]
 struct Permit(Arc<Permits>);
 
@@ -177,7 +177,7 @@ pin_project! {
 }
 
 impl<A> ResponseBody<A> {
-    /// The body of an answer that needs no permit, in the same type.
+    /// Wraps the body of an answer that needs no permit, so that both kinds of answers have the same type.
     #[must_use]
     pub const fn without_permit(inner: A) -> Self {
         Self {

@@ -1,4 +1,4 @@
-//! Accounts, keys and key stores, and the check that a key has funds.
+//! Accounts, keys and key stores, and the check that a key has money left to spend.
 
 use std::future::Future;
 
@@ -6,12 +6,12 @@ pub use tollgate_ledger::account::*;
 
 use crate::error::Error;
 
-/// Checks whether a key has anything to spend.
+/// Checks whether a key has money left to spend.
 pub trait Funds: Send + Sync + 'static {
-    /// Refuses a key that cannot hold any amount.
+    /// Refuses a key with which no call can be paid, for example because its account is empty.
     ///
     /// # Errors
-    /// The refusals of a call that do not depend on its amount, or that the ledger cannot be reached.
+    /// Those refusals of a hold that do not depend on its amount, or an error if the ledger cannot be reached.
     fn check(&self, key: &KeyRecord) -> impl Future<Output = Result<(), Error>> + Send;
 }
 

@@ -1,4 +1,4 @@
-//! Authentication at a vendor that does not accept a fixed key in a header.
+//! Authentication at vendors that accept no fixed key in a header.
 //!
 //! A [`Login`] adds the credential to each request: a token that expires, or a signature of the request.
 //!
@@ -40,30 +40,30 @@ pub trait Login: fmt::Debug + Send + Sync + 'static {
     /// Adds the credential to the request's headers; gets a new token if there is no valid one.
     ///
     /// # Errors
-    /// If there is no credential, with the reason.
+    /// If no credential can be obtained.
     fn sign<'a>(&'a self, request: Unsigned<'a>) -> LoginFuture<'a, Result<(), BoxError>>;
 
-    /// Whether a request that the vendor refused is signed and sent once more. `sent` has the headers of the request,
-    /// `answer` those of the refusal.
+    /// Returns whether the gateway signs and sends a refused request once more. `sent` has the headers of the request,
+    /// `answer` those of the vendor's refusal.
     fn is_renewed_after(&self, sent: &HeaderMap, status: StatusCode, answer: &HeaderMap) -> bool;
 }
 
-/// A request that lacks only its credential.
+/// A request that is complete except for its credential.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Unsigned<'a> {
     /// Method of the request.
     pub method: &'a Method,
-    /// The absolute address.
+    /// The URL of the request, absolute.
     pub address: &'a Uri,
-    /// All headers but `host` and `content-length`.
+    /// All headers except `host` and `content-length`, which the connection adds.
     pub headers: &'a mut HeaderMap,
-    /// The segments of the body.
+    /// The segments of the body, in order.
     pub body: &'a [Bytes],
 }
 
 impl<'a> Unsigned<'a> {
-    /// A request without a credential.
+    /// Creates a request that is not signed yet.
     #[must_use]
     pub const fn new(
         method: &'a Method,

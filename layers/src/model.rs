@@ -38,7 +38,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Uri};
 pub use crate::format::Format;
 use crate::{key::AccountId, login::Login, price::PriceList};
 
-/// Generates builder methods that set one field each.
+/// Generates builder methods, each of which sets one field.
 macro_rules! with {
     ($($field:ident: $kind:ty),* $(,)?) => {
         $(
@@ -60,17 +60,19 @@ pub struct Model {
     pub id: String,
     /// The name of the model's family, for display.
     pub family: String,
-    /// The kind of output, which decides where the model is called.
+    /// The kind of the model's output, which decides the paths at which the model is called.
     pub kind: ModelKind,
     /// The largest number of output tokens of a call.
     pub output_tokens_max: u64,
-    /// The minimum output tokens that make a call worthwhile when funds are short and the client set no ceiling.
+    /// The least output that makes a call worthwhile, in tokens. If money is short and the client set no ceiling, the
+    /// gateway lowers the call's output ceiling, but not below this.
     pub output_tokens_min: u64,
-    /// The output limit of calls that set none; if `None`, `output_tokens_max`.
+    /// The output-token ceiling of calls that set none; `None`: the largest number, `output_tokens_max`.
     pub output_tokens_default: Option<u64>,
-    /// The model's context window, if known. Input beyond it is not counted.
+    /// The model's context window in tokens, if known. The hold counts at most this much input.
     pub input_tokens_max: Option<u64>,
-    /// The maximum input tokens that the price covers, if limited. Calls that may have more are refused.
+    /// The largest number of input tokens that the model's price covers, if limited. Calls that may have more input are
+    /// refused.
     pub input_tokens_priced_max: Option<u64>,
     /// Whether a conversation stays on its first route, which keeps the vendor's prompt cache warm.
     pub sticky: bool,
@@ -113,21 +115,21 @@ impl Model {
         self
     }
 
-    /// Sets the context window.
+    /// Sets the size of the context window, in tokens.
     #[must_use]
     pub fn input_tokens_max(mut self, input_tokens_max: u64) -> Self {
         self.input_tokens_max = Some(input_tokens_max);
         self
     }
 
-    /// Sets the output limit of calls that set none.
+    /// Sets the output-token ceiling of calls that set none.
     #[must_use]
     pub fn output_tokens_default(mut self, output_tokens_default: u64) -> Self {
         self.output_tokens_default = Some(output_tokens_default);
         self
     }
 
-    /// Limits the price to this many input tokens.
+    /// Sets the largest number of input tokens that the price covers.
     #[must_use]
     pub fn input_tokens_priced_max(mut self, input_tokens_priced_max: u64) -> Self {
         self.input_tokens_priced_max = Some(input_tokens_priced_max);
@@ -141,7 +143,7 @@ impl Model {
     }
 }
 
-/// The kind of a model's output, which decides where it is called.
+/// The kind of a model's output, which decides the paths at which the model is called.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize,
 )]
@@ -151,8 +153,8 @@ pub enum ModelKind {
     /// The model reads text and writes text.
     #[default]
     Chat,
-    /// Vectors for the given inputs. Output is free. Vendors use the chat format, and the routes lead to their
-    /// embeddings endpoint.
+    /// The model returns a vector for each input. Its output is free. Vendors use the chat format, and routes of the
+    /// model lead to the vendor's embeddings endpoint.
     Embedding,
 }
 
@@ -167,35 +169,37 @@ impl ModelKind {
     }
 }
 
-/// Differences between models of one wire format, set in the config per vendor format.
+/// Differences between models that speak the same wire format. Operators set them in the config, per vendor format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Dialect {
-    /// Chat: the field for the output-token ceiling if the caller set none, or set it in another format.
+    /// Chat: the field in which the gateway sends the output-token ceiling if the caller set none, or speaks another
+    /// format.
     pub output_field: OutputField,
-    /// Chat, responses: the role of instructions. `None`: the caller's role, or `system` if the caller's format has no
-    /// such roles.
+    /// Chat, responses: the role of instructions. `None`: the role that the caller sent, or `system` if the caller's
+    /// format has no role for instructions.
     pub system_role: Option<SystemRole>,
-    /// Chat: whether the model accepts `reasoning_effort`; otherwise it is dropped.
+    /// Chat: whether the model accepts `reasoning_effort`; if not, the gateway removes the field.
     pub reasoning_effort: bool,
-    /// Whether the model accepts `temperature`, `top_p` and `top_k`; otherwise they are dropped.
+    /// Whether the model accepts `temperature`, `top_p` and `top_k`; if not, the gateway removes them.
     pub sampling: bool,
-    /// The way in which reasoning is requested of a messages vendor.
+    /// The field with which reasoning is requested of a messages vendor.
     pub thinking: Thinking,
-    /// Whether the model can restrict answers to a JSON schema; otherwise a request for one is a 400.
+    /// Whether the model can restrict answers to a JSON schema; if not, a request for a schema is refused with 400.
     pub json_schema: bool,
-    /// Chat: whether the model accepts `verbosity`; otherwise it is dropped.
+    /// Chat: whether the model accepts `verbosity`; if not, the gateway removes the field.
     pub verbosity: bool,
     /// Responses: whether a reasoning summary is requested if a caller of another format wants to see reasoning.
     pub reasoning_summary: bool,
-    /// Responses: whether encrypted reasoning is requested, since the vendor stores nothing.
+    /// Responses: whether the gateway requests encrypted reasoning from the vendor. The caller must then send it back,
+    /// because the vendor stores nothing.
     pub encrypted_reasoning: bool,
-    /// Messages: whether cache marks are added for callers whose format has none.
+    /// Messages: whether the gateway adds cache marks for callers whose format has none.
     pub cache_marks: CacheMarks,
     /// Chat: whether tools are sent as `functions`, with one call per message, as GigaChat requires.
     pub functions: bool,
-    /// Chat and responses: whether the model accepts `prompt_cache_key`. `None`: a caller's key is forwarded, and only
-    /// responses vendors get one derived from the session.
+    /// Chat and responses: whether the model accepts `prompt_cache_key`. `None`: the gateway forwards a caller's key,
+    /// and derives a key from the session only for responses vendors.
     pub prompt_cache_key: Option<bool>,
 }
 
@@ -235,15 +239,16 @@ impl Dialect {
     }
 }
 
-/// Cache marks of a messages vendor (`cache_control`), for callers of formats whose vendors cache automatically.
+/// Whether the gateway adds cache marks (`cache_control`) for messages vendors. Callers of other formats send none,
+/// because vendors of those formats cache automatically.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum CacheMarks {
-    /// Adds marks after the tools, the instructions and the user's last turns, unless the caller has marks of its own.
+    /// Adds marks after the tools, the instructions and the user's last turns, unless the caller has set marks itself.
     #[default]
     Auto,
-    /// Only marks that the caller has set are forwarded.
+    /// Forwards only marks that the caller has set.
     Never,
 }
 
@@ -282,7 +287,7 @@ pub enum SystemRole {
     Developer,
 }
 
-/// The way in which reasoning is requested of a messages model.
+/// The field with which reasoning is requested of a messages model.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -331,7 +336,7 @@ impl Route {
         dialect: Dialect,
     }
 
-    /// Returns the route in the format that the vendor uses for a caller of this format: [`Vendor::speaking`].
+    /// Returns this route with its vendor in the format used for a caller of the given format: [`Vendor::speaking`].
     #[must_use]
     pub fn speaking(self: &Arc<Self>, caller: Format) -> Arc<Self> {
         let vendor = self.vendor.speaking(caller);
@@ -352,35 +357,35 @@ impl Route {
 pub struct Vendor {
     /// The operator's name for the vendor.
     pub name: Arc<str>,
-    /// The vendor's first format.
+    /// The vendor's first format, used for callers whose own format the vendor does not support.
     pub format: Format,
     /// The URL to which calls are posted.
     pub endpoint: Uri,
-    /// Values of the header that carries a key (`authorization` or `x-api-key`), one per key. Marked sensitive; never
-    /// empty: a vendor without keys has one value, which identifies its login and is not sent.
+    /// Values of the header that carries a key (`authorization` or `x-api-key`), one per key. Marked sensitive. Never
+    /// empty: a vendor without keys has one value that is not sent and only identifies the vendor's login.
     pub credentials: Vec<HeaderValue>,
     /// How requests are authenticated.
     pub authentication: Authentication,
-    /// Headers of every request, which replace those that the gateway sends.
+    /// Headers that are added to every request. They replace headers of the same name that the gateway sends.
     pub headers: HeaderMap,
     /// Prefixes of beta names (messages format) that are not forwarded, because they change the price.
     pub betas_removed: Vec<String>,
-    /// The treatment of a stream whose client has disconnected.
+    /// Whether the gateway closes a vendor's stream when the client disconnects, or reads it to its end.
     pub on_disconnect: OnDisconnect,
-    /// The way in which connections are made.
+    /// How connections to the vendor are made: proxy, TLS, HTTP version.
     pub egress: Arc<Egress>,
     /// The maximum time from the request to the first byte of a stream.
     pub first_byte_timeout: Duration,
     /// The maximum time from the request to the head of a plain answer, which arrives after all tokens are generated.
     pub plain_timeout: Duration,
-    /// The time for which a stream's head is withheld to wait for the first event. Until then an error can become a
-    /// status, and another route can be tried.
+    /// How long the gateway waits for a stream's first event before it forwards the stream's head. Until then it can
+    /// answer an error with a status, and can try another route.
     pub head_timeout: Duration,
-    /// The longest time between two frames.
+    /// The longest time between two frames of an answer.
     pub idle_timeout: Duration,
-    /// The largest number of connections.
+    /// The largest number of calls in flight at this vendor.
     pub connections_max: usize,
-    /// This vendor in its other formats: [`Vendor::also`].
+    /// Copies of this vendor for its other formats: [`Vendor::also`].
     pub others: Vec<Arc<Self>>,
 }
 
@@ -388,8 +393,8 @@ impl Vendor {
     /// Creates a vendor with one key, as written by [`Format::credential`].
     ///
     /// Defaults: 120 seconds to the first byte and between frames, 900 seconds to the head of a plain answer, 30
-    /// seconds that a stream's head waits for the first event, and 1024 connections. Streams whose client disconnects
-    /// are closed. The beta `context-1m`, which doubles the price, is not forwarded.
+    /// seconds for which a stream's head waits for the first event, and 1024 connections. If a client disconnects, the
+    /// vendor's stream is closed. The beta `context-1m`, which doubles the price, is not forwarded.
     #[must_use]
     pub fn new(
         name: impl Into<Arc<str>>,
@@ -417,9 +422,9 @@ impl Vendor {
         vendor.credential(credential)
     }
 
-    /// Adds another format, posted to `endpoint` with the same keys in the same order, as written by
+    /// Adds another format, posted to `endpoint`. `credentials` are the same keys in the same order, as written by
     /// [`Format::credential`] for that format. Everything else is copied from the vendor as built so far, so call this
-    /// last. It remains one vendor, with one health state and one connection limit.
+    /// last. The formats share one health state and one connection limit.
     #[must_use]
     pub fn also(
         mut self,
@@ -439,8 +444,8 @@ impl Vendor {
         self
     }
 
-    /// Returns the vendor for a caller of this format: in that format if the vendor supports it, which avoids
-    /// translation; otherwise in its first format.
+    /// Returns this vendor in the format of the caller if the vendor supports it, which avoids translation; otherwise
+    /// in the vendor's first format.
     #[must_use]
     pub fn speaking(self: &Arc<Self>, caller: Format) -> &Arc<Self> {
         let all = std::iter::once(self).chain(&self.others);
@@ -456,7 +461,7 @@ impl Vendor {
         self
     }
 
-    /// Sets how connections are made. Vendors may share an egress.
+    /// Sets how connections are made. Vendors may share an egress, and with it its pool.
     #[must_use]
     pub fn egress(mut self, egress: impl Into<Arc<Egress>>) -> Self {
         self.egress = egress.into();
@@ -485,9 +490,9 @@ pub enum Authentication {
     Key,
     /// By a key in another header.
     Header(HeaderName),
-    /// By a token or a signature.
+    /// By a token or a signature, which a login adds to each request.
     Login(Arc<dyn Login>),
-    /// Not at all.
+    /// Requests carry no credential.
     None,
 }
 
@@ -499,7 +504,7 @@ pub struct Egress {
     pub connect_timeout: Duration,
     /// The proxy through which connections are made.
     pub proxy: Option<Proxy>,
-    /// The certificate authorities (PEM) that are trusted instead of Mozilla's list.
+    /// The certificate authorities (PEM) that are trusted; `None`: those of Mozilla's list.
     pub authorities: Option<Bytes>,
     /// The HTTP version to use.
     pub protocol: Protocol,
@@ -543,7 +548,7 @@ impl Egress {
     }
 }
 
-/// Hashes only the length of the authorities: the file may be long, and every call hashes it.
+/// Hashes only the length of the authorities, not their text: the text may be long, and every call computes this hash.
 impl Hash for Egress {
     fn hash<H: Hasher>(&self, state: &mut H) {
         self.connect_timeout.hash(state);
@@ -572,7 +577,7 @@ impl Proxy {
     }
 }
 
-/// Omits the user and the password.
+/// Prints the URL without the user and the password.
 impl fmt::Debug for Proxy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (scheme, rest) = self.0.split_once("://").unwrap_or_default();
@@ -590,11 +595,11 @@ pub enum Protocol {
     Http1,
     /// HTTP/2 if the vendor offers it in the TLS handshake, else HTTP/1.1.
     Http2Offered,
-    /// HTTP/2 with prior knowledge, since there is no TLS handshake to negotiate it.
+    /// HTTP/2 with prior knowledge: without TLS, no handshake can negotiate the version.
     Http2,
 }
 
-/// The treatment of the vendor's stream when the client disconnects.
+/// The treatment of a vendor's stream when the client disconnects: close it, or read it to its end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
@@ -602,7 +607,7 @@ pub enum OnDisconnect {
     /// The connection is closed at once, and the received part is charged.
     #[default]
     Cancel,
-    /// Read it to its end and charge what was used.
+    /// The gateway reads the stream to its end and charges what was used.
     Drain,
 }
 
@@ -622,13 +627,13 @@ pub trait Models: Send + Sync + 'static {
     /// Returns the model of this name with its current prices.
     fn find_model(&self, id: &str) -> Found;
 
-    /// The model for a call that this account pays for, whose prices may differ. By default all accounts have the same
-    /// prices.
+    /// Returns the model for a call that this account pays for; prices may depend on the account. By default all
+    /// accounts have the same prices.
     fn find_model_for(&self, id: &str, _payer: &AccountId) -> Found {
         self.find_model(id)
     }
 
-    /// Returns the closest name, if [`Models::find_model`] finds nothing; `None`: no suggestion.
+    /// Returns the closest name for a suggestion, if [`Models::find_model`] finds no model; `None`: no suggestion.
     fn similar(&self, _id: &str) -> Option<String> {
         None
     }

@@ -1,10 +1,10 @@
-//! The path of a value in a request's body, for errors.
+//! The path of a value in a request's body, for error messages.
 
 use std::fmt;
 
 use crate::error::{Error, Problem};
 
-/// The path of a value in the request, like `messages[2].tool_calls[0].function.arguments`.
+/// The path of a value in a request's body, like `messages[2].tool_calls[0].function.arguments`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Path<'p> {
     /// The path of the whole body.
@@ -16,7 +16,7 @@ pub(crate) enum Path<'p> {
 }
 
 impl Path<'_> {
-    /// Creates a 400 that names this path.
+    /// Creates a 400 error that names this path.
     pub(crate) fn refuse(&self, problem: Problem) -> Error {
         Error::invalid(self.to_string(), problem)
     }

@@ -1,4 +1,4 @@
-//! Gives each request its number, before anything can fail.
+//! Gives each request its number first, so that every refusal can name it.
 //!
 //! ```
 //! use http::{Request, Response};

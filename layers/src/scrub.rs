@@ -1,21 +1,21 @@
 //! Removes secrets and identifiers of the vendor and the operator from a vendor's message before a caller or a log sees
 //! it.
 
-/// Prefixes of keys and of ids of organisations and projects.
+/// Prefixes of API keys and of the ids of organisations and projects.
 const PREFIXES: [&str; 11] = [
     "sk-", "tg-", "pk-", "key-", "org-", "org_", "proj-", "proj_", "gsk_", "xai-", "req_",
 ];
-/// Top-level domains: a dotted word that ends so is an address, not the path of a field.
+/// Top-level domains. A dotted word that ends with one of them is a host name, not the path of a field.
 const DOMAINS: [&str; 14] = [
     "com", "net", "org", "io", "ai", "dev", "app", "cloud", "co", "ru", "cn", "eu", "local",
     "internal",
 ];
-/// A word with this many letters and digits is opaque: a key or an id.
+/// The number of letters and digits from which a word counts as opaque: a key or an id.
 const OPAQUE_CHARS: usize = 24;
-/// The maximum letters of one word in a human-chosen name.
+/// The largest number of letters of one word in a name that people chose.
 const WORD_CHARS_MAX: usize = 16;
 
-/// Returns the text without addresses, keys and ids.
+/// Returns the text with addresses, keys and ids removed.
 #[must_use]
 pub fn scrubbed(text: &str) -> String {
     let in_word = |c: char| c.is_alphanumeric() || matches!(c, '_' | '-' | '.' | '*');
@@ -42,7 +42,7 @@ pub fn scrubbed(text: &str) -> String {
 
 fn is_secret(word: &str) -> bool {
     let lower = word.to_ascii_lowercase();
-    // A key of the form `id.secret` or a three-part token is as secret as its parts.
+    // A key may be `id.secret` or a token of three dotted parts, so each dotted part is checked by itself.
     let opaque = word
         .split('.')
         .any(|part| part.len() >= OPAQUE_CHARS && has_digit(part) && !is_dated_name(part));
@@ -53,8 +53,8 @@ fn is_secret(word: &str) -> bool {
     opaque || host || PREFIXES.iter().any(|prefix| lower.starts_with(prefix))
 }
 
-/// Returns whether the word consists of words, versions and a date, like `context-management-2025-06-27` or
-/// `clear_tool_uses_20250919`: the name of a beta, a tool or a model. Clients need it to know what to omit on retry.
+/// Returns whether the text is the name of a beta, a tool or a model with a date, like `context-management-2025-06-27`
+/// or `clear_tool_uses_20250919`. Such a name is not secret, and clients need it to know what to omit when they retry.
 fn is_dated_name(word: &str) -> bool {
     let parts: Vec<&str> = word.split(['-', '_']).collect();
     let is_number = |part: &str, digits: usize| {
@@ -78,7 +78,7 @@ fn is_dated_name(word: &str) -> bool {
                 .all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit());
         !part.is_empty() && (version || (letters && part.len() <= WORD_CHARS_MAX))
     };
-    // Most groups of a grouped key have digits.
+    // In a key that is written in groups, most groups have digits; a name has few such parts.
     let numbered = name.iter().filter(|part| has_digit(part)).count();
     numbered <= 2 && name.iter().all(is_word)
 }

@@ -1,10 +1,11 @@
-//! A body made of several byte slices, without joining them.
+//! A body that consists of several byte slices, which are not joined.
 
 use std::{collections::VecDeque, io::IoSlice, iter};
 
 use bytes::{Buf, Bytes, BytesMut};
 
-/// A body in segments. Unchanged parts are slices of the original, so that changing a few fields copies nothing else.
+/// A body as a list of byte slices. Unchanged parts are slices of the original body, so changing a few fields copies
+/// only these fields.
 ///
 /// Implements [`Buf`]; a connection with vectored writes sends all segments in one write.
 ///
@@ -20,14 +21,14 @@ use bytes::{Buf, Bytes, BytesMut};
 /// ```
 #[derive(Clone, Debug, Default)]
 pub struct Segments {
-    /// The first segment; empty only if there is no other segment.
+    /// The first segment; empty only if the body is empty.
     first: Bytes,
-    /// The further segments, none of which is empty.
+    /// The segments after the first; none of them is empty.
     rest: VecDeque<Bytes>,
 }
 
 impl Segments {
-    /// Appends a segment. An empty one is dropped.
+    /// Appends a segment. An empty segment is ignored.
     pub fn push(&mut self, segment: Bytes) {
         if self.first.is_empty() {
             self.first = segment;
@@ -54,7 +55,7 @@ impl Segments {
         self.first.is_empty()
     }
 
-    /// Returns the body in one piece; copies only if there are several segments.
+    /// Returns the body as one slice; copies the bytes only if there are several segments.
     #[must_use]
     pub fn to_bytes(&self) -> Bytes {
         if self.rest.is_empty() {

@@ -1,5 +1,5 @@
-//! Finds the model and its price: `Request<Call>` → `Request<Priced>`. The catalog is read once; the call keeps that
-//! snapshot until it ends.
+//! Finds the model of a call and its prices: `Request<Call>` → `Request<Priced>`. The layer reads the catalog once per
+//! call; the call keeps these prices until it ends.
 //!
 //! ```
 //! use std::sync::Arc;
@@ -89,11 +89,11 @@ pub use crate::{
     key::WithoutLedger,
 };
 
-/// Refuses models that are unknown, unpriced, not allowed for the key, or of another kind than the call's. Also refuses
-/// requests for something that has no price at the model.
+/// Refuses a model that is unknown, has no price, is not allowed for the key, or is of another kind than the call. Also
+/// refuses a call that requests something for which the model has no price.
 ///
-/// Only if a model is unknown or has no price, this layer checks the key's funds: a key with nothing to spend gets that
-/// error instead.
+/// This layer checks the key's funds only when a model is unknown or has no price: a key with nothing to spend gets
+/// that error instead.
 ///
 /// The input of this layer is the output of `parse`, so placing it above `parse` does not compile:
 ///
@@ -146,14 +146,14 @@ pub struct SelectLayer<M, F> {
 }
 
 impl<M, F> SelectLayer<M, F> {
-    /// Selects from `models`, and checks funds with `funds`.
+    /// Creates a layer that finds models in `models`, and checks keys' funds with `funds`.
     pub const fn new(models: M, funds: F) -> Self {
         Self { models, funds }
     }
 }
 
 impl<M> SelectLayer<M, WithoutLedger> {
-    /// Selects from `models`, without accounts.
+    /// Creates a layer that finds models in `models` and does not check funds.
     pub const fn without_ledger(models: M) -> Self {
         Self::new(models, WithoutLedger)
     }
@@ -174,7 +174,7 @@ impl<S, M: Clone, F: Clone> Layer<S> for SelectLayer<M, F> {
 #[derive(Clone, Debug)]
 pub struct Select<S, M, F> {
     inner: S,
-    /// Shared by all clones; every call clones the service.
+    /// Shared by all clones of the service, because every call clones it.
     layer: Arc<SelectLayer<M, F>>,
 }
 
@@ -248,7 +248,7 @@ impl<S, M, F> Select<S, M, F>
 where
     F: Funds + Clone,
 {
-    /// Returns this error, unless the key has nothing to spend: then that error.
+    /// Refuses with `error` or, if the key has nothing to spend, with the error for that.
     fn refused_unless_empty<C, R>(&self, caller: Option<&Caller>, error: Error) -> ResponseFuture<C>
     where
         C: Future<Output = Result<R, Error>>,
@@ -274,14 +274,14 @@ fn check_caller(caller: Option<&Caller>, model: &str) -> Result<(), Error> {
     }
 }
 
-/// Refuses requests for something that the model has no price for.
+/// Refuses a call that requests something for which the model has no price.
 fn check_asks(call: &Call, model: &Model, prices: &PriceList) -> Result<(), Error> {
     let Some(asks) = &call.asks else {
         return Ok(());
     };
     let refuse = |field: &str| Err(Error::invalid(field.to_owned(), Problem::Unpriced));
     let spoken = |route: &Arc<Route>| route.vendor.speaking(call.format).format;
-    // Cache marks do not reach vendors of another format: translation drops them.
+    // Cache marks are ignored if all vendors have another format, because translation removes them.
     let of_format = |route: &Arc<Route>| spoken(route) == call.format;
     let asked = match model.routes.is_empty() || model.routes.iter().any(of_format) {
         true => match asks.unknown() {
@@ -302,7 +302,7 @@ fn check_asks(call: &Call, model: &Model, prices: &PriceList) -> Result<(), Erro
     if let Some(field) = asks.unmeasured() {
         return Err(Error::invalid(field.to_owned(), Problem::Unsupported));
     }
-    // The number of calls of a tool must be bounded, or no hold can cover them.
+    // The request must limit the number of calls of a tool, because no hold can cover an unlimited number.
     let search = Class::WebSearchCall;
     if asked.classes.get(search) == Ask::WITHOUT_END {
         let field = asks.field(Unpriced::Class(search)).unwrap_or_default();

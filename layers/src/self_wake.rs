@@ -1,8 +1,9 @@
 //! Suppresses wakes that a task would send to itself, and the polls that follow.
 //!
-//! hyper sends a body over a channel, and taking a frame wakes the connection so that it sends the next. If one task
-//! polls both ends, it wakes itself and is polled once more for nothing. A connection polled with the waker of a
-//! [`SelfWake`] does not wake the task for events within [`suppress_wakes`].
+//! hyper passes a body through a channel: when a task takes a frame, the channel wakes the connection, which then sends
+//! the next frame. If one task polls both the body and the connection, it wakes itself and is polled once more for
+//! nothing. A connection that is polled with the waker of a [`SelfWake`] does not wake the task for events within
+//! [`suppress_wakes`].
 //!
 //! ```
 //! use std::task::Waker;
@@ -31,8 +32,8 @@ thread_local! {
     static HEARD: Cell<Option<Waker>> = const { Cell::new(None) };
 }
 
-/// Wraps a task's waker so that wakes within [`suppress_wakes`] are suppressed. The wrapper is rebuilt only when the
-/// task changes.
+/// Wraps a task's waker so that wakes within [`suppress_wakes`] are suppressed. The wrapper is created again only if
+/// another task polls.
 #[derive(Debug, Default)]
 pub struct SelfWake(Option<Made>);
 
@@ -43,7 +44,7 @@ struct Made {
 }
 
 impl SelfWake {
-    /// Returns the waker to use instead of that of `task`.
+    /// Returns the wrapped waker of `task`, to poll with instead of the task's own.
     pub fn waker(&mut self, task: &Waker) -> &Waker {
         self.0.take_if(|made| !made.ear.task.will_wake(task));
         let made = self.0.get_or_insert_with(|| {
@@ -57,11 +58,11 @@ impl SelfWake {
         &made.waker
     }
 
-    /// Returns whether the waker was woken since the last call, or was not yet made for this task. If false,
-    /// everything polled with it is still pending.
+    /// Returns whether the waker was woken since the last call of this function, or does not exist yet for this task.
+    /// If false, every future polled with this waker is still pending.
     pub fn was_woken(&self, task: &Waker) -> bool {
         match &self.0 {
-            // A wake from now on also wakes the task, which then checks again.
+            // A later wake also wakes the task, which then calls this function again.
             Some(made) if made.ear.task.will_wake(task) => {
                 made.ear.woken.load(Ordering::Relaxed)
                     && made.ear.woken.swap(false, Ordering::AcqRel)
@@ -70,8 +71,9 @@ impl SelfWake {
         }
     }
 
-    /// Polls this future with the waker, unless [`SelfWake::was_woken`] is false. For a future that is seldom ready, in
-    /// a task that is often polled for other reasons. Use a `SelfWake` for one future only, until that future is ready.
+    /// Polls this future with the waker, unless [`SelfWake::was_woken`] returns false. Useful for a future that is
+    /// seldom ready, in a task that is often polled for other reasons. Use a `SelfWake` for one future at a time, until
+    /// that future is ready.
     pub fn poll<F>(&mut self, cx: &mut Context<'_>, future: Pin<&mut F>) -> Poll<F::Output>
     where
         F: Future + ?Sized,
@@ -81,7 +83,7 @@ impl SelfWake {
         }
         let polled = future.poll(&mut Context::from_waker(self.waker(cx.waker())));
         if polled.is_ready() {
-            // The next future does not have this waker yet.
+            // This future is ready. The next future must be polled first, because it does not have this waker yet.
             self.0 = None;
         }
         polled
@@ -91,7 +93,7 @@ impl SelfWake {
 /// Runs the closure and returns the waker that it suppressed on this thread, if any. Wakes from other threads are not
 /// suppressed.
 pub fn suppress_wakes<T>(run: impl FnOnce() -> T) -> (T, Option<Waker>) {
-    /// Ends the suppression when dropped, even after a panic.
+    /// Ends the suppression of wakes when it is dropped, even if the closure panics.
     struct Until;
     impl Drop for Until {
         fn drop(&mut self) {
@@ -120,7 +122,7 @@ impl Wake for FilteredWaker {
         if HUSHED.get() {
             HEARD.set(Some(self.task.clone()));
         } else {
-            // Stored before the task is woken, because the task reads it when polled.
+            // Set before the task is woken, because the task reads this flag when it is polled.
             self.woken.store(true, Ordering::Release);
             self.task.wake_by_ref();
         }

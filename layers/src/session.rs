@@ -1,24 +1,24 @@
-//! Reads the session that a client gives for a call. It is a hint: it is shown on receipts and decides
-//! nothing, so an invalid id is ignored, not refused.
+//! Reads the session id that a client sends with a call. The id is only a hint, shown on receipts: no decision depends
+//! on it, so an invalid id is ignored and not refused.
 
 use http::{HeaderMap, HeaderName};
 pub use tollgate_ledger::session::SessionId;
 
-/// Headers that carry a session id, in order; the first valid id counts.
+/// Headers that may carry a session id, in order of preference; the first valid id is used.
 static HEADERS: [HeaderName; 4] = [
     HeaderName::from_static("x-claude-code-session-id"),
-    // A header for callers that name their session by hand.
+    // A header for callers that choose the session id themselves.
     HeaderName::from_static("x-session-id"),
     // The header of opencode, and of clients that use it for sticky sessions on one machine.
     HeaderName::from_static("x-session-affinity"),
-    // The header of Codex.
+    // The header that Codex sends.
     HeaderName::from_static("session-id"),
 ];
 
 /// Reads the session id from `x-claude-code-session-id`, `x-session-id`, `x-session-affinity` or `session-id`.
 #[must_use]
 pub fn from_headers(headers: &HeaderMap) -> Option<SessionId> {
-    // Most requests name no session, and one scan over the header names is faster than four look-ups.
+    // Most requests have no session header, and one scan over all header names is faster than four look-ups.
     let may_be_one = |name: &HeaderName| {
         let name = name.as_str();
         name.ends_with("session-id") || name.ends_with("session-affinity")

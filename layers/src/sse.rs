@@ -1,4 +1,4 @@
-//! Splits byte chunks into server-sent events (WHATWG HTML, section 9.2).
+//! Splits a byte stream into server-sent events (WHATWG HTML, section 9.2).
 //!
 //! Events keep their raw bytes, with line ends and comments, so that they can be forwarded exactly as the vendor sent
 //! them. Events are slices of their chunk; bytes are copied only if an event spans several chunks.
@@ -10,25 +10,27 @@ use memchr::memchr2;
 
 use crate::format::Format;
 
-/// The maximum length of an event, in bytes; a longer one is treated as malformed.
+/// The largest size of an event, in bytes; a larger event counts as malformed.
 pub const EVENT_BYTES_MAX: usize = 16 * 1024 * 1024;
 
-/// The maximum length of a line of an event, in bytes: room for an image, and half the maximum of an event.
+/// The largest size of a line of an event, in bytes. It fits an image, and is half the largest size of an event.
 pub const LINE_BYTES_MAX: usize = 8 * 1024 * 1024;
 
-/// An event grew past [`EVENT_BYTES_MAX`], or a line of it past [`LINE_BYTES_MAX`].
+/// An event is larger than [`EVENT_BYTES_MAX`], or one of its lines is longer than [`LINE_BYTES_MAX`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("an event is longer than {EVENT_BYTES_MAX} bytes, or a line of it than {LINE_BYTES_MAX}")]
 pub struct EventTooLong;
 
-/// A keep-alive is sent after this much silence: proxies and clients take longer silence for a dead stream.
+/// The gateway sends a keep-alive after this much silence, because proxies and clients close streams that are silent
+/// for longer.
 pub const SILENCE_MAX: Duration = Duration::from_secs(10);
 
-/// A keep-alive that has no meaning in a stream of this format.
+/// Returns a keep-alive, which clients of this format ignore.
 #[must_use]
 pub const fn sign_of_life(format: Format) -> Bytes {
     Bytes::from_static(match format {
-        // A `sequence_number` of ours would collide with the vendor's.
+        // An event with a `sequence_number` of the gateway would collide with the vendor's numbers, so a comment is
+        // sent.
         Format::Chat | Format::Responses => b": keep-alive\n\n",
         Format::Messages => b"event: ping\ndata: {\"type\":\"ping\"}\n\n",
     })
@@ -43,22 +45,22 @@ pub struct Splitter {
     cursor: Cursor,
 }
 
-/// Where the search for an event's end continues, so that no byte is searched twice. Otherwise one endless line sent in
-/// small pieces would cost quadratic time.
+/// Position at which the search for an event's end continues, so that no byte is searched twice. Otherwise one endless
+/// line that arrives in small pieces would take quadratic time.
 #[derive(Clone, Copy, Debug, Default)]
 struct Cursor {
-    /// The start of the line that is not finished.
+    /// The start of the line that has not ended yet.
     line: usize,
-    /// The end of the part of that line that was already searched.
+    /// The position up to which that line was already searched.
     seen: usize,
 }
 
 impl Splitter {
-    /// Takes the next chunk and passes each completed event to `each`. Returns the bytes of these events as one piece,
-    /// which is a slice of the chunk unless the first event began in an earlier chunk.
+    /// Adds the next chunk and passes each complete event to `each`. Returns the bytes of these events as one slice of
+    /// the chunk, or as a copy if the first event began in an earlier chunk.
     ///
     /// # Errors
-    /// When the unfinished event or its last line is too long.
+    /// If the unfinished event, or its last line, is longer than the maximum.
     pub fn push(
         &mut self,
         chunk: &Bytes,
@@ -87,7 +89,8 @@ impl Splitter {
         }
     }
 
-    /// Returns the unfinished event as if a blank line had ended it: some vendors omit the last blank line.
+    /// Ends the stream: returns an unfinished event as if a blank line had ended it, because some vendors omit the last
+    /// blank line.
     pub fn finish(&mut self) -> Option<Event> {
         self.cursor = Cursor::default();
         (!self.tail.is_empty()).then(|| Event(self.tail.split().freeze()))
@@ -103,7 +106,7 @@ impl Splitter {
     }
 }
 
-/// The end of the first event, after its blank line. `cursor` persists between calls.
+/// Returns the position after the first event and its blank line. `cursor` must be kept between calls.
 fn event_end(buffer: &[u8], cursor: &mut Cursor) -> Option<usize> {
     loop {
         let found = memchr2(b'\n', b'\r', &buffer[cursor.seen..]);
@@ -117,8 +120,8 @@ fn event_end(buffer: &[u8], cursor: &mut Cursor) -> Option<usize> {
         let length = end - cursor.line;
         let next = match (buffer[end], buffer.get(end + 1)) {
             (b'\r', Some(b'\n')) => end + 2,
-            // It is not known yet if a line feed follows. An empty line ends the event in both cases; the line feed
-            // would form an empty event, which is ignored.
+            // The chunk ends with a carriage return, so a line feed may still follow. An empty line ends the event in
+            // both cases; a line feed that follows forms an empty event, which is ignored.
             (b'\r', None) if length > 0 => {
                 cursor.seen = end;
                 return None;
@@ -135,7 +138,7 @@ fn event_end(buffer: &[u8], cursor: &mut Cursor) -> Option<usize> {
     }
 }
 
-/// One event: its raw bytes, including the blank line.
+/// One server-sent event: its raw bytes, including the blank line that ends it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Event(Bytes);
 
@@ -151,19 +154,19 @@ impl Event {
         &self.0
     }
 
-    /// Returns the event's name; empty if it has none.
+    /// Returns the event's name (`event:`); empty if it has none.
     #[must_use]
     pub fn name(&self) -> &[u8] {
         self.parts().0
     }
 
-    /// Returns the data, its lines joined by line feeds; `None` for an event without data, such as a comment.
+    /// Returns the data, with its lines joined by line feeds; `None` for an event without data, such as a comment.
     #[must_use]
     pub fn data(&self) -> Option<Cow<'_, [u8]>> {
         self.parts().1
     }
 
-    /// The name and the data, parsed in one pass.
+    /// Returns the name and the data, parsed in one pass.
     #[must_use]
     pub fn parts(&self) -> (&[u8], Option<Cow<'_, [u8]>>) {
         let (mut name, mut data) = (&b""[..], None::<Cow<'_, [u8]>>);
@@ -191,7 +194,7 @@ impl Event {
             let (before, after) = (&self.0[..start], &self.0[start + old.len()..]);
             return [before, data, after].concat().into();
         }
-        // JSON allows a space instead of a line end.
+        // The data must stay on one line; in JSON, a space can replace a line end.
         let line = |byte: &u8| if *byte == b'\n' { b' ' } else { *byte };
         let data: Vec<u8> = data.iter().map(line).collect();
         let field = if name.is_empty() {

@@ -1,5 +1,5 @@
-//! Tracks the position of a responses stream. If the gateway has to end a stream early, its last event must continue
-//! the stream's id and sequence numbers, because clients check both.
+//! Tracks the id and the sequence numbers of a responses stream. If the gateway has to end a stream early, its last
+//! event must continue them, because clients check both.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -8,21 +8,21 @@ use serde::Deserialize;
 
 use crate::sse::Event;
 
-/// Extension of an answer that is a responses stream. The layer that produces the events writes it; the layer that
-/// writes the final error reads it.
+/// Extension of an answer that is a responses stream. The layer that produces events writes to it; the layer that
+/// writes a final error reads it.
 #[derive(Clone, Debug, Default)]
 pub struct StreamProgress(Arc<Mutex<State>>);
 
 #[derive(Debug, Default)]
 struct State {
     created: Option<Created>,
-    /// The next sequence number, as far as events were counted.
+    /// The `sequence_number` of the next event, from the events that were counted.
     next_number: u64,
-    /// The vendor's last forwarded event. Its number is parsed only when needed.
+    /// The vendor's last forwarded event. Its sequence number is parsed only when the gateway has to end the stream.
     passed: Bytes,
 }
 
-/// The fields of `response.created` that later events repeat.
+/// The fields of the event `response.created` that later events must repeat.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Created {
     /// The id of the answer.
@@ -33,7 +33,7 @@ pub struct Created {
     pub model: String,
 }
 
-/// The state from which the gateway can continue a stream.
+/// The state that the gateway needs to end a stream with its own event.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Reached {
     /// `None` if `response.created` was not sent yet.
@@ -48,17 +48,18 @@ impl StreamProgress {
         self.state().created.get_or_insert(created);
     }
 
-    /// Records the number of the next event.
+    /// Sets the `sequence_number` of the next event.
     pub fn number(&self, next_number: u64) {
         self.state().next_number = next_number;
     }
 
-    /// Records a vendor's event with data that was forwarded unchanged.
+    /// Stores a vendor's event that was forwarded unchanged, to find the next `sequence_number` if the stream ends
+    /// early.
     pub fn passed(&self, event: &Event) {
         self.state().passed = event.raw().clone();
     }
 
-    /// Returns the current position.
+    /// Returns the id and the next `sequence_number` of the stream.
     #[must_use]
     pub fn reached(&self) -> Reached {
         #[derive(Deserialize)]
@@ -80,7 +81,7 @@ impl StreamProgress {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // No update under the lock can be left half done.
+        // No panic can leave the value under the lock half written, so the lock may be used after a panic.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,21 +1,21 @@
-//! Samples of a request's texts, from which its tokens are estimated if no vendor counts them.
+//! Samples of a request's texts. If a vendor reports no count of input tokens, the gateway estimates it from them.
 //!
-//! Parsing copies the samples, and [`TextSample::milli`] reads them. Vendors count the input of nearly all calls, so
-//! that most samples are never read.
+//! Parsing copies the samples; [`TextSample::milli`] counts their tokens. Vendors count the input of nearly all calls,
+//! so most samples are never read.
 
 use std::sync::Arc;
 
 use crate::text_size::TextSize;
 
-/// The first bytes of a request's texts are sampled completely.
+/// The number of bytes at the beginning of a request's texts that are sampled completely.
 const WHOLE_BYTES: usize = 2 << 10;
-/// After them one byte in this many is sampled, in pieces of at least [`PIECE_BYTES`].
+/// After the first `WHOLE_BYTES`, one byte of this many is sampled, in pieces of at least [`PIECE_BYTES`].
 const PART: usize = 32;
 const PIECE_BYTES: usize = 128;
-/// A text shorter than this is not representative of others.
+/// A shorter text is too short to estimate other texts from its sample.
 const REPRESENTATIVE_BYTES: usize = 16;
 
-/// Samples of texts that may contain JSON escapes. Clones share them.
+/// Samples of the texts of a request, which may contain JSON escapes. Clones share the samples.
 ///
 /// ```
 /// use tollgate_layers::text_sample::{Sampler, TextSample};
@@ -56,9 +56,9 @@ pub struct Sampler {
     /// The samples of all texts.
     copied: Vec<u8>,
     texts: Vec<Sampled>,
-    /// The bytes of the texts so far, at most [`WHOLE_BYTES`].
+    /// How many of the first [`WHOLE_BYTES`] bytes have been sampled.
     whole: usize,
-    /// The bytes that may still be sampled.
+    /// The number of bytes that may still be sampled.
     allowance: usize,
 }
 
@@ -67,12 +67,12 @@ pub struct Sampler {
 struct Sampled {
     /// The number of bytes in the sample.
     copied: usize,
-    /// The bytes of the text, and of the texts after it that were not sampled.
+    /// The size of the text, plus that of unsampled texts whose tokens are estimated from this sample.
     bytes: u64,
 }
 
 impl Sampler {
-    /// A sampler with memory for the samples of a body of this length, unless its texts are many.
+    /// Creates a sampler with enough memory for a request body of this length, unless the body has many texts.
     #[must_use]
     pub fn for_body(bytes: usize) -> Self {
         Self {
@@ -82,7 +82,7 @@ impl Sampler {
         }
     }
 
-    /// Adds the contents of a JSON string, or any other JSON text.
+    /// Adds the contents of a JSON string, or other JSON, and samples a part of it.
     pub fn push(&mut self, text: &str) {
         let bytes_max = if self.whole < WHOLE_BYTES {
             let left = WHOLE_BYTES - self.whole;

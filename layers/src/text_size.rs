@@ -1,12 +1,12 @@
-//! Estimates the tokens of a text, for charges where the vendor reports no count.
+//! Estimates the tokens of a text, for charges when the vendor reports no count.
 //!
-//! This is an estimate, not a bound: holds count bytes. It sums a cost per character that depends on the previous one,
-//! by character class and by the length of the word so far. The costs were fitted to a tokenizer of 200 000 words
-//! (`o200k`) on prose in thirty languages, code, markup, logs, numbers and random letters; for 96 of 100 other such
-//! texts the estimate is within 15 per cent. Tokenizers with fewer words produce more tokens, except for English and
-//! code.
+//! The estimate is not an upper bound, so holds do not use it: they count bytes. It adds a cost for each character,
+//! which depends on the character before it, on the class of the character and on the length of the word so far. The
+//! costs were fitted to a tokenizer of 200 000 words (`o200k`) on prose in thirty languages, code, markup, logs,
+//! numbers and random letters; for 96 of 100 other texts of these kinds the estimate is within 15 per cent. Tokenizers
+//! with fewer words produce more tokens, except for English and code.
 
-/// The estimated size of a text that may arrive in pieces.
+/// The estimated tokens of a text, which may be added in pieces.
 ///
 /// ```
 /// use tollgate_layers::text_size::TextSize;
@@ -45,7 +45,7 @@ impl TextSize {
         self.milli
     }
 
-    /// Estimated tokens; at least one if the text is not empty.
+    /// Returns the estimated tokens; at least one if the text is not empty.
     #[must_use]
     pub const fn tokens(&self) -> u64 {
         let tokens = self.milli.div_ceil(1000);
@@ -56,7 +56,7 @@ impl TextSize {
         }
     }
 
-    /// Returns an empty size that continues after this text.
+    /// Returns an empty size that continues in this text's state, to count the next piece separately.
     #[must_use]
     pub const fn behind(&self) -> Self {
         Self {
@@ -66,14 +66,14 @@ impl TextSize {
         }
     }
 
-    /// Adds a piece that was counted from [`TextSize::behind`], or on its own.
+    /// Adds the size of a piece that was counted separately, starting from [`TextSize::behind`] or from an empty size.
     pub const fn add(&mut self, other: &Self) {
         self.bytes += other.bytes;
         self.milli += other.milli;
         self.state = other.state;
     }
 
-    /// Subtracts `bytes` bytes and their share of the tokens.
+    /// Removes `bytes` bytes, and the same share of the tokens.
     #[must_use]
     pub const fn less(mut self, bytes: u64) -> Self {
         let left = self.bytes.saturating_sub(bytes);
@@ -134,23 +134,25 @@ impl TextSize {
     }
 }
 
-/// Effect of one character: its cost, and the state after it.
+/// The cost of a character and the state after it.
 #[derive(Clone, Copy)]
 struct Step {
     milli: u16,
     next: u8,
 }
 
-/// States below this are the classes of a last character; a word's first letter is one of them.
+/// The number of states without a word length. Such a state is the class of the last character, for example of a word's
+/// first letter.
 const WORD_STATES: u8 = 16;
-/// The length in letters up to which words are distinguished.
+/// The largest number of lower-case letters that states distinguish; longer words share the last state.
 const LOWER_RUN_MAX: u8 = 9;
 const CYRILLIC_RUN_MAX: u8 = 8;
-/// The state of two Cyrillic letters; those of two and more lower-case letters precede it.
+/// The state after two Cyrillic letters. The states before it are for words of two and more other lower-case letters.
 const CYRILLIC_STATES: u8 = WORD_STATES + LOWER_RUN_MAX - 1;
 const STATES: usize = (CYRILLIC_STATES + CYRILLIC_RUN_MAX - 1) as usize;
 
-/// The step from each state by each class: [`COSTS`], with words of each length as states of their own.
+/// For each state and class of the next character, its cost and the next state: [`COSTS`], but with one state per word
+/// length.
 static STEPS: [[Step; WORD_STATES as usize]; STATES] = {
     let mut steps = [[Step { milli: 0, next: 0 }; WORD_STATES as usize]; STATES];
     let mut state = 0;
@@ -167,7 +169,7 @@ static STEPS: [[Step; WORD_STATES as usize]; STATES] = {
     steps
 };
 
-/// Returns the state after a character of `class`.
+/// Returns the state that follows `state` after a character of `class`.
 const fn after(state: u8, class: u8) -> u8 {
     let (first, last) = match class {
         LOWER => (WORD_STATES, CYRILLIC_STATES - 1),
@@ -204,12 +206,12 @@ const fn bucket(state: u8) -> usize {
     }
 }
 
-/// The class of a continuation byte of a character.
+/// The class of a byte that continues a character and has no cost of its own.
 const INSIDE: u8 = u8::MAX;
 const LOWER: u8 = 3;
 const CYRILLIC: u8 = 7;
 
-/// The class of the character that a byte begins. Class 0 is the start of the text.
+/// The class of the character that begins with this byte. Class 0 is the start of the text.
 const CLASSES: [u8; 256] = {
     let mut classes = [INSIDE; 256];
     let mut byte = 0_usize;
@@ -297,10 +299,10 @@ mod tests {
         (estimate as i64 - tokens as i64) * 100 / tokens as i64
     }
 
-    /// The bounds of `HoldMode::Usual` and `HoldMode::Strict`. `--nocapture` prints the table. A lower bound for
-    /// some kind of text would be a guess: other tokenizers count each space of a run, or each letter of a word. Base64 is
-    /// the densest: its usual hold is short by half a per cent, which the 512 tokens held for each call cover up to
-    /// 100 KB.
+    /// Checks the bounds of `HoldMode::Usual` and `HoldMode::Strict`; `--nocapture` prints the table. Lower bounds for
+    /// some kinds of text would be guesses: other tokenizers count each space of a run, or each letter of a word.
+    /// Base64 has the most tokens per byte: its usual hold is too low by half a per cent, which the 512 tokens that are
+    /// held for each call cover up to 100 KB.
     #[test]
     fn holds_cover_every_text_with_a_known_count() {
         println!("| text | bytes | tokens | bytes per token | usual hold | strict hold |");

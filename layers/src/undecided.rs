@@ -1,5 +1,5 @@
-//! Pending rate-limit decisions: `rate_limit` starts them and a layer further down awaits them, so that the ledger
-//! round trip overlaps the layers in between.
+//! Pending rate-limit decisions: `rate_limit` requests them from the ledger, and a layer further down awaits them, so
+//! that the ledger round trip overlaps the work of the layers in between.
 
 use std::{
     pin::Pin,
@@ -10,11 +10,11 @@ use http::Extensions;
 
 use crate::error::Error;
 
-/// The pending decision of a rate limit.
+/// The decision of a rate limit, which may not be made yet.
 pub(crate) type Verdict = Pin<Box<dyn Future<Output = Result<(), Error>> + Send>>;
 
-/// Request extension that holds pending decisions. `rate_limit` inserts it. The first layer that does limited work
-/// takes it: the layer below everything that may run before the decision, or a layer above that which answers by
+/// Request extension that holds pending decisions. `rate_limit` inserts it. The first layer that does work for which
+/// the limit exists must take and await it: for example the layer that holds money, or a layer above it that answers by
 /// itself.
 #[derive(Clone, Default)]
 struct Undecided(Arc<Mutex<Vec<Verdict>>>);
@@ -27,17 +27,18 @@ pub(crate) fn add(extensions: &mut Extensions, verdict: Verdict) {
     undecided.push(verdict);
 }
 
-/// Takes all pending decisions; `None` if there are none. They can be taken once, so the taker must await them.
+/// Takes all pending decisions; `None` if there are none. They can be taken only once, so the caller of this function
+/// must await them.
 pub(crate) fn take(extensions: &mut Extensions) -> Option<Vec<Verdict>> {
     let undecided = extensions.remove::<Undecided>()?;
     let mut undecided = undecided.0.lock().unwrap_or_else(PoisonError::into_inner);
     Some(std::mem::take(&mut *undecided))
 }
 
-/// Waits until all limits have decided.
+/// Waits until all limits have decided about the request.
 ///
 /// # Errors
-/// The error of the first limit, in order, that refuses.
+/// The error of the first limit that refuses, in the order in which the limits were added.
 pub(crate) async fn decided(verdicts: Option<Vec<Verdict>>) -> Result<(), Error> {
     for verdict in verdicts.into_iter().flatten() {
         verdict.await?;

@@ -23,13 +23,13 @@ use crate::{
 pub struct VendorUsage {
     /// The counts by rate class.
     pub usage: Usage,
-    /// Other readings of the counts, if they do not add up.
+    /// Other possible readings of the counts, if the counts do not add up.
     pub others: [Option<Usage>; 2],
-    /// The part of `cache_write` that the vendor reported for its default lifetime.
+    /// The part of `cache_write` that the vendor reported for its cache's default lifetime.
     pub cache_write_usual: u64,
-    /// How the vendor reported that it served the call.
+    /// How the vendor served the call, according to its answer, for example its service tier.
     pub served: Served,
-    /// Whether the vendor counted something that is billed separately and has no class here.
+    /// Whether the vendor counted something that it bills separately and for which no rate class exists.
     pub unknown: bool,
     /// Reasoning tokens within the output, if the vendor reports them.
     pub reasoning: Option<u64>,
@@ -38,7 +38,7 @@ pub struct VendorUsage {
 }
 
 impl VendorUsage {
-    /// Adds the `service_tier` that is next to the usage of a chat answer, as JSON.
+    /// Adds the `service_tier`, given as JSON, which chat answers report outside their `usage`.
     #[must_use]
     pub fn served_as(mut self, service_tier: Option<&str>) -> Self {
         if let Some(json) = service_tier {
@@ -48,7 +48,7 @@ impl VendorUsage {
     }
 }
 
-/// Reads a `service_tier` that is given as JSON.
+/// Reads the value of a `service_tier`, given as JSON.
 pub(crate) fn tier(json: &str) -> Label {
     label(json).as_tier()
 }
@@ -56,7 +56,7 @@ pub(crate) fn tier(json: &str) -> Label {
 /// Only the responses format reports tool calls outside the usage.
 #[cfg(feature = "passthrough")]
 impl VendorUsage {
-    /// Adds calls of the vendor's own tools that were reported outside the usage.
+    /// Adds the calls of the vendor's own tools, which were reported outside the usage.
     pub(crate) fn with_calls(mut self, web_searches: u64, unknown: bool) -> Self {
         let searches = self.usage.classes.get_mut(Class::WebSearchCall);
         *searches = (*searches).max(web_searches);
@@ -65,7 +65,7 @@ impl VendorUsage {
     }
 }
 
-/// Returns the label in a JSON string; empty for other values and for strings with escapes.
+/// Returns the text of a JSON string; empty for other values and for strings with escapes.
 fn label(json: &str) -> Label {
     let word = json
         .strip_prefix('"')
@@ -73,18 +73,19 @@ fn label(json: &str) -> Label {
     word.map(Label::new).unwrap_or_default()
 }
 
-/// Returns whether an answer's `error`, given as JSON, is an error. Some vendors add an empty one to every answer.
+/// Returns whether the `error` field of an answer, given as JSON, reports an error. Some vendors add an empty `error`
+/// to every answer.
 #[must_use]
 pub fn is_error(error: &str) -> bool {
     !matches!(error, "null" | "\"\"" | "{}" | "false")
 }
 
-/// A count: absent, null, or a number. Any other value is suspect.
+/// A count in a usage object: absent, null, or a number. Any other value is suspect.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Count {
-    /// The number, if it can be a number of tokens.
+    /// The number of tokens; `None` if the value is absent or cannot be a number of tokens.
     pub tokens: Option<u64>,
-    /// Whether there is a value that is not a number of tokens.
+    /// Whether the value is present and cannot be a number of tokens.
     pub suspect: bool,
 }
 
@@ -104,7 +105,7 @@ impl Count {
         suspect: true,
     };
 
-    /// This count, or the other if this one is absent.
+    /// Returns this count or, if it is absent, `other`.
     const fn or(self, other: Self) -> Self {
         if self.tokens.is_some() || self.suspect {
             self
@@ -113,7 +114,7 @@ impl Count {
         }
     }
 
-    /// Reads a count from valid JSON. `None` if the number fits no type.
+    /// Reads a count from valid JSON. `None` if the number is outside the range of every numeric type.
     pub(crate) fn of(json: &str) -> Option<Self> {
         if let Ok(tokens) = json.parse::<u64>() {
             return Some(Self {
@@ -132,7 +133,7 @@ impl Count {
     }
 
     fn of_number(number: &Number) -> Self {
-        // Some vendors write 5.0.
+        // Some vendors write whole numbers as 5.0.
         let text = number.to_string();
         let tokens = text.strip_suffix(".0").unwrap_or(&text).parse().ok();
         Self {
@@ -142,8 +143,8 @@ impl Count {
     }
 }
 
-/// Reads the counts of these names from a JSON object. `None` if it is not an object, has a name twice, or contains a
-/// number that fits no type.
+/// Reads the counts of these names from a JSON object. `None` if the text is not an object, has a name twice, or has a
+/// number outside the range of every numeric type.
 #[must_use]
 pub fn counts<const N: usize>(json: &str, names: &[&str; N]) -> Option<[Count; N]> {
     let mut counts = [Count::default(); N];
@@ -155,7 +156,7 @@ pub fn counts<const N: usize>(json: &str, names: &[&str; N]) -> Option<[Count; N
     Some(counts)
 }
 
-/// Returns the counts of an object that may be missing or null.
+/// Reads the counts of an object that may be missing or null; then they are absent.
 fn details<const N: usize>(json: Option<&str>, names: &[&str; N]) -> Option<[Count; N]> {
     match json {
         None | Some("null") => Some([Count::default(); N]),
@@ -163,15 +164,15 @@ fn details<const N: usize>(json: Option<&str>, names: &[&str; N]) -> Option<[Cou
     }
 }
 
-/// Reads the `usage` object of a chat answer, given as JSON; the prompt includes cached and cache-written tokens.
-/// `None` if it is not such an object or counts nothing.
+/// Reads the `usage` object of a chat answer, given as JSON. Its prompt includes cached and cache-written tokens.
+/// `None` if the text is not a usage object or counts nothing.
 #[must_use]
 pub fn chat_usage(json: &str) -> Option<VendorUsage> {
     counted(ChatUsage::of(json, &ChatUsage::CHAT)?)
 }
 
-/// Reads the `usage` object of a responses answer, given as JSON; the input includes cached and cache-written tokens,
-/// and the output includes reasoning. `None` if it is not such an object or counts nothing.
+/// Reads the `usage` object of a responses answer, given as JSON. Its input includes cached and cache-written tokens,
+/// and its output includes reasoning. `None` if the text is not a usage object or counts nothing.
 #[must_use]
 pub fn responses_usage(json: &str) -> Option<VendorUsage> {
     counted(ChatUsage::of(json, &ChatUsage::RESPONSES)?)
@@ -184,8 +185,8 @@ fn counted(usage: ChatUsage) -> Option<VendorUsage> {
     Some(usage.read())
 }
 
-/// Reads the `usage` object of embeddings, given as JSON: `prompt_tokens`, or `total_tokens` if there is nothing else.
-/// All of it is ordinary input. `None` if it is not such an object or counts nothing.
+/// Reads the `usage` object of an embeddings answer, given as JSON: `prompt_tokens`, or else `total_tokens`. All tokens
+/// are ordinary input. `None` if the text is not a usage object or counts nothing.
 #[must_use]
 pub fn embeddings_usage(json: &str) -> Option<VendorUsage> {
     let [prompt, total] = counts(json, &["prompt_tokens", "total_tokens"])?;
@@ -200,7 +201,7 @@ pub fn embeddings_usage(json: &str) -> Option<VendorUsage> {
     })
 }
 
-/// The `usage` of a messages answer. Cumulative: a later event replaces the counts of an earlier one.
+/// The `usage` of a messages answer. Counts are cumulative: those of a later event replace those of an earlier event.
 #[cfg(any(feature = "passthrough", feature = "translate"))]
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct MessagesUsage {
@@ -210,24 +211,24 @@ pub(crate) struct MessagesUsage {
     output_tokens: Count,
     written_5m: Count,
     written_1h: Count,
-    /// Usage that the other counts do not include.
+    /// Usage of passes that the other counts of this object do not include.
     apart: Apart,
     tools: Tools,
     served: Served,
 }
 
-/// The usage of passes that summarize the conversation, which the other counts do not include.
+/// The usage of passes in which the vendor summarized the conversation. The other counts of `usage` do not include it.
 #[cfg(any(feature = "passthrough", feature = "translate"))]
 #[derive(Clone, Copy, Debug, Default)]
 struct Apart {
     usage: Usage,
-    /// Returns whether there was a pass of unknown cost.
+    /// Whether the vendor made a pass of a kind whose cost is unknown.
     unknown: bool,
 }
 
 #[cfg(any(feature = "passthrough", feature = "translate"))]
 impl Apart {
-    /// Reads the field `iterations`.
+    /// Reads the field `iterations`, which lists the passes of the model.
     fn of(json: Option<&str>) -> Option<Self> {
         let mut apart = Self::default();
         let Some(json) = json.filter(|json| *json != "null") else {
@@ -251,7 +252,7 @@ impl Apart {
 
 #[cfg(any(feature = "passthrough", feature = "translate"))]
 impl MessagesUsage {
-    /// Reads the object, given as JSON; `None` if it is not such an object.
+    /// Reads the `usage` object, given as JSON; `None` if the text is not a usage object.
     pub(crate) fn of(json: &str) -> Option<Self> {
         let (usage, iterations) = Self::of_one_pass(json)?;
         Some(Self {
@@ -263,7 +264,7 @@ impl MessagesUsage {
         })
     }
 
-    /// Reads the object without its `iterations`, which are returned unread.
+    /// Reads the `usage` object, given as JSON, without its `iterations`, which are returned as JSON.
     fn of_one_pass(json: &str) -> Option<(Self, Option<&str>)> {
         const NAMES: [&str; 10] = [
             "input_tokens",
@@ -319,7 +320,7 @@ impl MessagesUsage {
         self.output_tokens.tokens.is_some()
     }
 
-    /// Applies the counts of a later event.
+    /// Replaces counts by those of a later event.
     pub(crate) fn replace_by(&mut self, newer: Self) {
         let inputs = [
             newer.input_tokens,
@@ -340,7 +341,7 @@ impl MessagesUsage {
             (&mut self.written_5m, newer.written_5m),
             (&mut self.written_1h, newer.written_1h),
         ] {
-            // The input was counted when the answer began, so a later zero is ignored.
+            // The input was counted when the answer began. A zero in a later event is not a count, so it is ignored.
             *old = match new.tokens {
                 Some(0) if old.tokens.is_some() && !says_input => *old,
                 _ => new.or(*old),
@@ -362,7 +363,7 @@ impl MessagesUsage {
         }
     }
 
-    /// `None` while the vendor has reported nothing.
+    /// Returns the usage; `None` if the vendor has not reported any count.
     pub(crate) fn counts(&self) -> Option<VendorUsage> {
         let all = [
             self.input_tokens,
@@ -377,7 +378,8 @@ impl MessagesUsage {
         let [input, written, cached_input, output] = all.map(|count| count.tokens.unwrap_or(0));
         let [usual, hour] =
             [self.written_5m, self.written_1h].map(|count| count.tokens.unwrap_or(0));
-        // The split by lifetime may come without a total. A total beyond the split was raised by a later event.
+        // The vendor may report the split by lifetime without a total. A total above the split was raised by a later
+        // event.
         let written = written.max(usual.saturating_add(hour));
         let usage = Usage {
             input,
@@ -400,27 +402,28 @@ impl MessagesUsage {
     }
 }
 
-/// The calls of tools that the vendor ran.
+/// The calls of the tools that the vendor itself ran.
 #[derive(Clone, Copy, Debug, Default)]
 struct Tools {
     web_searches: u64,
-    /// Whether there are calls of a tool without a price here.
+    /// Whether the vendor ran a tool for which no price exists.
     unknown: bool,
 }
 
 impl Tools {
     /// Reads the field `server_tool_use`.
     fn of(json: Option<&str>) -> Self {
-        // Fetching costs nothing but its tokens.
+        // Fetching a page has no price of its own: only its tokens are billed.
         Self::named(json, "web_search_requests", "web_fetch_requests")
     }
 
-    /// Reads `server_side_tool_usage_details`, one vendor's name. All other tools in it are billed.
+    /// Reads `server_side_tool_usage_details`, xAI's field. All tools in it are billed, and only web searches have a
+    /// price here.
     fn of_xai(json: Option<&str>) -> Self {
         Self::named(json, "web_search_calls", "")
     }
 
-    /// Reads `num_search_queries`, another vendor's name.
+    /// Reads `num_search_queries`, another field for the number of web searches.
     fn searches(count: Count) -> Self {
         Self {
             web_searches: count.tokens.unwrap_or(0),
@@ -428,7 +431,7 @@ impl Tools {
         }
     }
 
-    /// Combines counts of the same calls that were reported twice, or in different places.
+    /// Combines two reports of the same calls, from different fields: takes the larger count.
     fn or(self, other: Self) -> Self {
         Self {
             web_searches: self.web_searches.max(other.web_searches),
@@ -506,7 +509,7 @@ mod tests {
     fn embeddings_have_only_input() {
         for (json, input) in [
             (r#"{"prompt_tokens":8,"total_tokens":8}"#, Some((8, false))),
-            // Some vendors report more fields, some fewer.
+            // Compares usage objects with more fields than usual, and with fewer.
             (
                 r#"{"prompt_tokens":8,"completion_tokens":2,"total_tokens":10,"prompt_tokens_details":{"cached_tokens":8}}"#,
                 Some((8, false)),

@@ -1,4 +1,4 @@
-//! Parses a vendor's refusal: its code, its message, and what only the message reveals.
+//! Parses the body of a vendor's refusal: its code, its message, and reasons that only the message states.
 
 use serde_json::Value;
 
@@ -8,20 +8,20 @@ use crate::error::TOO_LONG;
 const TEXT_CHARS_MAX: usize = 1000;
 /// The maximum nesting of objects, arrays and quoted JSON that is searched for a message.
 const DEPTH_MAX: usize = 8;
-/// The maximum messages of a list of faults that are kept.
+/// The maximum number of messages that are kept from a list of faults.
 const FAULTS_MAX: usize = 8;
 
-/// The codes and the message of a vendor's refusal, in any vendor's shape.
+/// The codes and the message of a vendor's refusal, which vendors send in different forms.
 #[derive(Debug, Default)]
 pub(crate) struct Words {
-    /// The code, or else the type, of each object around the message; outermost first.
+    /// The codes of the objects around the message, outermost first; the type of an object without a code.
     codes: Vec<String>,
     /// The vendor's message; empty if there is none.
     text: String,
 }
 
 impl Words {
-    /// Reads the body of a refusal: JSON or plain text. An HTML page has no message for callers.
+    /// Reads the body of a refusal: JSON or plain text. An HTML page is not read, because it is not meant for callers.
     pub(crate) fn read(body: &[u8]) -> Self {
         let mut words = Self::default();
         let found = match serde_json::from_slice::<Value>(body) {
@@ -53,7 +53,7 @@ impl Words {
         is_about_operator(&self.text)
     }
 
-    /// Returns whether the vendor objects to the request's content and not to its sender.
+    /// Returns whether the vendor objects to the request's content, and not to the operator's key or account.
     pub(crate) fn is_flagged(&self) -> bool {
         self.codes.iter().any(|code| is_flagged_code(code)) || is_flagged(&self.text)
     }
@@ -73,7 +73,7 @@ impl Words {
             Value::Object(fields) => {
                 let code = [fields.get("code"), fields.get("type")];
                 self.codes.extend(code.into_iter().flatten().find_map(word));
-                // A reseller includes its upstream's message here; its own message is then generic.
+                // A reseller puts its own vendor's message here; the reseller's own message is then generic.
                 let raw = fields.get("metadata").and_then(|more| more.get("raw"));
                 let error = fields.get("error");
                 let places = [
@@ -93,7 +93,7 @@ impl Words {
         }
     }
 
-    /// The message in a string, which may itself be JSON.
+    /// Returns the message in a string; the string may itself be JSON.
     fn of_string(&mut self, text: &str, depth: usize) -> Option<String> {
         let text = text.trim();
         let quoted = text
@@ -115,7 +115,7 @@ fn plain(body: &str) -> Option<String> {
     is_words.then(|| cut(text))
 }
 
-/// One of a list of faults: its field, and what is wrong with it.
+/// Returns the message of one element of a list of faults: its field, and what is wrong with the field.
 fn fault(json: &Value) -> Option<String> {
     let wrong = json.get("msg")?.as_str()?.trim();
     let path = json.get("loc").and_then(Value::as_array);
@@ -155,8 +155,9 @@ fn is_flagged_code(code: &str) -> bool {
     CODES.iter().any(|known| code.eq_ignore_ascii_case(known))
 }
 
-/// Some vendors refuse a request's content with the status of a refused key. The phrase that comes first decides: after
-/// a phrase about the input, some messages also mention our key or account.
+/// Returns whether the message is about the request's content: some vendors refuse content with the status of a refused
+/// key. The phrase that comes first in the message decides, because after a phrase about the input some messages also
+/// mention the operator's key or account.
 fn is_flagged(text: &str) -> bool {
     const INPUT: [&str; 10] = [
         "flagged",
@@ -192,10 +193,10 @@ fn is_flagged(text: &str) -> bool {
     }
 }
 
-/// Returns whether the refusal is about the operator's key or account. Some vendors use the status of a faulty request
-/// for an empty, blocked or limited account or a wrong key, so the message decides. Only its beginning counts: later
-/// text may quote the caller, who could otherwise get the key disabled. Phrases that could be a caller's field name do
-/// not count.
+/// Returns whether the refusal is about the operator's key or account. Some vendors answer with the status of a faulty
+/// request if the account is empty, blocked or limited or the key is wrong, so the message decides. Only its beginning
+/// is examined: later text may quote the caller, who could otherwise get the operator's key disabled. Phrases that
+/// could be the name of a caller's field do not count.
 fn is_about_operator(text: &str) -> bool {
     const BEGINNINGS: [&str; 5] = [
         "your credit balance is too low",
@@ -204,14 +205,15 @@ fn is_about_operator(text: &str) -> bool {
         "incorrect api key provided",
         "api key not valid",
     ];
-    // Begins with the name of a field that the vendor does not know.
+    // The text before this phrase is the name of a field that the vendor does not know.
     const OF_A_FIELD: &str = ": extra inputs are not permitted";
     let text = text.trim_start().to_ascii_lowercase();
     !text.contains(OF_A_FIELD) && BEGINNINGS.iter().any(|words| text.starts_with(words))
 }
 
-/// Returns whether a request exceeds the model's context window. On the code [`TOO_LONG`], clients drop or summarise
-/// the beginning of the conversation and retry. Some vendors send that code, others only a message.
+/// Returns whether the vendor refused a request because it exceeds the model's context window. On the code
+/// [`TOO_LONG`], clients drop or summarise the beginning of the conversation and retry. Some vendors send that code,
+/// others only a message.
 fn is_too_long(code: &str, text: &str) -> bool {
     const WORDS: [&str; 22] = [
         "prompt is too long",
@@ -320,7 +322,7 @@ mod tests {
                 "400",
                 "bad",
             ),
-            // The status's short name next to the message.
+            // `error` is the short name of the status, and `message` is the vendor's message.
             (
                 json!({"statusCode": 400, "error": "Bad Request", "message": "bad"}),
                 "",

@@ -1,16 +1,16 @@
-//! Keys issued by another service: callers keep them, and the gateway stores only their digest.
+//! Keys issued by another service: only callers have the keys, and the gateway stores their digests.
 
 use std::ops::RangeInclusive;
 
 use super::secret::{self, PREFIX, digest};
 use crate::{error::Error, key::KeyDigest};
 
-/// Shorter values are mistakes, longer ones are not worth hashing.
+/// A shorter value is a mistake and no key of any service; a longer value is refused before its digest is computed.
 const LENGTHS: RangeInclusive<usize> = 8..=512;
 
-/// Returns the digest to look up a presented key. A key of this gateway is checked for typos by its checksum, without
-/// a look-up; any other key only has to be visible ASCII. If `is_known` accepts a key of this gateway, its checksum is
-/// not computed, which takes as long as the digest.
+/// Returns the digest with which a presented key is looked up. The checksum of a key of this gateway detects typos
+/// without a look-up; a key of another service must only be visible ASCII. If `is_known` returns true for the digest of
+/// a key of this gateway, its checksum is not verified, which would take as long as the digest.
 pub(super) fn digest_of(
     shown: &str,
     is_known: impl FnOnce(&KeyDigest) -> bool,

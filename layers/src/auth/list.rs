@@ -9,7 +9,7 @@ use crate::{
 #[derive(Clone, Default)]
 pub struct KeyList(Arc<HashMap<KeyDigest, Arc<KeyRecord>>>);
 
-/// If two keys have the same digest, the later one counts.
+/// If two records have the same digest, the later record is used.
 impl FromIterator<KeyRecord> for KeyList {
     fn from_iter<I: IntoIterator<Item = KeyRecord>>(records: I) -> Self {
         let by_digest = |record: KeyRecord| (record.digest, Arc::new(record));

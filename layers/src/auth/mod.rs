@@ -34,8 +34,8 @@
 //! # }
 //! ```
 //!
-//! Keys come from a [`KeyStore`]: a ledger, a [`KeyList`], or your own, which is one function. A [`TakeKey`], usually a
-//! closure, finds keys that are in other headers or have another form:
+//! Keys are looked up in a [`KeyStore`]: a ledger, a [`KeyList`], or your own, which has one function. For keys in
+//! other headers or of another form, pass a [`TakeKey`], usually a closure:
 //!
 //! ```
 //! # use http::{HeaderMap, Request, Response};
@@ -89,7 +89,7 @@ use crate::{
 };
 
 const X_API_KEY: HeaderName = HeaderName::from_static("x-api-key");
-/// The authorization scheme, with the space after it.
+/// The name of the authorization scheme, with the space after it.
 const BEARER: &str = "bearer ";
 
 /// Admits requests with a key of the store and inserts the [`Caller`]. The key is removed from the request, so that no
@@ -103,7 +103,7 @@ pub struct AuthLayer<K, T = KeyHeaders> {
 }
 
 impl<K> AuthLayer<K> {
-    /// Looks up keys in `keys`; requests present them as [`KeyHeaders`].
+    /// Creates a layer that looks up keys in `keys`. Requests must present them as [`KeyHeaders`] describes.
     pub const fn new(keys: K) -> Self {
         Self {
             keys,
@@ -113,7 +113,7 @@ impl<K> AuthLayer<K> {
 }
 
 impl<K, T> AuthLayer<K, T> {
-    /// Uses `take` to find the key in a request.
+    /// Replaces the way in which the layer finds the key in a request.
     pub fn taking<U: TakeKey>(self, take: U) -> AuthLayer<K, U> {
         AuthLayer {
             keys: self.keys,
@@ -130,19 +130,19 @@ impl<K: fmt::Debug, T> fmt::Debug for AuthLayer<K, T> {
     }
 }
 
-/// Finds the key in a request's headers. Implemented by closures over the headers.
+/// Finds the caller's key in the headers of a request. Closures over the headers implement this trait.
 pub trait TakeKey: Clone + Send + Sync + 'static {
-    /// Removes the key from the headers and returns its [`digest`].
+    /// Removes the key from the headers, so that it is not forwarded, and returns its [`digest`].
     ///
     /// # Errors
     /// [`Error::KeyMissing`], [`Error::KeyMalformed`] or [`Error::KeyConflict`].
     fn take_key(&self, headers: &mut HeaderMap) -> Result<KeyDigest, Error>;
 
-    /// Like [`TakeKey::take_key`], but `is_known` reports whether a digest belongs to a cached key. Such a key needs no
-    /// further check of its form, which may be slow.
+    /// Like [`TakeKey::take_key`], but skips checks of the key's form if `is_known` returns true for its digest: the
+    /// layer has that key in its cache, and the checks may be slow.
     ///
     /// # Errors
-    /// Those of [`TakeKey::take_key`].
+    /// The same errors as [`TakeKey::take_key`].
     fn take_key_unless_known(
         &self,
         headers: &mut HeaderMap,
@@ -151,8 +151,9 @@ pub trait TakeKey: Clone + Send + Sync + 'static {
         self.take_key(headers)
     }
 
-    /// Returns the secret, before it is taken: the key that seals stored answers is derived from it. `None` is always
-    /// correct: then no answers are stored.
+    /// Returns the presented secret; called before the key is taken out of the headers. The key that seals stored
+    /// answers is derived from the secret. If the function returns `None`, no answers are stored, which is always
+    /// correct.
     fn secret<'a>(&self, _headers: &'a HeaderMap) -> Option<&'a [u8]> {
         None
     }
@@ -167,11 +168,11 @@ where
     }
 }
 
-/// A key in `Authorization: Bearer <key>` or in `x-api-key`, or the same key in both. If one header has a
+/// Takes a key from `Authorization: Bearer <key>`, from `x-api-key`, or the same key from both. If one header has a
 /// [`SecretKey`], the other may have any credential of another form. Both headers are removed from the request.
 ///
-/// A value that begins with `tg-` is a [`SecretKey`] and must have a valid checksum. Any other value of 8 to 512
-/// visible ASCII characters may be a key issued by another service, known by its [`digest`].
+/// A value that begins with `tg-` must be a [`SecretKey`] with a valid checksum. Any other value of 8 to 512 visible
+/// ASCII characters may be a key of another service, which the store finds by its [`digest`].
 #[derive(Clone, Copy, Debug, Default)]
 pub struct KeyHeaders;
 
@@ -211,7 +212,7 @@ impl<S, K: Clone, T: Clone> Layer<S> for AuthLayer<K, T> {
 #[derive(Clone)]
 pub struct Auth<S, K, T = KeyHeaders> {
     inner: S,
-    /// Shared by all clones; every call clones the service.
+    /// Shared by all clones of the service, because every call clones it.
     layer: Arc<AuthLayer<K, T>>,
 }
 
@@ -243,8 +244,8 @@ where
 
     fn call(&mut self, mut req: Request<B>) -> Self::Future {
         let AuthLayer { keys, take } = &*self.layer;
-        // The header is rare. It is read now, because the key leaves the headers before it is known whether the key
-        // may repeat calls.
+        // Few requests have this header. The secret is read before the look-up takes the key out of the headers; only
+        // later is it known whether the key permits stored answers.
         let secret: Option<Box<[u8]>> = match req.headers().contains_key(IDEMPOTENCY_KEY) {
             true => take.secret(req.headers()).map(Box::from),
             false => None,
@@ -275,7 +276,7 @@ where
     }
 }
 
-/// Inserts the caller if the key may be used.
+/// Checks that the key may be used, and inserts the caller into the request.
 fn let_in<B>(
     req: &mut Request<B>,
     found: Result<Option<Arc<KeyRecord>>, BoxError>,
@@ -293,7 +294,7 @@ fn let_in<B>(
 }
 
 /// Returns the presented key. If one header has a key of this gateway, the other may have any other credential: a
-/// client that also has a vendor's key configured sends both.
+/// client with a configured vendor's key sends both.
 fn shown(headers: &HeaderMap) -> Result<&str, Error> {
     let bearer = match one(headers, &AUTHORIZATION)? {
         Some(value) => bearer(value)?,
@@ -314,20 +315,21 @@ fn shown(headers: &HeaderMap) -> Result<&str, Error> {
     }
 }
 
-/// Returns the key in `authorization`; `None` if it is empty, as an unset variable makes it.
+/// Returns the key in `authorization`; `None` if the key is empty, for example because the client's variable is not
+/// set.
 fn bearer(value: &str) -> Result<Option<&str>, Error> {
     if value.trim().eq_ignore_ascii_case(BEARER.trim()) {
         return Ok(None);
     }
-    // The scheme is case-insensitive (RFC 9110, section 11.1). Another scheme, or none, is refused as a missing key;
-    // that refusal explains the header.
+    // The scheme is case-insensitive (RFC 9110, section 11.1). Another scheme, or no scheme, is refused like a missing
+    // key, because that error text explains the header.
     match value.split_at_checked(BEARER.len()) {
         Some((scheme, key)) if scheme.eq_ignore_ascii_case(BEARER) => Ok(Some(key.trim())),
         _ => Err(Error::KeyMissing),
     }
 }
 
-/// Returns the only value of the header, as text.
+/// Returns the value of the header as text. Several different values are an error.
 fn one<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<&'a str>, Error> {
     let mut values = headers.get_all(name).iter();
     let Some(first) = values.next() else {
@@ -346,7 +348,7 @@ fn check(record: &KeyRecord, address: Option<IpAddr>) -> Result<(), Error> {
     if record.expires_at_ms.is_some_and(|at| at <= unix_ms()) {
         return Err(Error::KeyExpired);
     }
-    // A key bound to addresses is refused if the client's address is unknown.
+    // If a key is bound to addresses and the client's address is unknown, the key is refused.
     let allowed = |address: IpAddr| {
         record
             .addresses
@@ -373,7 +375,7 @@ mod tests {
     use super::*;
     use crate::key::KeyId;
 
-    /// A key store that always answers asynchronously, for tests.
+    /// A key store for tests whose answers are never ready at once.
     #[derive(Clone)]
     struct Elsewhere(KeyList);
 
@@ -383,7 +385,7 @@ mod tests {
         }
     }
 
-    /// Returns the id of the key that authenticates with `key`.
+    /// Authenticates a request with `key` and returns the key's id.
     async fn caller<K: KeyStore + Clone>(keys: K, key: &SecretKey) -> Result<KeyId, Error> {
         let service = AuthLayer::new(keys).layer(service_fn(|req: Request<()>| async move {
             assert!(req.headers().is_empty());
@@ -412,7 +414,7 @@ mod tests {
         }
     }
 
-    /// A key store that fails the test if it is called.
+    /// A key store for requests that must be refused without a look-up: it fails the test if it is called.
     #[derive(Clone)]
     struct NeverAsked;
 
@@ -513,7 +515,7 @@ mod tests {
         for (authorization, api_key) in [
             (&*bearer, b.expose()),
             (&*bearer, &*typo),
-            // Two keys without a checksum: either may have been imported.
+            // Neither key has a checksum, so each may be a key of another service.
             ("Bearer sk-12345678", "sk-87654321"),
         ] {
             let refused = refusal(&[("authorization", authorization), ("x-api-key", api_key)]);

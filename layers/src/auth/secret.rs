@@ -12,7 +12,7 @@ use crate::{
 const ALPHABET: &[u8; 62] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
 /// The prefix of every key that this gateway creates.
 pub(super) const PREFIX: &str = "tg-";
-/// The number of base62 digits of a key: 62⁴³ > 2²⁵⁶.
+/// The number of random base62 digits of a key. They hold 256 bits, because 62⁴³ > 2²⁵⁶.
 const RANDOM_DIGITS: usize = 43;
 const CHECK_DIGITS: usize = 5;
 const SHOWN: usize = PREFIX.len() + 6;
@@ -26,7 +26,7 @@ impl SecretKey {
     /// Creates a key from the system's random generator.
     ///
     /// # Panics
-    /// When the system has no random numbers: no key would be safe.
+    /// When the system cannot provide random numbers, because a key without them would not be safe.
     #[must_use]
     pub fn generate() -> Self {
         let mut random = [0; 32];
@@ -39,7 +39,7 @@ impl SecretKey {
         Self(text)
     }
 
-    /// SHA-256 of the whole key, which is what is stored and looked up.
+    /// Returns the SHA-256 of the whole key. The store has this digest instead of the key.
     #[must_use]
     pub fn digest(&self) -> KeyDigest {
         digest(self.0.as_bytes())
@@ -56,13 +56,13 @@ impl SecretKey {
         record
     }
 
-    /// Returns the prefix that may be displayed: `tg-AbC123…`.
+    /// Returns the beginning of the key, which may be displayed: `tg-AbC123…`.
     #[must_use]
     pub fn prefix(&self) -> String {
         format!("{}…", &self.0[..SHOWN])
     }
 
-    /// Returns the secret itself, which must not be logged.
+    /// Returns the whole key, which must not be logged.
     #[must_use]
     pub fn expose(&self) -> &str {
         &self.0
@@ -84,7 +84,8 @@ impl fmt::Debug for SecretKey {
     }
 }
 
-/// The key that seals answers stored for the holder of `secret`: the first step of HKDF-SHA256 (RFC 5869, section 2.2).
+/// Derives the key that seals the stored answers of the holder of `secret`: the first step of HKDF-SHA256 (RFC 5869,
+/// section 2.2).
 pub(super) fn answer_key(secret: &[u8]) -> AnswerKey {
     let mut extract = Hmac::<Sha256>::new_from_slice(b"tollgate answers 1")
         .expect("HMAC accepts keys of any length");
@@ -92,7 +93,7 @@ pub(super) fn answer_key(secret: &[u8]) -> AnswerKey {
     AnswerKey(extract.finalize().into_bytes().into())
 }
 
-/// Checks the form of a key of this gateway, without its checksum.
+/// Checks the form of a key of this gateway, but not its checksum.
 pub(super) fn check_form(text: &str) -> Result<(), Error> {
     let digits = text.strip_prefix(PREFIX).ok_or(Error::KeyMalformed)?;
     if digits.len() != RANDOM_DIGITS + CHECK_DIGITS
@@ -114,7 +115,7 @@ pub(super) fn check(text: &str) -> Result<(), Error> {
     }
 }
 
-/// SHA-256 of a secret of any form. Not safe for passwords that people choose: they can be guessed from their digest.
+/// Returns the SHA-256 of a secret of any form. Do not use it for passwords: they can be guessed from their digest.
 #[must_use]
 pub fn digest(secret: &[u8]) -> KeyDigest {
     KeyDigest::new(Sha256::digest(secret).into())
@@ -136,7 +137,7 @@ fn push_base62(text: &mut String, number: &[u8], digits: usize) {
     text.extend(reversed.iter().rev().map(|digit| char::from(*digit)));
 }
 
-/// Returns the last base62 digits of the first 32 bits of the text's SHA-256.
+/// Returns the checksum of a key: the last base62 digits of the first 32 bits of the text's SHA-256.
 fn check_digits(text: &str) -> [u8; CHECK_DIGITS] {
     let digest = Sha256::digest(text.as_bytes());
     let mut number = u32::from_be_bytes([digest[0], digest[1], digest[2], digest[3]]);

@@ -1,4 +1,5 @@
-//! The breaker of one route: opens after several failures in a row, then admits one probe at a time.
+//! The circuit breaker of one route. It opens after several failures in a row, and later admits one call at a time as a
+//! probe.
 //!
 //! ```text
 //! closed ──FAILURES_MAX in a row──► open ──its time is over──► half-open: one probe is out
@@ -8,37 +9,38 @@
 //!                                    └─────────── failed ───────────┘
 //! ```
 //!
-//! The first byte of a probe closes the breaker: a stream may run for minutes, and other calls must not wait for its
-//! end. Until a call has completed, the breaker is on probation: one more failure opens it again, for twice as long.
+//! The first byte of a probe's answer closes the breaker: a stream may run for minutes, and other calls must not wait
+//! for its end. Until a call has completed, one more failure opens the breaker again, for twice as long.
 //!
-//! **Scope.** A caller can make a vendor fail repeatedly. If all failures in a row were met by one caller, the breaker
-//! opens for that caller only. If two callers met them, or if no connection could be made, which no request can cause,
-//! it opens for all callers. So a breaker stores the id of at most one caller.
+//! **Scope.** A caller can send requests that make a vendor fail. If one caller's calls met all failures in a row, the
+//! breaker opens for that caller only. If the calls of two callers met failures, or if no connection could be made,
+//! which no request can cause, the breaker opens for all callers. So a breaker stores the id of at most one caller.
 //!
-//! **The last resort.** Skipping an open route helps only while another can answer. A call without another route is
-//! admitted anyway: immediately if the vendor answered, whatever the answer was. If the vendor was unreachable or
-//! silent, one such call is admitted every [`PROBE_EVERY`], so that callers do not wait in vain and notice soon when an
-//! outage ends.
+//! **The last resort.** Skipping a route whose breaker is open helps only if another route can answer. A call without
+//! another route is admitted anyway. If the vendor's last failure was an answer, such a call is admitted at once. If
+//! the vendor was unreachable or silent, one such call is admitted every [`PROBE_EVERY`]: the other callers need not
+//! wait for the same failure, and the end of an outage is noticed soon.
 //!
-//! A vendor that lacks the model (404) is not failing, and one such answer is enough: see [`Breaker::lacks`].
+//! A vendor that does not have the model (404) has not failed. One such answer opens the breaker: see
+//! [`Breaker::lacks`].
 //!
-//! A state machine without a clock: time and randomness are arguments.
+//! The breaker is a state machine without a clock: time and randomness are arguments.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Failures in a row that open the breaker. A success resets the count, so load balancing and retries handle a vendor
-/// that fails only now and then.
+/// The number of failures in a row that opens the breaker. A success resets the count: a vendor that fails only now and
+/// then is left to load balancing and retries.
 pub(super) const FAILURES_MAX: u32 = 5;
-/// The interval at which calls without another route may try an open route.
+/// The interval at which calls without another route may try a route whose breaker is open.
 pub(super) const PROBE_EVERY: Duration = Duration::from_millis(250);
 /// The time for which the breaker stays open the first time; doubled whenever a probe fails.
 const OPEN_MIN: Duration = Duration::from_secs(1);
 const OPEN_MAX: Duration = Duration::from_secs(60);
-/// Wait reported while a probe is running, whose end is unknown.
+/// The wait that is reported to callers while a probe runs: nobody can know when the probe ends.
 const PROBE_WAIT: Duration = Duration::from_secs(1);
-/// The time for which a vendor is not called for a model that it does not have.
+/// The time for which the gateway does not call a vendor for a model that the vendor does not have.
 const LACKING_REST: Duration = Duration::from_secs(30);
 
 /// The circuit breaker of a route: decides whether the route admits calls.
@@ -46,13 +48,13 @@ const LACKING_REST: Duration = Duration::from_secs(30);
 pub(super) struct Breaker {
     state: State,
     failures: u32,
-    /// The callers whose calls met the failures.
+    /// The callers for whom the breaker applies, because their calls met the failures.
     whose: Whose,
     /// The kind of the newest failure.
     trouble: Trouble,
-    /// Times it was opened since a call last completed.
+    /// How often the breaker has opened since a call last completed. Each time doubles the wait.
     opened: u32,
-    /// Times it went from closed to open; identifies calls from before that.
+    /// How often the breaker has changed from closed to open. It identifies calls that began before the last change.
     turn: u32,
     /// The number of probes so far, which is also the last probe's number.
     probes: u32,
@@ -72,7 +74,7 @@ enum State {
 pub(super) enum Trouble {
     /// No connection was made, so the vendor received nothing.
     Away,
-    /// The vendor accepted the request and sent nothing in time.
+    /// The vendor accepted the connection and sent no byte in time.
     Silent,
     /// The vendor's answer was invalid or broke off.
     Answered,
@@ -80,7 +82,7 @@ pub(super) enum Trouble {
     Lacking,
 }
 
-/// The callers whose calls met the failures.
+/// The callers for whom the breaker applies: those whose calls met the failures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Whose {
     Nobodys,
@@ -88,7 +90,7 @@ enum Whose {
     All,
 }
 
-/// An admitted call; passed back when the call ends.
+/// The admission of a call. The caller passes it back when the call ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Pass {
     caller: u64,
@@ -97,14 +99,14 @@ pub(super) struct Pass {
     probe: u32,
 }
 
-/// The state of the breaker as a caller sees it.
+/// The state of the breaker for one caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Shown {
     /// The route admits calls.
     Closed,
-    /// The route admits the next call, as a probe.
+    /// The route admits the next call, and this call is a probe.
     Due,
-    /// The route refuses calls for this time.
+    /// The route refuses calls for this long.
     Open(Duration),
     /// A probe is running; another call may retry after this time.
     Probing(Duration),
@@ -124,7 +126,7 @@ impl Breaker {
         }
     }
 
-    /// The state for callers to whom the breaker applies.
+    /// Returns the state for callers to whom the breaker applies.
     pub(super) fn shown(&self, now: Instant) -> Shown {
         match self.state {
             State::Closed => Shown::Closed,
@@ -134,7 +136,7 @@ impl Breaker {
         }
     }
 
-    /// Returns the state as this caller sees it.
+    /// Returns the state for this caller: closed if the breaker applies to another caller only.
     pub(super) fn shown_to(&self, caller: u64, now: Instant) -> Shown {
         if self.whose.covers(caller) {
             self.shown(now)
@@ -143,17 +145,17 @@ impl Breaker {
         }
     }
 
-    /// Returns the number of consecutive failures.
+    /// Returns how many failures in a row the route has had.
     pub(super) const fn failures(&self) -> u32 {
         self.failures
     }
 
-    /// Returns whether the vendor's newest answer was that it does not have the model.
+    /// Returns whether the vendor's newest answer was a 404: it does not have the model.
     pub(super) fn is_lacking(&self) -> bool {
         self.state != State::Closed && self.trouble == Trouble::Lacking
     }
 
-    /// Admits a call, if the state allows it.
+    /// Admits a call of this caller as an ordinary call or as a probe; `None` if the breaker is open for the caller.
     pub(super) fn pass(&mut self, caller: u64, now: Instant) -> Option<Pass> {
         match self.shown_to(caller, now) {
             Shown::Closed => Some(self.let_through(caller)),
@@ -170,8 +172,9 @@ impl Breaker {
         }
     }
 
-    /// Admits a call that has no other route. A call that is past its `first` attempt has already called a vendor, and
-    /// must not multiply.
+    /// Admits a call that has no other route to try. If this is not the call's `first` attempt, a vendor has already
+    /// received the call, and the vendor's failure must not multiply calls: at most one per `PROBE_EVERY` is
+    /// admitted.
     pub(super) fn last_resort(&mut self, caller: u64, first: bool, now: Instant) -> Option<Pass> {
         let wait = if first {
             self.last_resort_in(now)
@@ -187,7 +190,7 @@ impl Breaker {
         Some(self.let_through(caller))
     }
 
-    /// The time until a call without another route is admitted.
+    /// Returns the time until a call without another route is admitted.
     pub(super) fn last_resort_in(&self, now: Instant) -> Duration {
         match self.trouble {
             Trouble::Answered | Trouble::Lacking => Duration::ZERO,
@@ -195,7 +198,7 @@ impl Breaker {
         }
     }
 
-    /// Records the first byte of an answer.
+    /// Records that the first byte of an answer arrived, which closes an open breaker.
     pub(super) fn began(&mut self, pass: Pass) {
         if self.state == State::Closed || !self.counts(pass) || !self.whose.covers(pass.caller) {
             return;
@@ -207,31 +210,32 @@ impl Breaker {
         (self.state, self.whose) = (State::Closed, Whose::Nobodys);
     }
 
-    /// Records that a connection was made.
+    /// Records that a connection to the vendor was made: the vendor is not unreachable any more.
     pub(super) fn reached(&mut self) {
         if self.trouble == Trouble::Away {
             self.trouble = Trouble::Answered;
         }
     }
 
-    /// Records that a call completed.
+    /// Records that the vendor answered a call completely.
     pub(super) fn succeeded(&mut self, pass: Pass) {
         if self.counts(pass) {
             self.close();
         }
     }
 
-    /// Records that the vendor failed a call; `random` spreads the time of the next probe.
+    /// Records that the vendor failed a call. `random` spreads the time of the next probe, so that nodes do not probe
+    /// together.
     pub(super) fn failed(&mut self, pass: Pass, trouble: Trouble, now: Instant, random: u8) {
         if !self.counts(pass) {
             return;
         }
         let probe = self.is_out(pass);
         if self.is_lacking() {
-            // The vendor has the model after all: this failure was of another kind.
+            // The newest failure is not a 404, so the vendor has the model after all.
             self.close();
         }
-        // A failure to connect cannot be caused by a request.
+        // A request cannot cause a failure to connect, so this failure counts for all callers.
         let caller = (trouble != Trouble::Away).then_some(pass.caller);
         self.whose = self.whose.and(caller);
         self.trouble = trouble;
@@ -243,7 +247,8 @@ impl Breaker {
                 self.opened = self.opened.saturating_add(1);
             }
             State::Probing if probe => self.opened = self.opened.saturating_add(1),
-            // If a call has no other route, the next such call tries another of the open routes first.
+            // The breaker was open already and stays open for longer, so the next call without another route tries
+            // another open route first.
             State::Open { .. } => {}
             State::Closed | State::Probing => return,
         }
@@ -254,8 +259,9 @@ impl Breaker {
         };
     }
 
-    /// Records that the vendor does not have the model. Every call would get this answer, so the route rests: for all
-    /// callers once two have received it, because it may have been about something in one caller's request.
+    /// Records that the vendor does not have the model. Every call of the model would get this answer, so the route is
+    /// not used for a while: by one caller at first, because a fault in that caller's request may be the cause, and by
+    /// all callers once a second caller gets the answer.
     pub(super) fn lacks(&mut self, pass: Pass, now: Instant) {
         if !self.counts(pass) {
             return;
@@ -277,8 +283,8 @@ impl Breaker {
         };
     }
 
-    /// Records that a call ended without a result, for example because its client disconnected. A probe's slot becomes
-    /// free.
+    /// Records that a call ended without a result, for example because its client disconnected. If the call was a
+    /// probe, the next call can be the probe.
     pub(super) fn abandoned(&mut self, pass: Pass, now: Instant) {
         if self.is_out(pass) {
             self.state = State::Open { until: now };
@@ -303,7 +309,7 @@ impl Breaker {
         due.map_or(Duration::ZERO, |due| due.saturating_duration_since(now))
     }
 
-    /// Calls that began before the breaker opened do not count.
+    /// Returns whether the call began after the breaker last opened. The results of older calls are ignored.
     fn counts(&self, pass: Pass) -> bool {
         pass.turn == self.turn
     }
@@ -314,7 +320,7 @@ impl Breaker {
 }
 
 impl Whose {
-    /// Adds a failure of this caller; `None`: of any caller.
+    /// Adds a failure that this caller's call met; `None`: a failure that counts for all callers.
     fn and(self, caller: Option<u64>) -> Self {
         match (self, caller) {
             (Self::Nobodys, Some(caller)) => Self::One(caller),
@@ -331,7 +337,8 @@ impl Whose {
     }
 }
 
-/// Between half the wait and the whole wait, so that nodes that saw the same failure do not retry together.
+/// Returns a time between half the wait and the whole wait, so that nodes that met the same failure do not retry
+/// together.
 fn jittered(wait: Duration, random: u8) -> Duration {
     wait / 2 + wait / 2 * u32::from(random) / 255
 }

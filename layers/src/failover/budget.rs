@@ -1,26 +1,27 @@
-//! Limits retries to a share of the calls, plus a few per second for quiet times. The idea is that of tower's
+//! Limits retries to a share of the calls, plus a few retries per second for times with few calls. Modelled on tower's
 //! `TpsBudget`.
 //!
-//! While one vendor fails, its calls move to others and the budget does not matter. If all vendors fail, every call
-//! would be sent to all of them, and what still works would get a multiple of the load. The budget then runs out soon,
-//! and the first error is returned. Pure: time is an argument.
+//! If one vendor fails, its calls move to other vendors, and the budget suffices. If all vendors fail, every call would
+//! be sent to all of them, and a vendor that still works would receive a multiple of its load. Then the budget soon
+//! runs out, and calls return their first error. The budget has no clock: time is an argument.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// The cost of a retry in the budget's unit, thousandths.
+/// The cost of one retry, in the budget's unit: thousandths of a retry.
 const RETRY: u64 = 1000;
 
 /// The limits of the budget for retries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BudgetSettings {
-    /// The number of retries per hundred calls.
+    /// The number of retries that are allowed for each hundred calls.
     pub retries_percent: u32,
-    /// Retries per second that are always allowed; without them, a gateway with few calls would have none.
+    /// The number of retries per second that are always allowed; without them, a gateway with few calls could not
+    /// retry.
     pub retries_per_second: u32,
-    /// The maximum retries that can accumulate. A vendor that fails under load fails all waiting calls at once, and
-    /// all of them must be retried immediately.
+    /// The largest number of unused retries that are saved up. A vendor that fails under load fails all waiting calls
+    /// at once, and all of them must be retried immediately.
     pub retries_max: u32,
 }
 
@@ -34,7 +35,7 @@ impl Default for BudgetSettings {
     }
 }
 
-/// The balance of retries, in thousandths.
+/// The retries that are available, in thousandths.
 #[derive(Debug)]
 pub(super) struct Budget {
     settings: BudgetSettings,
@@ -43,7 +44,7 @@ pub(super) struct Budget {
 }
 
 impl Budget {
-    /// Creates a full budget.
+    /// Creates a budget with the largest number of unused retries.
     pub(super) const fn new(settings: BudgetSettings, now: Instant) -> Self {
         Self {
             settings,
@@ -52,18 +53,18 @@ impl Budget {
         }
     }
 
-    /// Adds the share of a retry that a call earns.
+    /// Adds the share of a retry that each new call earns.
     pub(super) fn deposit(&mut self) {
         self.add(u64::from(self.settings.retries_percent) * RETRY / 100);
     }
 
-    /// Takes a retry if the budget has one.
+    /// Takes one retry from the budget; returns whether the budget had one.
     pub(super) fn withdraw(&mut self, now: Instant) -> bool {
         let since = now.saturating_duration_since(self.at);
         let millis = u64::try_from(since.as_millis()).unwrap_or(u64::MAX);
-        // The rest of a millisecond carries over to the next call.
+        // Only whole milliseconds are counted here; the remaining part of a millisecond counts at the next call.
         self.at += Duration::from_millis(millis);
-        // One per second equals one thousandth per millisecond.
+        // One retry per second equals one thousandth of a retry per millisecond.
         self.add(millis.saturating_mul(u64::from(self.settings.retries_per_second)));
         let left = self.saved.checked_sub(RETRY);
         if let Some(left) = left {

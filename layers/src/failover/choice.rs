@@ -1,9 +1,10 @@
-//! Chooses the next route among the available ones. Pure: randomness is an argument.
+//! Chooses the next route among those that can be tried. The choice has no state: randomness is an argument.
 //!
-//! Only the candidates of the lowest priority count. Among them, the conversation's previous route is chosen if the
-//! model is sticky; otherwise one is drawn by weight if the weights differ; otherwise the less loaded of two drawn at
-//! random. That spreads load almost as well as comparing all routes, and never sends all calls to the same one. A route
-//! without a measurement counts as fast as the fastest, so that it gets its share but no flood.
+//! Only candidates with the lowest priority number are considered. If the model is sticky, the conversation's previous
+//! route is chosen. Otherwise, if the weights differ, a route is drawn by weight; if they are equal, two routes are
+//! drawn at random, and the one with less load is chosen. That spreads load almost as well as comparing all routes, and
+//! never sends all calls to the same route. A route whose time to the first byte was never measured counts as fast as
+//! the fastest route, so that it gets its share of calls, but not all of them.
 
 use std::{
     sync::atomic::{AtomicU64, Ordering},
@@ -17,19 +18,19 @@ use super::load::cost;
 pub(super) struct Candidate {
     /// The route's index in the model's list of routes.
     pub(super) index: usize,
-    /// The route's priority; lower numbers are tried first.
+    /// The route's priority; routes with lower numbers are tried first.
     pub(super) priority: u32,
-    /// The route's share of calls, relative to others.
+    /// The route's share of calls, relative to the weights of the other routes.
     pub(super) weight: u32,
     /// Expected time to the first byte; `None` if it was never measured.
     pub(super) expected: Option<Duration>,
     /// The number of calls in flight on the route.
     pub(super) in_flight: usize,
-    /// Identifies the route on every node and across restarts.
+    /// A hash that identifies the route, equal on every node and after restarts.
     pub(super) identity: u64,
 }
 
-/// Returns the index, in the model's list, of the route to try next.
+/// Returns the index, in the model's list of routes, of the route to try next.
 pub(super) fn choose(
     candidates: &[Candidate],
     conversation: Option<u64>,
@@ -57,11 +58,12 @@ pub(super) fn choose(
     Some(chosen.index)
 }
 
-/// Weighted rendezvous hashing: if a route is unavailable, only its own conversations move, and they return with it.
+/// Weighted rendezvous hashing: if a route is unavailable, only the conversations of this route move to others, and
+/// they return when the route is available again.
 fn home<'a>(tier: &[&'a Candidate], conversation: u64) -> &'a Candidate {
     let distance = |candidate: &Candidate| {
         let hash = mixed(conversation ^ candidate.identity);
-        // The result is in (0, 1]; an `f64` holds 53 bits exactly.
+        // The result is in (0, 1]; 53 bits fit into an `f64` without rounding.
         let unit = ((hash >> 11) as f64 + 1.0) / (1_u64 << 53) as f64;
         -unit.ln() / f64::from(candidate.weight.max(1))
     };
@@ -101,7 +103,7 @@ fn by_weight<'a>(tier: &[&'a Candidate], draw: &Draw) -> &'a Candidate {
     tier[0]
 }
 
-/// A fast random generator that is not cryptographically secure: SplitMix64.
+/// A fast random generator (SplitMix64). It is not cryptographically secure.
 #[derive(Debug)]
 pub(super) struct Draw(AtomicU64);
 
@@ -115,13 +117,13 @@ impl Draw {
         mixed(self.0.fetch_add(STEP, Ordering::Relaxed).wrapping_add(STEP))
     }
 
-    /// A number below `max`, which is not 0. The bias is one in 2^64 / `max`.
+    /// Returns a number below `max`, which must not be 0. The bias is one in 2^64 / `max`.
     fn below(&self, max: u64) -> u64 {
         self.next() % max
     }
 }
 
-/// SplitMix64's finalizer: each bit of the result depends on each of the number.
+/// SplitMix64's finalizer: each bit of the result depends on every bit of the number.
 pub(super) const fn mixed(mut number: u64) -> u64 {
     number = (number ^ (number >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
     number = (number ^ (number >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
@@ -132,7 +134,7 @@ pub(super) const fn mixed(mut number: u64) -> u64 {
 mod tests {
     use super::*;
 
-    /// Candidates by (priority, weight, seconds to the first byte).
+    /// Creates candidates from (priority, weight, seconds to the first byte).
     fn candidates(of: &[(u32, u32, u64)]) -> Vec<Candidate> {
         let of = of.iter().enumerate();
         of.map(|(index, (priority, weight, seconds))| Candidate {
@@ -146,7 +148,7 @@ mod tests {
         .collect()
     }
 
-    /// Returns how often each is chosen, out of 100 000 times.
+    /// Returns how often each candidate is chosen in 100 000 choices.
     fn shares(candidates: &[Candidate], conversations: bool) -> Vec<usize> {
         let draw = Draw::new(7);
         let mut counts = vec![0; candidates.len()];
@@ -186,13 +188,13 @@ mod tests {
     fn equal_weights_are_chosen_by_load_and_equal_load_evenly() {
         for (seconds, expected) in [
             ([1, 1, 1], [33_333, 33_333, 33_333]),
-            // The slowest route is in two of the three pairs, and is never chosen from its pair.
+            // Two of the three pairs have the slowest route, and in both pairs the other route is chosen.
             ([1, 1, 2], [50_000, 50_000, 0]),
             ([1, 2, 3], [66_667, 33_333, 0]),
         ] {
             let mut all = candidates(&seconds.map(|seconds| (0, 5, seconds)));
             is_about(&shares(&all, false), &expected);
-            // One route is as fast as the fastest one, but has more calls in flight.
+            // The slower routes now count as fast as the fastest, but have more calls in flight.
             for (candidate, seconds) in all.iter_mut().zip(seconds) {
                 candidate.expected = (seconds == 1).then_some(Duration::from_secs(1));
                 candidate.in_flight = usize::try_from(seconds).unwrap() - 1;

@@ -1,4 +1,5 @@
-//! Classifies an error by what it means for the attempt, and selects which of several errors to return.
+//! Classifies an error by its consequences for the route and the call, and selects which of several errors the caller
+//! gets.
 
 use std::{cmp::Ordering, time::Duration};
 
@@ -7,24 +8,25 @@ use http::StatusCode;
 use super::breaker::Trouble;
 use crate::error::{Error, VendorAnswered, VendorUnreached};
 
-/// Consequence of an attempt that failed before its first byte.
+/// The consequence of an attempt that failed before the first byte of its answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Class {
-    /// The request itself was rejected, and every vendor would reject it. The vendor is healthy.
+    /// The request itself was rejected, and every vendor would reject it. The route counts as healthy.
     Request,
-    /// The route's format cannot carry this request, so the vendor was not called; another route may carry it.
+    /// The format of the route's vendor cannot express this request, so the vendor was not called; the format of
+    /// another route may.
     Unfit,
-    /// The vendor failed, and may have stated for how long.
+    /// The vendor failed. The duration is the wait that the vendor has requested, if any.
     Failed(Trouble, Option<Duration>),
-    /// The vendor does not have the model, or its address is wrong.
+    /// The vendor does not have the model, or the vendor's configured URL is wrong.
     ModelUnknown,
-    /// The vendor is at its limit for this long.
+    /// The vendor's rate limit is reached; the vendor accepts calls again after this time.
     Limited(Duration),
     /// The vendor rejected the operator's API key or account.
     KeyRefused(StatusCode),
-    /// The vendor forbade the content of one request, or one model; this does not affect the key for other calls.
+    /// The vendor forbade the content of one request, or one model. Other calls may still use the API key.
     Forbidden,
-    /// The gateway itself has a fault.
+    /// The gateway itself has a fault, which another route would not avoid.
     Own,
 }
 
@@ -68,17 +70,18 @@ pub(super) fn status_of(error: &Error) -> Option<StatusCode> {
     }
 }
 
-/// A 4xx that every vendor would return. Not 408: the whole request was sent, so it is the vendor's fault.
+/// Returns whether every vendor would return this 4xx. A 408 does not count: the gateway sent the whole request, so the
+/// vendor caused it.
 fn is_requests_own(status: StatusCode) -> bool {
     status.is_client_error() && status != StatusCode::REQUEST_TIMEOUT
 }
 
-/// Returns the more informative of two errors of one call; the first if they are equal.
+/// Returns the more informative of two errors of one call; the first error if they are equally informative.
 ///
-/// Errors that state when to retry come first; of two limits, the one that ends sooner, because the call could be
-/// answered then. Next are errors that are likely to pass by themselves. A rejected key, or a model that a vendor does
-/// not have, is of no use to a caller. That one route could not carry the request matters only if no other route was
-/// merely down.
+/// An error that states when to retry is preferred; of two such rate limits, the one that ends sooner, because the call
+/// could be answered then. Next are errors that are likely to pass by themselves. A rejected API key, or a model that a
+/// vendor does not have, does not help a caller. The error of a route that could not carry the request is chosen only
+/// if no other route was merely down.
 pub(super) fn more_telling(first: Error, second: Error) -> Error {
     match rank(&second).cmp(&rank(&first)) {
         Ordering::Less => second,

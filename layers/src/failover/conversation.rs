@@ -1,8 +1,9 @@
-//! Identifies a conversation across its calls: by its caller's key, and by everything up to the user's first message.
-//! Vendors cache prompts by their beginning, so calls with the same beginning gain from staying on one route.
+//! Recognizes the calls of one conversation: they have the caller's key and everything up to the user's first message
+//! in common. Vendors cache prompts by their beginning, so calls with the same beginning are cheaper and faster if they
+//! stay on one route.
 //!
-//! Cache marks (`cache_control`) move through a conversation from call to call, and a vendor's billing line changes, so
-//! both are ignored.
+//! Clients move cache marks (`cache_control`) within a conversation from call to call, and the billing line that some
+//! clients insert changes, so both are ignored.
 
 use std::{
     fmt,
@@ -18,14 +19,14 @@ use serde_json::{Value, value::RawValue};
 
 use crate::format::BILLING_LINE;
 
-/// The maximum turns that are read; instructions may take several turns before the user's first.
+/// The maximum number of turns that are read; several turns may be instructions before the user's first turn.
 const TURNS_MAX: usize = 8;
-/// The maximum bytes of a part that are parsed. Of a longer part this many bytes count as written.
+/// The largest part of a request that is parsed, in bytes. Of a longer part only this many bytes are hashed, unparsed.
 const PART_BYTES_MAX: usize = 64 * 1024;
 
 /// Hash of a conversation, equal for all of its calls.
 pub(super) fn conversation(key: &str, model: &str, body: &[u8]) -> u64 {
-    // The hasher's keys are fixed, so nodes of one release agree.
+    // The hasher's keys are fixed, so all nodes that run the same release compute the same hash.
     let mut hasher = DefaultHasher::new();
     (key, model).hash(&mut hasher);
     match serde_json::from_slice::<Opening<'_>>(body) {
@@ -67,7 +68,7 @@ fn add_value(value: &Value, hasher: &mut DefaultHasher) {
     }
 }
 
-/// The beginning of a request in any format: the responses format has `instructions` and `input`.
+/// The fields with which a conversation begins, in any format: the responses format uses `instructions` and `input`.
 #[derive(Deserialize)]
 struct Opening<'a> {
     #[serde(borrow)]
@@ -80,7 +81,7 @@ struct Opening<'a> {
     input: Option<Turns<'a>>,
 }
 
-/// Returns the turns up to the user's first one.
+/// The turns of a conversation up to the user's first turn.
 struct Turns<'a>(Vec<&'a RawValue>);
 
 impl<'de: 'a, 'a> Deserialize<'de> for Turns<'a> {

@@ -1,20 +1,20 @@
 //! Load of a route: its time to the first byte × its calls in flight, as in tower's `PeakEwma`.
 //!
-//! The estimate rises to each worse time at once and decays slowly, so a slow route loses calls immediately and regains
-//! them after a quiet period. Pure: time is an argument.
+//! The estimate takes over each worse time at once and decays slowly, so a route that becomes slow loses calls
+//! immediately and regains them gradually. It has no clock: time is an argument.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// The time constant with which old measurements lose weight.
+/// After this time, an old measurement has lost about two thirds of its weight.
 const DECAY: Duration = Duration::from_secs(10);
-/// If a route was never measured, clients that disconnect before this are not counted.
+/// On a route that was never measured, a client that disconnects earlier than this does not change the estimate.
 const NOTABLE: Duration = Duration::from_secs(1);
-/// Times below this count as equal, so that calls in flight decide.
+/// Shorter times count as equal, so that the number of calls in flight decides.
 const FLOOR: Duration = Duration::from_millis(1);
 
-/// A moving average of the time to the first byte that never hides a peak.
+/// A moving average of the time to the first byte, which jumps to each higher value at once.
 #[derive(Debug, Default)]
 pub(super) struct PeakEwma(Option<Estimate>);
 
@@ -32,7 +32,7 @@ impl PeakEwma {
         self.0 = Some(Estimate { seconds, at: now });
     }
 
-    /// Records that no first byte arrived within this time, which is a lower bound.
+    /// Records that a call waited this long without a first byte: a lower bound of the time to it.
     pub(super) fn at_least(&mut self, waited: Duration, now: Instant) {
         let notable = self
             .0
@@ -60,7 +60,7 @@ impl Estimate {
     }
 }
 
-/// Returns the load that a further call would meet.
+/// Returns the load that one more call would meet on the route.
 pub(super) fn cost(expected: Duration, in_flight: usize) -> f64 {
     expected.max(FLOOR).as_secs_f64() * (in_flight as f64 + 1.0)
 }

@@ -1,30 +1,31 @@
-//! Sends a call to one of its model's routes, and to the next one if a vendor fails before the first byte:
-//! `Request<Priced>` → `Request<Attempt>`, under one hold and one number.
+//! Sends a call on one of its model's routes, and on the next route if a vendor fails before the first byte:
+//! `Request<Priced>` → `Request<Attempt>`. All attempts have the same hold and the same request number.
 //!
-//! **Which route.** Lower priorities first. Within a priority: the conversation's previous route
-//! ([`Model::sticky`](crate::model::Model)), else by weight, or by load if the weights are equal. See `choice`, `load`,
-//! `conversation`.
+//! **Which route.** Routes with lower priority numbers first. Among routes of equal priority: the conversation's
+//! previous route if the model is [`Model::sticky`](crate::model::Model); else by weight if the weights differ; else by
+//! load. See `choice`, `load`, `conversation`.
 //!
-//! **When to retry.** After connections that are refused, fail or time out; after silence before the first byte; after
-//! 404, 408, 429 and 5xx; after invalid answers; after a stream whose first event is an error; and after rejections of
-//! the operator's key, which also raise an alert. Never after an answer has begun, after a 4xx that the request itself
-//! caused, or for a client that has disconnected. Attempts are limited by number, time and a budget; after that the
-//! most informative error is returned. A route whose format cannot carry a request is skipped. Layers below must not
-//! return an answer before they know that it has begun. See `class`, `budget`.
+//! **When to retry.** A call is retried after connections that are refused, fail or time out; after silence before the
+//! first byte; after 404, 408, 429 and 5xx; after invalid answers; after a stream whose first event is an error; and
+//! after rejections of the operator's API key, which also raise an alert. It is not retried after an answer has begun,
+//! after a 4xx that the request itself caused, or if its client has disconnected. Attempts are limited by number, time
+//! and a budget; when a limit is reached, the most informative error is returned. A route whose format cannot carry a
+//! request is skipped. Layers below must not return an answer before its first byte has arrived. See `class`, `budget`.
 //!
 //! **Which routes are skipped.** After five failures in a row, including streams that broke off, a route's breaker
-//! opens for a second, then for two, and so on up to a minute; then a single call probes it. If one caller met all five
-//! failures and there was a connection, the breaker is open for that caller only, so that a caller's requests cannot
-//! take the route from others. A vendor that does not have the model (404) is not called for it for 30 seconds. After a
-//! limit (429) the key rests on that route for as long as the vendor states; a rejected key is parked for all routes. A
-//! vendor is skipped while it is full (`connections_max`, where streams count until they end) or disabled by the
-//! operator. See `breaker`, `health`.
+//! opens for a second, then for two, and so on up to a minute; then a single call probes the route. If one caller's
+//! calls met all five failures and connections were made, the breaker is open for that caller only, so that a caller's
+//! requests cannot take the route from others. A vendor that does not have the model (404) is not called for that model
+//! for 30 seconds. After a rate limit (429), the API key is not used on that route for as long as the vendor states; a
+//! rejected key is not used on any route for a while. A vendor is skipped while it is full (`connections_max`, where
+//! streams count until they end) or disabled by the operator. See `breaker`, `health`.
 //!
-//! **The last resort.** A resting route is still tried, by one call at a time: limits often depend on a request's size,
-//! and one large request must not block other callers. So is a route with an open breaker, first the one that is due
-//! soonest. If its vendor answered, whatever the answer, every call may try it. If the vendor was unreachable or
-//! silent, one call per 250 ms may, or every call once there is a connection; other calls would only wait for the same
-//! failure. If no vendor was called, the caller gets a 429 or 503 with the time to retry.
+//! **The last resort.** If no other route is left, a call still tries a route that rests after a limit, one call at a
+//! time: limits often depend on a request's size, and one large request must not block other callers. Then it tries a
+//! route with an open breaker, first the one whose wait ends soonest. If that vendor's last failure was an answer,
+//! every call may try the route. If the vendor was unreachable or silent, one call per 250 ms may, or every call once a
+//! connection was made; other calls would only wait for the same failure. If no vendor was called, the caller gets a
+//! 429 or 503 that states when to retry.
 //!
 //! ```
 //! # use std::sync::Arc;
@@ -146,7 +147,7 @@ use crate::{
 pub struct FailoverSettings {
     /// The largest number of attempts per call.
     pub attempts_max: u32,
-    /// No attempt begins later than this after the call began. A running attempt has its own timeouts.
+    /// The last attempt begins at most this long after the call began. A running attempt has its own timeouts.
     pub begin_within: Duration,
     /// The budget of retries, shared by all calls.
     pub budget: BudgetSettings,
@@ -175,7 +176,7 @@ struct Shared {
 }
 
 impl FailoverLayer {
-    /// Uses `health`. All services that this layer makes share the retry budget.
+    /// Creates a layer that uses and updates `health`. All services that this layer makes share one budget of retries.
     #[must_use]
     pub fn new(health: Health, settings: FailoverSettings) -> Self {
         Self {
@@ -254,7 +255,8 @@ where
                 req: req.clone(),
             })
         });
-        // The attempt is started immediately, so that a request that can be sent only once need not be kept.
+        // The first attempt starts here and not in the future, so a call that cannot be retried needs no copy of its
+        // request.
         let attempt = self.inner.call(chosen.attempt(req));
         let dispatch = Dispatch {
             shared: Arc::clone(&self.shared),
@@ -267,7 +269,7 @@ where
     }
 }
 
-/// The future of a call that goes through its routes.
+/// The state of a call while it tries its routes.
 struct Dispatch<S> {
     shared: Arc<Shared>,
     number: Option<RequestNumber>,
@@ -276,15 +278,15 @@ struct Dispatch<S> {
     again: Option<Box<RetryRequest<S>>>,
 }
 
-/// The parts of a call that a retry on another route or key needs.
+/// A copy of the request and of the inner service, for a retry on another route or key.
 struct RetryRequest<S> {
     inner: S,
     req: Request<Priced>,
 }
 
-/// Returns the first answer that begins, or the most informative error.
+/// Returns the first answer that begins. If no attempt gets one, returns the most informative error.
 ///
-/// Not an `async fn`: its future would store each argument twice.
+/// Not an `async fn`, because its future would store each argument twice.
 fn answered<S, A>(
     dispatch: Dispatch<S>,
     mut chosen: Chosen,
@@ -320,7 +322,7 @@ where
             } = chosen;
             let class = running.ended(&error);
             let key = running.credential() + 1;
-            // Dropping the attempt frees its slots for the next one.
+            // Dropping the attempt frees its slots, so that the next attempt can use them.
             drop(running);
             let number = number.map(tracing::field::display);
             let (vendor, model) = (&*route.vendor.name, route.model.as_str());
@@ -328,7 +330,7 @@ where
                 class,
                 Class::KeyRefused(_) | Class::Forbidden | Class::Limited(_)
             );
-            // If the failure is of one API key, the vendor's next key may still work.
+            // If the error concerns one API key, the route stays in the plan: the vendor's next key may still work.
             if !is_of_key || route.vendor.credentials.len() < 2 {
                 plan.done(index);
             }
@@ -422,7 +424,7 @@ where
     }
 }
 
-/// Returns the vendor's error answer, if it sent one.
+/// Returns the vendor's status and message, if the error is an answer of the vendor.
 fn words_of(error: &Error) -> Option<&VendorAnswered> {
     match error {
         Error::VendorUnavailable(cause) => cause.downcast_ref(),
@@ -436,7 +438,7 @@ impl Shared {
     }
 
     fn budget(&self) -> std::sync::MutexGuard<'_, Budget> {
-        // No change under this lock can be left half done, so the lock may be used after a panic.
+        // No panic can leave the value under this lock half written, so the lock may be used after a panic.
         self.budget.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,4 +1,4 @@
-//! The routes of one call: selects the next to try, or an error when no route is left.
+//! The routes of one call: selects the route to try next, and the error if no route can be tried.
 
 use std::{sync::Arc, time::Duration};
 
@@ -19,12 +19,12 @@ use crate::{
     usage::{Attempted, Meter},
 };
 
-/// The time to retry that callers get if a vendor is full, because calls end at any time, or if an operator has to
-/// act.
+/// The `retry-after` that callers get if a vendor is full; calls end at any time, so it is short. It is longer if an
+/// operator has to act.
 const FULL_WAIT: Duration = Duration::from_secs(1);
 const OPERATOR_WAIT: Duration = Duration::from_secs(30);
 
-/// The order in which a call tries its routes.
+/// The routes of a call, and which of them it has tried.
 #[derive(Debug)]
 pub(super) struct RoutePlan {
     health: Health,
@@ -42,7 +42,7 @@ struct PlannedRoute {
     done: bool,
 }
 
-/// The route that was chosen; its slots are taken.
+/// The route that was chosen. Its slots are taken for this call.
 #[derive(Debug)]
 pub(super) struct Chosen {
     pub(super) index: usize,
@@ -59,7 +59,7 @@ impl RoutePlan {
             place: health.place(route),
             done: false,
         });
-        // Reading the body has a cost, so it is done only if the routes are sticky.
+        // Hashing the beginning of the body takes time, so it is done only if the model is sticky.
         let sticky = priced.model.sticky && routes.len() > 1;
         let caller = req.extensions().get::<Caller>();
         let conversation = sticky.then(|| {
@@ -76,7 +76,7 @@ impl RoutePlan {
         }
     }
 
-    /// Returns whether there can be more than one attempt.
+    /// Returns whether the call may have more than one attempt.
     pub(super) fn may_go_on(&self) -> bool {
         match self.routes_planned.as_slice() {
             [] => false,
@@ -85,23 +85,23 @@ impl RoutePlan {
         }
     }
 
-    /// Returns the route of the call's first attempt. A resting route, or even one with an open breaker, is better
-    /// than none.
+    /// Chooses the route of the call's first attempt. If no route is available, a resting route is tried, and then a
+    /// route with an open breaker.
     pub(super) fn first(&self, now: Instant) -> Option<Chosen> {
         let chosen = self.open(now).or_else(|| self.resting(now));
         chosen.or_else(|| self.shut(LastResort { first: true }, now))
     }
 
-    /// Returns the route of the next attempt.
+    /// Chooses the route of a later attempt. Resting routes are not tried any more.
     pub(super) fn next(&self, now: Instant) -> Option<Chosen> {
         let chosen = self.open(now);
         chosen.or_else(|| self.shut(LastResort { first: false }, now))
     }
 
-    /// The best route that is available and was not tried.
+    /// Returns the best route that is available and that this call has not tried.
     fn open(&self, now: Instant) -> Option<Chosen> {
         if let [only] = self.routes_planned.as_slice() {
-            // Most models have a single route, so there is nothing to choose.
+            // Most models have a single route. Then there is nothing to choose.
             return if only.done {
                 None
             } else {
@@ -118,29 +118,29 @@ impl RoutePlan {
             if let Some(chosen) = self.start(index, Entry::Open, now) {
                 return Some(chosen);
             }
-            // Another call took the route's last slot.
+            // Another call took the route's last slot first.
             taken.push(index);
         }
     }
 
-    /// Excludes a route that failed or cannot carry the call.
+    /// Marks a route as tried: it failed, or its format cannot carry the call.
     pub(super) fn done(&mut self, index: usize) {
         self.routes_planned[index].done = true;
     }
 
-    /// The error if no vendor was called: the one whose cause passes first.
+    /// Returns the error for a call that no vendor received: that of the route that will be usable first.
     pub(super) fn refusal(&self, now: Instant) -> Error {
         let waits = self
             .routes_planned
             .iter()
             .map(|stop| match self.look(stop, now) {
-                // The route had a free slot a moment ago, or will have one soon.
+                // The vendor's slots were all taken, and one will be free soon.
                 Availability::Ready { .. } | Availability::Full => (FULL_WAIT, Error::Overloaded),
                 Availability::Resting {
                     wait,
                     why: Why::Limited,
                 } => (wait, Error::VendorLimit { retry_after: wait }),
-                // A call without another route is admitted to an open route earlier than others.
+                // A call without another route is admitted before the breaker's wait ends.
                 Availability::Shut {
                     last_resort: wait, ..
                 }
@@ -188,7 +188,7 @@ impl RoutePlan {
         })
     }
 
-    /// The resting route whose rest ends first, unless another call is trying it.
+    /// Chooses the resting route that can be used soonest, unless another call is trying it.
     fn resting(&self, now: Instant) -> Option<Chosen> {
         let routes_planned = self.routes_planned.iter().enumerate();
         let mut resting: Vec<(Duration, usize)> = routes_planned
@@ -203,8 +203,8 @@ impl RoutePlan {
             .find_map(|(_, index)| self.start(index, Entry::Resting, now))
     }
 
-    /// Returns the best route with an open breaker that was not tried: reachable ones first, then the one that is due
-    /// soonest.
+    /// Chooses among routes with an open breaker that this call has not tried: first those that admit calls at once,
+    /// then the one whose wait ends soonest.
     fn shut(&self, how: LastResort, now: Instant) -> Option<Chosen> {
         let routes_planned = self.routes_planned.iter().enumerate();
         let mut shut: Vec<_> = routes_planned
@@ -246,7 +246,7 @@ impl RoutePlan {
 }
 
 impl Chosen {
-    /// Returns the request on this route. From here on, the meter counts this attempt.
+    /// Returns the request for this route. From now on, the meter counts the usage of this attempt.
     pub(super) fn attempt(&self, req: Request<Priced>) -> Request<Attempt> {
         let Priced {
             call,
@@ -256,7 +256,7 @@ impl Chosen {
         } = req.body();
         let route = self.route.speaking(call.format);
         let vendor = &route.vendor;
-        // The costs are copied only if routes have any.
+        // Prices may depend on the route's own costs. The route's name is copied only if they do.
         let has_costs = !prices.route_costs().is_empty();
         meter.attempt(Attempted {
             vendor: Arc::clone(&vendor.name),

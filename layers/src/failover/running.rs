@@ -1,5 +1,5 @@
-//! One attempt, from the choice of its route to the end of its answer. However it ends, it releases its slots and
-//! records the result in the route's health, even if it is dropped at an await.
+//! One attempt, from the choice of its route to the end of its answer. When it ends, it releases its slots and records
+//! the result in the route's health, even if its future is dropped at an await.
 
 use std::{
     pin::Pin,
@@ -24,12 +24,12 @@ use crate::{
     usage::{End, Meter, Reading},
 };
 
-/// The minimum rest, however short a wait the vendor requests.
+/// The shortest time for which a route rests (is skipped) after a limit, even if the vendor requests less.
 const REST_MIN: Duration = Duration::from_secs(1);
-/// The time for which a route is not used after a 403.
+/// The time for which a route rests (is skipped) after a 403.
 const FORBIDDEN_REST: Duration = Duration::from_secs(30);
 
-/// The slots that an attempt occupies.
+/// An attempt: the slots that it occupies at its route and vendor, and the state of its answer.
 #[derive(Debug)]
 pub(super) struct Running {
     place: RouteHandle,
@@ -41,18 +41,18 @@ pub(super) struct Running {
     since: Instant,
     random: u8,
     stage: Stage,
-    /// Whether this attempt tries a resting route, and so holds the single slot for such attempts.
+    /// Whether this attempt tries a resting route. If so, it has the only permit for such attempts.
     trying: bool,
 }
 
-/// The routes that a call accepts.
+/// The kinds of routes on which an attempt may start.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Entry {
-    /// An available route: its breaker admits the call, and not all of its keys rest.
+    /// Only available routes: the breaker admits the call, and at least one API key may be used.
     Open,
-    /// Routes that are paused are accepted, too.
+    /// Also routes that rest (all of their API keys are not to be used yet).
     Resting,
-    /// Every route is accepted.
+    /// Also routes with an open breaker, because the call has no other route.
     LastResort(LastResort),
 }
 
@@ -60,17 +60,17 @@ pub(super) enum Entry {
 enum Stage {
     /// No byte of the answer has arrived.
     Waiting,
-    /// No byte has arrived, but the head was forwarded.
+    /// No byte of the answer has arrived, but the gateway has forwarded the head of a stream.
     Silent,
-    /// The answer is arriving.
+    /// The vendor's first byte has arrived.
     Answering,
-    /// The result has been recorded.
+    /// The result has been recorded in the route's health.
     Told,
 }
 
 impl Running {
-    /// Takes a route's slots, if they are free and the `entry` permits it; another call may have taken them since the
-    /// check. A resting route is tried by one call at a time.
+    /// Takes the slots of a route, if they are free and `entry` permits this kind of route. Another call may have taken
+    /// them since this call chose the route. Only one call at a time tries a resting route.
     pub(super) fn start(
         health: &Health,
         place: &RouteHandle,
@@ -123,14 +123,14 @@ impl Running {
         self.credential
     }
 
-    /// Returns the digest of the API key.
+    /// Returns the digest of the API key that this attempt uses.
     fn key(&self) -> u64 {
         let key = self.route.vendor.credentials.get(self.credential);
         key.map(|key| self.health.digest(key)).unwrap_or_default()
     }
 
-    /// Records that the head arrived, with all of a plain answer or, if the vendor has `spoken`, a stream's first
-    /// event.
+    /// Records that the head of the answer arrived. If the vendor has `spoken`, a stream's first event or all of a
+    /// plain answer arrived, too.
     pub(super) fn began(&mut self, spoken: bool) {
         let now = Instant::now();
         let mut inner = self.place.route.lock();
@@ -139,17 +139,17 @@ impl Running {
         if spoken {
             self.spoke();
         } else {
-            // Only the gateway's own keep-alive was forwarded, which shows nothing about the vendor.
+            // The gateway forwarded the head and a keep-alive of its own, so it is not known whether the vendor works.
             self.stage = Stage::Silent;
         }
     }
 
-    /// Records the vendor's first byte.
+    /// Records that the vendor's first byte arrived.
     fn spoke(&mut self) {
         self.place.route.lock().breaker.began(self.pass);
         self.stage = Stage::Answering;
         if self.trying {
-            // The route was resting, and this answer shows that it works again.
+            // The route was resting, and this answer shows that its API key can be used again.
             let key = self.key();
             self.place.route.wake(key);
             self.place.vendor.unpark(key);
@@ -157,7 +157,7 @@ impl Running {
         }
     }
 
-    /// Returns whether only the gateway's own keep-alives were forwarded.
+    /// Returns whether the answer has only keep-alives of the gateway so far.
     fn is_silent(&self) -> bool {
         let nothing = |reading: &Reading| reading.text_bytes == 0 && reading.usage.is_none();
         self.stage == Stage::Silent && self.meter.look(nothing)
@@ -182,13 +182,13 @@ impl Running {
                     self.rest(wish, Why::Down, now);
                 }
             }
-            // A rate limit is not a failure: the vendor works and states when to retry.
+            // A rate limit is not a failure: the vendor works, and stated when to retry.
             Class::Limited(wish) => {
                 self.tell(Outcome::Unknown);
                 self.rest(wish, Why::Limited, now);
             }
             Class::ModelUnknown => self.tell(Outcome::Lacking),
-            // The vendor's other routes are not affected: only this one rests.
+            // Only this route rests: the key may still be valid for other models.
             Class::Forbidden => {
                 self.tell(Outcome::Unknown);
                 self.rest(FORBIDDEN_REST, Why::Refused, now);
@@ -201,7 +201,7 @@ impl Running {
         class
     }
 
-    /// Keeps the vendor's error for operators, unless the caller or the gateway caused it.
+    /// Stores the error for operators, if the vendor caused it.
     fn note(&self, error: &Error) {
         if error.is_the_vendors() {
             self.place.route.lock().last_error = Some((Instant::now(), status_of(error)));
@@ -213,7 +213,8 @@ impl Running {
         self.place.route.rest(self.key(), wait, why, now);
     }
 
-    /// No first byte arrived within this time, which is a lower bound.
+    /// Records that the attempt waited until now for a first byte, which is a lower bound of the route's time to the
+    /// first byte.
     fn waited(&self, now: Instant) {
         if self.stage == Stage::Waiting {
             let waited = now - self.since;
@@ -228,7 +229,7 @@ impl Running {
         self.stage = Stage::Told;
         let mut inner = self.place.route.lock();
         let now = Instant::now();
-        // The meter may count an attempt at another vendor next.
+        // The meter belongs to the call, which may use it for an attempt at another vendor next.
         inner.tried = None;
         match outcome {
             Outcome::Succeeded => inner.breaker.succeeded(self.pass),
@@ -251,7 +252,7 @@ impl Drop for Running {
     fn drop(&mut self) {
         match self.stage {
             Stage::Waiting => {
-                // The client disconnected first.
+                // The attempt was dropped before its first byte: the client disconnected.
                 self.waited(Instant::now());
                 self.tell(Outcome::Unknown);
             }
@@ -266,8 +267,8 @@ impl Drop for Running {
                     }
                     Some(End::VendorCut) if silent => Outcome::Failed(Trouble::Silent),
                     Some(End::VendorCut) => Outcome::Failed(Trouble::Answered),
-                    // An error in the middle of a stream is often about the request: one caller must not open a route's
-                    // breaker for others by its requests.
+                    // An error in the middle of a stream may be caused by the request, so it opens no breaker: one
+                    // caller's requests must not take the route from others.
                     Some(End::VendorError | End::ClientLeft | End::GatewayStopped) | None => {
                         Outcome::Unknown
                     }
@@ -291,7 +292,8 @@ enum Outcome {
 }
 
 pin_project! {
-    /// An answer's body that holds its route's slots until it has ended, and then records the result.
+    /// The body of an answer. It occupies its route's slots until it ends; then it records the result in the route's
+    /// health.
     #[derive(Debug)]
     pub struct ResponseBody<A> {
         #[pin]
@@ -302,7 +304,7 @@ pin_project! {
 
 impl<A> ResponseBody<A> {
     pub(super) fn new(inner: A, running: Running) -> Self {
-        // A plain answer has arrived completely, so its slots need not wait until the client has read it.
+        // A plain answer has arrived completely, so its slots are free before the client has read it.
         let running = (!running.is_over()).then(|| Box::new(running));
         Self { inner, running }
     }
@@ -320,13 +322,13 @@ where
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Error>>> {
         let mut this = self.project();
-        // Matched by reference, because moving a frame is expensive.
+        // Matched by reference, because moving a frame costs time.
         let polled = this.inner.as_mut().poll_frame(cx);
         let polled = polled.map(|frame| frame.map(|frame| frame.map_err(Error::from_below)));
         if let (Poll::Ready(frame), Some(running)) = (&polled, &mut *this.running) {
             match frame {
                 Some(Err(error)) if running.is_over() => running.note(error),
-                // The answer was cut by a layer above the meter, which does not see it.
+                // A layer above the meter cut the answer, so the meter has not recorded an end.
                 Some(Err(error)) => drop(running.ended(error)),
                 Some(Ok(_)) if running.stage == Stage::Silent && !running.is_silent() => {
                     running.spoke();

@@ -1,6 +1,6 @@
-//! Repeats the answer when a client sends a call again, after the draft "The Idempotency-Key HTTP Header Field"
-//! (draft-ietf-httpapi-idempotency-key-header): the same idempotency key, caller and request are one call, one hold and
-//! one charge.
+//! Returns the same answer when a client sends a call again, as in the draft "The Idempotency-Key HTTP Header Field"
+//! (draft-ietf-httpapi-idempotency-key-header): calls with the same idempotency key, caller and request are one call,
+//! with one hold and one charge.
 //!
 //! ```text
 //! not sent before               the call runs in a task of its own: its client may disconnect
@@ -11,11 +11,11 @@
 //! sent with another request     422
 //! ```
 //!
-//! The caller's key must permit this ([`KeyRecord::idempotency`]), and `auth` must have passed down the secret that
-//! seals answers ([`AnswerKey`]). A call without the header, or without the permission, passes through.
+//! The caller's key must permit stored answers ([`KeyRecord::idempotency`]), and `auth` must have inserted the secret
+//! that seals them ([`AnswerKey`]). A call without the header, or without the permission, is forwarded unchanged.
 //!
-//! The process that runs a call holds a claim in an [`AnswerStore`] and renews it. If a claim has expired, the ledger
-//! decides ([`Money`]) whether the call was charged, before it may run again.
+//! The process that runs a call has a claim in an [`AnswerStore`] and renews it. If a claim has expired, the ledger
+//! ([`Money`]) decides whether the call was charged, before the call may run again.
 
 mod run;
 mod seal;
@@ -57,11 +57,11 @@ use crate::{
     undecided,
 };
 
-/// The header of a repeated answer, with the value `true`.
+/// Header of a repeated answer; its value is `true`.
 pub const IDEMPOTENT_REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
-/// The header of a repeated answer: the number of the call that produced it.
+/// Header of a repeated answer: the request number of the call that produced the answer.
 pub const ORIGINAL_REQUEST_ID: HeaderName = HeaderName::from_static("x-original-request-id");
-/// The header of an answer that is not stored, because the store is full: `false`.
+/// Header of an answer that is not stored because the store is full; its value is `false`.
 pub const IDEMPOTENT_STORED: HeaderName = HeaderName::from_static("idempotent-stored");
 
 /// The largest number of bytes of an idempotency key.
@@ -72,12 +72,12 @@ const KEY_BYTES_MAX: usize = 255;
 pub struct IdempotencySettings {
     /// The time for which answers are stored.
     pub kept: Duration,
-    /// The time for which a claim lives without renewal. After that its process counts as dead.
+    /// The lifetime of a claim that is not renewed. After that, the process that has the claim counts as dead.
     pub lease: Duration,
-    /// The maximum bytes of an answer that is stored; a longer answer is not stored.
+    /// The largest answer that is stored, in bytes. A longer answer is forwarded, but not stored.
     pub answer_bytes_max: u64,
-    /// The maximum bytes in memory of all answers that are arriving or still being read. One account may use half of
-    /// them.
+    /// The largest total size, in bytes, of answers in memory: those that are arriving or are still being read. One
+    /// account may use half of it.
     pub running_bytes_max: u64,
 }
 
@@ -92,7 +92,7 @@ impl Default for IdempotencySettings {
     }
 }
 
-/// The state of the money of a call that no process runs any more.
+/// Whether a call was charged whose process no longer runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
     /// The call was charged.
@@ -103,10 +103,10 @@ pub enum Fate {
     Open,
 }
 
-/// The ledger, as far as the layer needs it.
+/// The operations of the ledger that this layer needs.
 pub trait Money: Send + Sync + 'static {
-    /// Ends a call that no process runs any more, so that it cannot be charged later, and returns whether it was
-    /// charged.
+    /// Ends the hold of a call whose process no longer runs, so that the call cannot be charged later. Returns whether
+    /// it was charged.
     fn abandon(
         &self,
         number: RequestNumber,
@@ -114,8 +114,8 @@ pub trait Money: Send + Sync + 'static {
         key: &KeyId,
     ) -> impl Future<Output = Result<Fate, BoxError>> + Send;
 
-    /// Returns whether the key may make calls. An operator may have disabled it after its record was cached. The hold
-    /// would reject a call then, but a repeat makes no hold.
+    /// Returns whether the key may make calls. The layer's record of the key may be from a cache, and an operator may
+    /// have disabled the key since. A new call's hold would be rejected then, but a repeated answer makes no hold.
     fn permits(
         &self,
         account: &AccountId,
@@ -123,36 +123,36 @@ pub trait Money: Send + Sync + 'static {
     ) -> impl Future<Output = Result<bool, BoxError>> + Send;
 }
 
-/// An action of the layer, reported for metrics.
+/// An event of this layer, for metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Event {
-    /// A call began, and its answer will be stored.
+    /// A call began for the first time; its answer will be stored.
     Ran,
-    /// A call of an earlier process began again, because it had cost nothing.
+    /// A call began again: the process that ran it before has died, and it had cost nothing.
     RanAgain,
     /// An answer of this many bytes was stored.
     Stored(u64),
     /// An answer was not stored, because it was too long or the store was full.
     NotStored,
-    /// The end of a call could not be recorded.
+    /// The end of a call could not be recorded in the store.
     NotWritten,
-    /// This request got the stored answer of this call.
+    /// The first request got the stored answer of the second, an earlier call.
     Replayed(RequestNumber, RequestNumber),
-    /// This request joined the answer of this running call.
+    /// The first request joined the answer of the second, a call that is still running.
     Joined(RequestNumber, RequestNumber),
-    /// The call is running in another process.
+    /// A request was refused because its call is running in another process.
     Conflict,
-    /// The idempotency key was used with another request.
+    /// A request was refused because its idempotency key was already used for a different request.
     Mismatch,
-    /// The call was or may be charged, but its answer is not stored.
+    /// A request was refused because its call was or may be charged, but the answer is not stored.
     Gone,
 }
 
 type Report = dyn Fn(Event) + Send + Sync;
 type Name = (AccountId, Digest);
 
-/// Repeats answers to calls with an idempotency key; see the module.
+/// Returns stored or running answers to repeated calls with an idempotency key; see the module.
 pub struct IdempotencyLayer<K, M> {
     shared: Arc<Shared<K, M>>,
 }
@@ -169,7 +169,7 @@ struct Shared<K, M> {
 }
 
 impl<K, M> IdempotencyLayer<K, M> {
-    /// Stores answers in `store`, and lets `money` decide about abandoned calls.
+    /// Creates a layer that stores answers in `store`, and lets `money` end calls whose process has died.
     pub fn new(
         store: K,
         money: M,
@@ -211,7 +211,7 @@ impl<K, M> Shared<K, M> {
         self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The run of this name, and whether it was created by this call.
+    /// Returns the run of this name, and whether this request created it.
     fn enter(
         &self,
         name: &Name,
@@ -232,8 +232,8 @@ impl<K, M> Shared<K, M> {
         (self.report)(event);
     }
 
-    /// Admits a repeat. A repeat is a request too: it counts towards the rate limits started above this layer, and is
-    /// rejected if they, or the ledger, reject its key.
+    /// Checks the limits for a repeated answer. A repeat counts towards the rate limits that layers above have started,
+    /// and is refused if these limits or the ledger refuse its key.
     async fn admit(&self, req: &mut Request<Call>, caller: &KeyRecord) -> Result<(), Error>
     where
         M: Money,
@@ -318,15 +318,16 @@ where
     }
 }
 
-/// The caller and the secret that seals answers, if the call is to be idempotent.
+/// Returns the caller and the secret that seals answers, if the request has an idempotency key and the caller's key
+/// permits it.
 fn asked(req: &Request<Call>) -> Option<(Arc<KeyRecord>, AnswerKey)> {
-    // `auth` sets it if the header is present and the key permits it.
+    // `auth` inserts the `AnswerKey` only if the header is present and the caller's key permits stored answers.
     let answer_key = req.extensions().get::<AnswerKey>()?;
     let Caller(key) = req.extensions().get()?;
     Some((Arc::clone(key), answer_key.clone()))
 }
 
-/// Returns the value of the idempotency header.
+/// Returns the value of the header `idempotency-key`.
 fn presented(headers: &HeaderMap) -> Result<&[u8], Error> {
     let malformed = || Error::invalid("idempotency-key", Problem::NotAnIdempotencyKey);
     let mut values = headers.get_all(IDEMPOTENCY_KEY).iter();
@@ -357,7 +358,7 @@ where
     let fingerprint = seal.fingerprint(req.uri().path(), req.headers(), &req.body().body);
     let number = req.extensions().get::<RequestNumber>().copied();
     let number = number.unwrap_or_else(RequestNumber::now_v7);
-    // The hold gets the claim's number, by which the ledger later finds the call.
+    // The hold of this call gets the claim's number, so that the ledger can find the hold if this process dies.
     req.extensions_mut().insert(number);
     let name = (caller.account.clone(), seal.id);
     let run = loop {
@@ -370,7 +371,7 @@ where
             return Err(Error::IdempotencyKeyReused);
         }
         shared.admit(&mut req, &caller).await?;
-        // A run that ended without an answer may be repeated.
+        // If the running call ends without an answer, this request starts again and makes the call itself.
         if let Some(head) = run.started().await {
             shared.report(Event::Joined(number, run.number));
             let mut res = Response::from_parts(head, boxed(Reader::joined(Arc::clone(&run))));
@@ -405,14 +406,14 @@ where
     }
 }
 
-/// Message from the call's task to the future of its caller.
+/// Message from the task that runs a call to the future that its client polls.
 enum Told<S> {
     Answer(Box<Result<Response<AnswerBody>, Error>>),
-    /// The answer will not be stored; the caller's future makes the call itself.
+    /// The answer will not be stored, so the client's future makes the call itself.
     NotKept(Box<(S, Request<Call>)>),
 }
 
-/// Adds the headers of a repeated answer.
+/// Adds the headers that mark a repeated answer.
 fn stamp(headers: &mut HeaderMap, number: RequestNumber) {
     headers.insert(IDEMPOTENT_REPLAYED, HeaderValue::from_static("true"));
     if let Ok(number) = HeaderValue::from_str(&number.to_string()) {
@@ -421,14 +422,14 @@ fn stamp(headers: &mut HeaderMap, number: RequestNumber) {
 }
 
 pin_project! {
-    /// Future of [`Idempotency`]: a call passed through, or one with an idempotency key.
+    /// Future of [`Idempotency`]: of a call that is only forwarded, or of a call with an idempotency key.
     pub struct ResponseFuture<F> {
         #[pin]
         inner: Inner<F>,
     }
 }
 
-/// The call, a repetition of its answer, or a rejection.
+/// The future of a request with an idempotency key: a new call, a repeated answer, or a refusal.
 type Keyed = Pin<Box<dyn Future<Output = Result<Response<AnswerBody>, Error>> + Send>>;
 
 pin_project! {

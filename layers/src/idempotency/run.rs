@@ -1,4 +1,4 @@
-//! Shares the answer of a running call among several readers, each from the beginning.
+//! Shares the answer of a running call among several readers. Each reader gets it from the beginning.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -17,10 +17,12 @@ use tollgate_ledger::idempotency::Digest;
 
 use crate::{error::Error, facts::RequestNumber, key::AccountId};
 
-/// One account may use at most the limit divided by this, so readers that stall only affect their own account.
+/// One account may use at most the limit divided by this number, so clients that stop reading block only their own
+/// account.
 const ACCOUNT_PARTS: u64 = 2;
 
-/// The bytes of all buffered answers, in total and by account. An answer stays in memory while it may still be read.
+/// The number of bytes of all buffered answers, in total and by account. An answer stays in memory while it may still
+/// be read.
 #[derive(Debug, Default)]
 pub(super) struct Buffered(Mutex<Bytewise>);
 
@@ -35,12 +37,12 @@ impl Buffered {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds bytes to the buffer; returns whether they fit.
+    /// Counts these bytes as buffered. Returns whether the totals are within their limits.
     fn add(&self, account: &AccountId, bytes: u64, max: u64) -> bool {
         let mut buffered = self.lock();
         buffered.all += bytes;
         let all = buffered.all;
-        // Usually the account already has stored bytes.
+        // Usually the account already has an entry. Then its id need not be cloned.
         let own = match buffered.accounts.get_mut(account) {
             Some(own) => {
                 *own += bytes;
@@ -66,13 +68,13 @@ impl Buffered {
     }
 }
 
-/// A call that runs. `A` is the body of its answer.
+/// A call that is running, with its buffered answer. `A` is the type of the answer's body.
 pub(super) struct Run<A> {
     pub(super) fingerprint: Digest,
     pub(super) number: RequestNumber,
     account: AccountId,
     state: Mutex<State<A>>,
-    /// The number of bytes of all runs of the layer.
+    /// The bytes of all answers that this layer buffers.
     buffered: Arc<Buffered>,
 }
 
@@ -80,27 +82,27 @@ struct State<A> {
     head: Option<Parts>,
     chunks: Vec<Bytes>,
     bytes: u64,
-    /// The length that the answer declares.
+    /// The length of the body that the answer declares, if any.
     length: Option<u64>,
     stage: Stage<A>,
-    /// Wakers of tasks that wait for the next change.
+    /// Wakers of the tasks that wait for the next change of the answer.
     wakers: BTreeMap<WaiterId, Waker>,
-    /// The number of waiters so far.
+    /// The number of waiters that were registered so far, to number the next one.
     waiters: WaiterId,
     readers: usize,
     first_has_left: bool,
 }
 
-/// Identifies a waker. A waiter that leaves removes its waker, because a waker keeps its whole task in memory.
+/// Identifies a waker. A reader that disconnects removes its waker, because a waker keeps its whole task in memory.
 type WaiterId = u64;
 
 enum Stage<A> {
     Running,
     Done,
-    /// The answer broke off; the first reader gets the error.
+    /// The answer broke off. The first reader takes the error.
     Broken(Option<Error>),
-    /// The answer is longer than the buffer. One reader takes the rest of the body: the first or, if that has left,
-    /// another that has read everything buffered.
+    /// The answer is too long to be buffered. One reader takes the unread body: the reader of the original call or, if
+    /// its client has disconnected, another reader that has read all buffered chunks.
     TooLong(Option<A>),
 }
 
@@ -143,7 +145,7 @@ impl<A> Run<A> {
         wakers.into_values().for_each(Waker::wake);
     }
 
-    /// Sets the head of the buffered answer.
+    /// Sets the head of the answer, and wakes readers that wait for it.
     pub(super) fn begin(&self, head: Parts, length: Option<u64>) {
         self.change(|state| {
             state.head = Some(head);
@@ -151,7 +153,7 @@ impl<A> Run<A> {
         });
     }
 
-    /// Adds a chunk; returns it if it exceeds a limit.
+    /// Adds a chunk to the buffer. Returns the chunk if it exceeds a limit.
     pub(super) fn push(&self, chunk: Bytes, bytes_max: u64, all_max: u64) -> Result<(), Bytes> {
         let bytes = chunk.len() as u64;
         let fits = self.buffered.add(&self.account, bytes, all_max);
@@ -167,8 +169,8 @@ impl<A> Run<A> {
         refused.map_or(Ok(()), Err)
     }
 
-    /// Adds the chunk that exceeded the limit, and hands the rest of the body to one reader. Without readers the body
-    /// is dropped, which ends the call as when a client disconnects.
+    /// Adds the chunk that exceeded the limit, and gives the unread body to one reader. If no reader is left, the body
+    /// is dropped, which ends the call like the disconnect of a client.
     pub(super) fn hand_over(&self, chunk: Bytes, rest: A) {
         let mut rest = Some(rest);
         self.change(|state| {
@@ -181,7 +183,7 @@ impl<A> Run<A> {
         self.change(|state| state.stage = Stage::Done);
     }
 
-    /// Ends the answer with an error, unless it has already ended.
+    /// Ends the answer with an error, unless the answer has already ended.
     pub(super) fn broken(&self, error: Option<Error>) {
         self.change(|state| {
             if let Stage::Running = state.stage {
@@ -194,7 +196,7 @@ impl<A> Run<A> {
         self.lock().chunks.clone()
     }
 
-    /// The head, as soon as there is one; `None` if the run ended without an answer to join.
+    /// Waits for the head of the answer and returns it; `None` if the call ended without an answer.
     pub(super) async fn started(&self) -> Option<Parts> {
         let mut waiting = Waiting {
             run: self,
@@ -215,7 +217,7 @@ impl<A> Run<A> {
     }
 }
 
-/// Waits for an answer to begin; may be dropped at any time.
+/// A future's registration in the list of waiters. Dropping it removes the waker.
 struct Waiting<'a, A> {
     run: &'a Run<A>,
     waiter: Option<WaiterId>,
@@ -228,7 +230,7 @@ impl<A> Drop for Waiting<'_, A> {
 }
 
 impl<A> State<A> {
-    /// Registers this waiter, or updates it.
+    /// Registers the waker of this waiter, or replaces the registered one.
     fn wait(&mut self, waiter: &mut Option<WaiterId>, cx: &Context<'_>) {
         let waiters = &mut self.waiters;
         let waiter = *waiter.get_or_insert_with(|| {
@@ -252,25 +254,25 @@ impl<A> Drop for Run<A> {
     }
 }
 
-/// Reads a running answer from its beginning.
+/// Reads the answer of a running call from its beginning, as the body of a response.
 pub(super) struct Reader<A> {
     run: Arc<Run<A>>,
     at: usize,
     read: u64,
     is_first: bool,
-    /// The rest of the body, if it was handed to this reader.
+    /// The unread body, if this reader has taken it.
     rest: Option<A>,
     ended: bool,
     waiter: Option<WaiterId>,
 }
 
 impl<A> Reader<A> {
-    /// Creates the reader of the caller that made the call.
+    /// Creates the reader for the client that made the call.
     pub(super) fn first(run: Arc<Run<A>>) -> Self {
         Self::new(run, true)
     }
 
-    /// Creates a reader of a caller that sent the call again.
+    /// Creates a reader for a client that sent the same call again.
     pub(super) fn joined(run: Arc<Run<A>>) -> Self {
         Self::new(run, false)
     }
@@ -373,7 +375,7 @@ impl<A> Drop for Reader<A> {
         state.readers -= 1;
         state.first_has_left |= self.is_first;
         let was_last = state.readers == 0;
-        // Without readers the body is dropped, which ends the call as when a client disconnects.
+        // If this was the last reader, the body is dropped, which ends the call like the disconnect of a client.
         let rest = match &mut state.stage {
             Stage::TooLong(rest) if was_last => rest.take(),
             _ => None,
@@ -435,7 +437,7 @@ mod tests {
         assert_eq!((left.all, left.accounts.len()), (0, 0));
     }
 
-    /// The usual cause: a client timed out and sent the call again.
+    /// Usually the first client timed out and sent the call again.
     #[test]
     fn rest_of_an_answer_too_long_to_store_reaches_the_remaining_reader() {
         let read = |reader: &mut Reader<AnswerBody>| {
@@ -481,7 +483,7 @@ mod tests {
                     .contains("IdempotentAnswerGone")
             );
         }
-        // If no reader is left, the body is dropped at once.
+        // If no reader is left, the unread body is dropped at once.
         let run = run("acme", &Arc::default());
         drop(Reader::first(Arc::clone(&run)));
         let chunk = run.push("b".into(), 0, 100).unwrap_err();
@@ -508,7 +510,7 @@ mod tests {
                 assert!(!poll(one.as_mut()) && !poll(two.as_mut()));
             }
             assert_eq!(waiting(), 2);
-            // A single task polls both readers.
+            // One of two waiters that a single task polls is dropped; the other stays registered.
             drop(one);
             assert_eq!(waiting(), 1);
         }

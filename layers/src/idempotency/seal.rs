@@ -1,7 +1,8 @@
-//! Derives keys from the caller's secret, and seals answers with them.
+//! Derives keys from the caller's secret, and encrypts stored answers with them.
 //!
-//! HKDF (RFC 5869) over the secret that the caller presents, which is stored nowhere; ChaCha20-Poly1305 (RFC 8439) with
-//! one key per claim, so that a random nonce of 96 bits is never used twice with a key.
+//! The keys come from HKDF (RFC 5869) over the secret that the caller presents, which is stored nowhere. Answers are
+//! sealed with ChaCha20-Poly1305 (RFC 8439). Each claim has its own key, so a random nonce of 96 bits is never used
+//! twice with the same key.
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, response::Parts};
@@ -20,7 +21,7 @@ use crate::{
 
 const VERSION: u8 = 1;
 
-/// The id and the sealing key of one caller's calls with one idempotency key.
+/// The id of one caller's idempotency key in the store, and the key that seals its answer.
 pub(super) struct Seal {
     pub(super) id: Digest,
     fingerprints: hmac::Key,
@@ -44,7 +45,7 @@ impl Seal {
             Ok(bytes)
         };
         let ids = hmac::Key::new(hmac::HMAC_SHA256, &expand(&[b"id"])?);
-        // The separator is a byte that neither the ids nor the presented key contain.
+        // The separator is a byte that cannot be in the ids or in the presented idempotency key.
         let name = [caller.account.as_bytes(), caller.id.as_bytes(), presented].join(&b'\0');
         let id = digest(hmac::sign(&ids, &name));
         let key = expand(&[b"answer", &id.0])?;
@@ -57,7 +58,7 @@ impl Seal {
         })
     }
 
-    /// A fingerprint of everything that determines the answer.
+    /// Returns a hash of everything in the request that determines the answer.
     pub(super) fn fingerprint(&self, path: &str, headers: &HeaderMap, body: &[u8]) -> Digest {
         const BETA: HeaderName = HeaderName::from_static("anthropic-beta");
         let mut context = hmac::Context::with_key(&self.fingerprints);
@@ -89,7 +90,7 @@ impl Seal {
         Ok(sealed)
     }
 
-    /// Opens a sealed answer; `None` if it was modified.
+    /// Decrypts a stored answer; `None` if it was modified, or belongs to another request.
     pub(super) fn open(&self, fingerprint: &Digest, mut sealed: Vec<u8>) -> Option<Bytes> {
         let at = sealed.len().checked_sub(aead::NONCE_LEN)?;
         let nonce = Nonce::try_assume_unique_for_key(&sealed[at..]).ok()?;
@@ -107,7 +108,7 @@ fn digest(tag: hmac::Tag) -> Digest {
     Digest(bytes)
 }
 
-/// Serializes an answer for the store: status, format of the stream, headers, body.
+/// Serializes an answer for the store: status, format of the event stream, headers, body.
 pub(super) fn encode(head: &Parts, chunks: &[Bytes]) -> Vec<u8> {
     let body: usize = chunks.iter().map(Bytes::len).sum();
     let mut out = Vec::with_capacity(body + 1024);
@@ -124,7 +125,7 @@ pub(super) fn encode(head: &Parts, chunks: &[Bytes]) -> Vec<u8> {
     out.extend_from_slice(&count.to_be_bytes());
     for (name, value) in head.headers.iter().take(count.into()) {
         for part in [name.as_str().as_bytes(), value.as_bytes()] {
-            // The size of heads is limited far below this.
+            // Limits on headers keep each part far below this.
             let length = u32::try_from(part.len()).unwrap_or(u32::MAX);
             out.extend_from_slice(&length.to_be_bytes());
             out.extend_from_slice(part);
@@ -136,7 +137,7 @@ pub(super) fn encode(head: &Parts, chunks: &[Bytes]) -> Vec<u8> {
     out
 }
 
-/// Reads the bytes of [`encode`]; `None` if another version wrote them.
+/// Parses the bytes of [`encode`]; `None` if another version of the gateway wrote them in another form.
 pub(super) fn decode(mut kept: Bytes) -> Option<(Parts, Bytes)> {
     fn take(kept: &mut Bytes, bytes: usize) -> Option<Bytes> {
         (kept.len() >= bytes).then(|| kept.split_to(bytes))

@@ -1,4 +1,4 @@
-//! Futures that are dropped at every await, and claims that are not renewed.
+//! Drops the futures of calls at every await, and stops the renewal of claims.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
@@ -21,7 +21,7 @@ use crate::{
 
 const CHUNKS: usize = 4;
 
-/// A ledger that reports the same outcome for every abandoned call.
+/// A ledger that returns the same outcome for every call whose process has died.
 #[derive(Clone, Copy)]
 struct Says(Fate);
 
@@ -35,7 +35,7 @@ impl Money for Says {
     }
 }
 
-/// An error that is not of these layers. [`Error::from_below`] restores the error that it contains.
+/// An error type from outside these layers. [`Error::from_below`] restores the error that it contains.
 struct Foreign(Error);
 
 impl From<Foreign> for BoxError {
@@ -48,7 +48,7 @@ struct Given {
     store: MemoryAnswers,
     layer: IdempotencyLayer<MemoryAnswers, Says>,
     made: Arc<AtomicUsize>,
-    /// The cost of each call, and whether its answer breaks off.
+    /// The cost of each call, and whether the answer of each call breaks off.
     cost: MicroRub,
     breaks: bool,
     caller: Arc<KeyRecord>,
@@ -98,7 +98,7 @@ impl Given {
         req
     }
 
-    /// Calls the service, whose answer is pending once before its head and before each chunk.
+    /// Sends a call with this body to a service whose answer is pending once before its head and before each chunk.
     async fn ask(&self, body: &'static str) -> Result<Response<AnswerBody>, Error> {
         self.answer(self.request(body)).await
     }
@@ -125,7 +125,7 @@ impl Given {
         service.oneshot(req).await
     }
 
-    /// A request with a pending rate limit, and a counter of its answers.
+    /// Creates a request with a pending rate limit that decides `answer`, and a counter of its decisions.
     fn limited(&self, answer: Result<(), Duration>) -> (Request<Call>, Arc<AtomicUsize>) {
         let (mut req, answered) = (self.request("{}"), Arc::<AtomicUsize>::default());
         let counted = Arc::clone(&answered);
@@ -154,7 +154,7 @@ impl Given {
         Ok(text)
     }
 
-    /// Creates the claim of another process.
+    /// Creates the claim that another process would make for the same call.
     fn claim(&self, body: &'static str) -> Claim {
         let seal = Seal::new(&AnswerKey([7; 32]), &self.caller, b"one").unwrap();
         let req = self.request(body);
@@ -169,7 +169,7 @@ impl Given {
     }
 }
 
-/// Runs all other tasks until each of them waits.
+/// Lets the other tasks run until all of them wait.
 async fn settle() {
     for _ in 0..100 {
         tokio::task::yield_now().await;
@@ -192,11 +192,11 @@ async fn a_call_is_made_once_and_its_answer_stored_whenever_its_client_leaves() 
             tokio::task::yield_now().await;
         }
         drop(reading);
-        // The repetition joins the run, or gets the stored answer, depending on how far the run is.
+        // The repeated request joins the running call or gets the stored answer, depending on how far the call is.
         assert_eq!(given.read(usize::MAX).await.unwrap(), "0,1,2,3,");
         settle().await;
         assert_eq!(given.read(usize::MAX).await.unwrap(), "0,1,2,3,");
-        // A call whose future was never polled has not begun.
+        // If the first future was dropped before it was polled, the repeated request made the call.
         assert_eq!(given.made.load(Ordering::SeqCst), 1, "{polls}");
         if ended {
             break;
@@ -277,7 +277,7 @@ async fn call_whose_runner_died_runs_again_only_if_it_cost_nothing() {
         }
         assert_eq!(answer.unwrap(), "0,1,2,3,");
         settle().await;
-        // The process that was taken for dead can no longer record an end.
+        // The first process counted as dead. It cannot record an end any more.
         let late = given.store.finish(&claim, Outcome::Unanswered).await;
         assert_eq!(late.unwrap(), Finished::NotMine);
         assert_eq!(given.read(usize::MAX).await.unwrap(), "0,1,2,3,");
@@ -309,7 +309,7 @@ async fn a_claim_is_renewed_while_its_call_runs() {
     assert_eq!(answer.to_bytes(), "late");
 }
 
-/// A call waits for the limits in a layer below this one.
+/// The layer leaves the pending limits of a new call to the layers below; only repeats wait for them here.
 #[tokio::test(start_paused = true)]
 async fn joined_and_repeated_answers_wait_for_the_rate_limits() {
     let no = Err(Duration::from_secs(7));
@@ -342,12 +342,12 @@ async fn joined_and_repeated_answers_wait_for_the_rate_limits() {
     }
 }
 
-/// A store that loses renewals while `cut` is set.
+/// A store that fails renewals while `cut` is set, and loses acknowledgements and ends as counted below.
 #[derive(Clone)]
 struct CutOff {
     store: MemoryAnswers,
     cut: Arc<AtomicBool>,
-    /// The number of claims that are made but not acknowledged, and of ends that are not recorded.
+    /// The number of next claims whose acknowledgement is lost, and of next ends that are not recorded.
     claims_lost: Arc<AtomicUsize>,
     ends_lost: Arc<AtomicUsize>,
 }
@@ -363,7 +363,7 @@ impl CutOff {
     }
 }
 
-/// Returns whether one is left, and takes it.
+/// Decrements the counter if it is not 0, and returns whether it was not 0.
 fn is_due(left: &AtomicUsize) -> bool {
     let take = |left: usize| left.checked_sub(1);
     left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, take)
@@ -394,7 +394,7 @@ impl AnswerStore for CutOff {
     }
 }
 
-/// Reports its drop, and so that of everything else that the call owns.
+/// Reports when it is dropped, and with it everything else that the call owns.
 struct Held(Arc<AtomicBool>);
 
 impl Drop for Held {
@@ -442,7 +442,7 @@ async fn a_call_whose_claim_is_taken_over_stops_and_is_not_answered() {
             answer.into_body().collect().await.map(drop)
         });
         settle().await;
-        // The call's process is taken for dead, and another takes over the claim.
+        // The call's process cannot renew its claim, so another process takes the claim over.
         store.cut.store(true, Ordering::SeqCst);
         tokio::time::sleep(Duration::from_secs(4)).await;
         let other = given.claim("{}");
@@ -460,13 +460,13 @@ async fn a_call_whose_claim_is_taken_over_stops_and_is_not_answered() {
             ),
             true => assert!(matches!(told, Err(Error::VendorBroken(_))), "{told:?}"),
         }
-        // The claim belongs to the other process, which alone can end it.
+        // The claim belongs to the other process, and only that process can end it.
         let answered = given.store.finish(&other, Outcome::Free).await.unwrap();
         assert_eq!(answered, Finished::Kept);
     }
 }
 
-/// For example lost in a failover of the store, or deleted by an operator: no other process has made the call.
+/// A claim can get lost in a failover of the store, or an operator can delete it. No other process has made the call.
 #[tokio::test(start_paused = true)]
 async fn a_call_whose_claim_is_lost_is_claimed_again_and_continues() {
     for claimed_by_another in [false, true] {
@@ -489,7 +489,7 @@ async fn a_call_whose_claim_is_lost_is_claimed_again_and_continues() {
         }
         let answer = running.await;
         if claimed_by_another {
-            // The other process may have ended this call's hold.
+            // The other process may have ended the hold of this call, so this call must not be answered.
             assert!(matches!(answer, Err(Error::IdempotencyKeyInUse { .. })));
         } else {
             let answer = answer.unwrap().into_body().collect().await.unwrap();
@@ -509,7 +509,7 @@ async fn a_call_whose_claim_is_lost_is_claimed_again_and_continues() {
     }
 }
 
-/// The store was slow, or unreachable for a moment.
+/// A claim or an end gets lost because the store is slow, or unreachable for a moment.
 #[tokio::test(start_paused = true)]
 async fn an_end_that_could_not_be_recorded_is_recorded_later() {
     for (claims_lost, ends_lost) in [(1, 0), (1, 1), (0, 1), (0, 2)] {
@@ -537,7 +537,7 @@ async fn an_end_that_could_not_be_recorded_is_recorded_later() {
         } else {
             first.unwrap().into_body().collect().await.unwrap();
         }
-        // The claim has not expired yet; after that the ledger would decide.
+        // The claim has not expired at this time. If it had, the ledger would decide about the repeat.
         tokio::time::sleep(Duration::from_millis(2500)).await;
         let again = ask().await.unwrap().into_body().collect().await.unwrap();
         assert_eq!(again.to_bytes(), "x");

@@ -1,4 +1,5 @@
-//! The task of a call: claims the call, runs it and stores its answer. Its client may disconnect.
+//! The task of a call with an idempotency key: claims the call, runs it and stores its answer. The task goes on if the
+//! client disconnects.
 
 use std::{
     future::{pending, poll_fn},
@@ -48,12 +49,12 @@ pub(super) struct Work<S, K, M> {
     tell: oneshot::Sender<Told<S>>,
 }
 
-/// A run in the map of running calls; removed and ended on drop.
+/// Keeps a run in the map of running calls. Dropping it removes the run from the map and ends it.
 struct Entered<K, M> {
     shared: Arc<Shared<K, M>>,
     name: Name,
     run: Arc<Run<AnswerBody>>,
-    /// Whether the end of the call is being recorded.
+    /// Whether the task has begun to record the end of the call.
     ending: AtomicBool,
 }
 
@@ -68,7 +69,7 @@ impl<K, M> Entered<K, M> {
         }
     }
 
-    /// Ends the run without an answer; requests that waited for it make the call themselves.
+    /// Ends the run without an answer. Requests that waited for its answer make the call themselves.
     fn end(&self) {
         self.leave();
         self.run.broken(None);
@@ -85,7 +86,7 @@ impl<K, M> Drop for Entered<K, M> {
 enum Begin {
     Run,
     NotKept,
-    /// The store failed, so the claim may or may not exist.
+    /// The store returned an error, so it is unknown whether the claim exists.
     Unclaimed(BoxError),
     Answer(Result<Response<AnswerBody>, Error>),
 }
@@ -137,7 +138,7 @@ where
             Begin::Run => {}
             Begin::NotKept => {
                 entered.shared.report(Event::NotStored);
-                // Requests that wait for this run then start a run of their own.
+                // Requests that wait for this run are woken and start a run of their own.
                 drop(entered);
                 drop(tell.send(Told::NotKept(Box::new((inner, req)))));
                 return;
@@ -148,12 +149,13 @@ where
                 return;
             }
             Begin::Unclaimed(error) => {
-                // Releases what the call holds, because the retries below may take a while.
+                // Drops the request and the service before the retries below, which may take a while.
                 drop((inner, req));
                 entered.end();
                 let unavailable = Err(Error::LedgerUnavailable(error));
                 drop(tell.send(Told::Answer(Box::new(unavailable))));
-                // The claim may exist nevertheless; a repeat of the call would then wait for a run that does not exist.
+                // The claim may exist although the store failed. Until its end is recorded, a repeat would be refused
+                // because the call seems to run.
                 insist(&entered, &claim, Outcome::Free).await;
                 return;
             }
@@ -166,14 +168,14 @@ where
             let (mut taken_over, mut calling) = (pin!(taken_over), pin!(calling));
             poll_fn(|cx| match calling.as_mut().poll(cx) {
                 Poll::Ready(()) => Poll::Ready(()),
-                // The process that took over the claim has ended the hold, and makes the call. The ledger soon rejects
-                // charges for that hold; if this run continued, the ledger might have forgotten the hold before its
-                // end.
+                // The process that took over the claim has ended this call's hold and makes the call itself. The ledger
+                // soon rejects charges for that hold. This run must stop, because it could end when the ledger has
+                // forgotten the hold.
                 Poll::Pending => taken_over.as_mut().poll(cx),
             })
             .await;
         }
-        // Another process took over the claim before the answer began.
+        // The answer has not begun, so the client gets the error that another process runs the call.
         if let Some(tell) = tell {
             shared.report(Event::Conflict);
             let retry_after = claim.lease;
@@ -183,7 +185,7 @@ where
         }
     }
 
-    /// Claims the call, or determines the answer if it was made before.
+    /// Claims the call. If the call was claimed before, returns the stored answer or the error for this request.
     async fn begin(&self, req: &mut Request<Call>) -> Begin {
         let shared = &self.entered.shared;
         let mut from = None;
@@ -245,9 +247,9 @@ where
 }
 
 /// Renews the claim, and completes if another process has taken it over, because that process may have ended this
-/// call's hold. If the claim is missing, although this process renewed it within the claim's lifetime, the claim was
-/// lost or deleted: the call continues with a new claim, if there is room for one. Once the call is `ending`, a missing
-/// claim means that its end was recorded.
+/// call's hold. If the claim is missing although this process renewed it in time, the claim was lost or deleted: the
+/// call continues with a new claim, if the store has room for it. Once the call is `ending`, a missing claim means that
+/// the end was recorded.
 async fn taken_over<K: AnswerStore>(
     store: &K,
     claim: &Claim,
@@ -265,7 +267,7 @@ async fn taken_over<K: AnswerStore>(
             Ok(false) => match store.claim(claim, None).await {
                 Ok(Claimed::Mine) => renewed_at = asked_at,
                 Ok(Claimed::Earlier(_)) => return,
-                // The call continues, but its answer is not stored.
+                // The store has no room for a claim: the call continues, but its answer is not stored.
                 Ok(Claimed::Full) => return pending().await,
                 Err(_) => {}
             },
@@ -274,7 +276,7 @@ async fn taken_over<K: AnswerStore>(
     }
 }
 
-/// Makes the call, shares its answer with all readers, and stores it.
+/// Makes the call, passes its answer to all readers, and stores the answer.
 async fn call<S, A, K, M>(
     entered: &Entered<K, M>,
     claim: &Claim,
@@ -302,7 +304,8 @@ async fn call<S, A, K, M>(
     let (head, mut body) = match answered {
         Ok(res) => res.map(boxed).into_parts(),
         Err(error) => {
-            // Record the end first, then answer: a client that repeats the call at once must find the end recorded.
+            // The end is recorded before the client gets the error: a client that repeats the call at once must find it
+            // recorded.
             let outcome = outcome_without_answer(&cost);
             let written = finish(entered, claim, outcome).await;
             entered.end();
@@ -357,7 +360,7 @@ async fn call<S, A, K, M>(
     }
 }
 
-/// The outcome of a call without a complete answer: depends on whether it was charged.
+/// Returns the outcome of a call that has no complete answer: it may run again only if it was not charged.
 fn outcome_without_answer(cost: &CallCost) -> Outcome<'static> {
     if cost.is_charged() {
         Outcome::Unanswered
@@ -380,7 +383,7 @@ async fn finish<K: AnswerStore, M>(
         (Finished::Kept, Outcome::Answered(sealed)) => {
             entered.shared.report(Event::Stored(sealed.len() as u64));
         }
-        // If the call has nothing to store, it is correct that its claim is gone.
+        // A call that cost nothing has nothing to store, so a missing claim is correct.
         (Finished::Kept, _) | (Finished::NotMine, Outcome::Free) => {}
         (Finished::TooMuch, _) => entered.shared.report(Event::NotStored),
         (Finished::NotMine, _) => entered.shared.report(Event::NotWritten),
@@ -388,8 +391,8 @@ async fn finish<K: AnswerStore, M>(
     true
 }
 
-/// Records the end of a call, with retries for about the lifetime of a claim. After that the claim expires, and the
-/// ledger decides about the call.
+/// Records the end of a call, and retries for about the lifetime of a claim. After that the claim expires, and the
+/// ledger decides whether the call may run again.
 async fn insist<K: AnswerStore, M>(entered: &Entered<K, M>, claim: &Claim, outcome: Outcome<'_>) {
     for again in 0..RENEWALS {
         if again > 0 {
@@ -399,7 +402,7 @@ async fn insist<K: AnswerStore, M>(entered: &Entered<K, M>, claim: &Claim, outco
             return;
         }
     }
-    // If there was nothing to store, the ledger decides correctly about the next run.
+    // The end of a call that cost nothing need not be reported as lost: the ledger has no charge for it.
     if outcome != Outcome::Free {
         entered.shared.report(Event::NotWritten);
     }

@@ -1,25 +1,25 @@
-//! Finds the next significant byte of a string, several words at a time.
+//! Finds the next significant byte in a JSON string, eight bytes at a time.
 
 use std::ops::Range;
 
 use memchr::memchr2;
 
-/// A word whose bytes are all 1.
+/// A 64-bit word whose bytes are all 1.
 const ONES: u64 = u64::MAX / 255;
-/// The highest bit of each byte of a word.
+/// A 64-bit word in which the highest bit of each byte is set.
 const HIGH: u64 = ONES << 7;
-/// Words that are checked inline: most names and short values end within these.
+/// The number of words (of eight bytes) that are checked inline; most names and short values end within them.
 pub(super) const NEAR: usize = 2;
-/// Words that are checked before the vectorised search, which costs a start-up: most strings, including ids, end within
-/// these.
+/// The number of words that are checked before the vectorised search, which is slow to start; most strings, including
+/// ids, end within them.
 pub(super) const WORDS: usize = 6;
-/// Bytes per block of the search for control characters; at most the bytes that the word search covered.
+/// Bytes per block of the search for control characters. At most the number of bytes that the search by words covers.
 const BLOCK: usize = 32;
 const _: () = assert!(BLOCK <= 8 * WORDS);
 
-/// Returns the index of the first byte from `at` on that is significant in a string: a quote, a backslash or, with
-/// `CONTROLS`, a control character. The end of the text if there is none.
-// Checks `IN_PLACE` words inline. More would need too many registers at every place that reads a string.
+/// Returns the index of the first significant byte of a string from `at` on: a quote, a backslash or, with `CONTROLS`,
+/// a control character. Returns the length of the text if there is no such byte.
+// `IN_PLACE` is the number of words that are checked inline. More words would need too many registers in every caller.
 #[inline(always)]
 pub(super) fn special<const CONTROLS: bool, const IN_PLACE: usize>(
     json: &[u8],
@@ -29,7 +29,7 @@ pub(super) fn special<const CONTROLS: bool, const IN_PLACE: usize>(
         .unwrap_or_else(|| special_beyond::<CONTROLS>(json, at, IN_PLACE))
 }
 
-/// Continues [`special`] after the inline words, or near the end of the text.
+/// Continues [`special`] after the words that were checked inline, or near the end of the text.
 #[inline(never)]
 fn special_beyond<const CONTROLS: bool>(json: &[u8], at: usize, words: usize) -> usize {
     if let Some(found) = in_words::<CONTROLS>(json, at, words..WORDS) {
@@ -51,7 +51,7 @@ fn special_beyond<const CONTROLS: bool>(json: &[u8], at: usize, words: usize) ->
     at + control.unwrap_or(end)
 }
 
-/// Returns the index of the first significant byte within these words from `at` on.
+/// Returns the index of the first significant byte within this range of words, counted from `at`.
 #[inline(always)]
 fn in_words<const CONTROLS: bool>(json: &[u8], at: usize, words: Range<usize>) -> Option<usize> {
     let mut rest = json.get(at + 8 * words.start..)?;
@@ -66,14 +66,14 @@ fn in_words<const CONTROLS: bool>(json: &[u8], at: usize, words: Range<usize>) -
     None
 }
 
-/// Sets the highest bit of each significant byte of a word. Only the lowest set bit is exact: a borrow may set false
-/// bits above it.
+/// Sets the highest bit of each significant byte of a word. Only the lowest bit that is set is certainly correct: a
+/// borrow of the subtraction may set wrong bits above it.
 #[inline]
 const fn specials<const CONTROLS: bool>(word: u64) -> u64 {
     let backslashes = (word ^ (ONES * b'\\' as u64)).wrapping_sub(ONES);
     let others = if CONTROLS {
-        // Flipping this bit swaps quote and blank and maps control characters to control characters, so exactly the
-        // significant bytes are below an exclamation mark.
+        // Flipping bit 1 swaps the quote and the blank, and maps control characters to control characters. After that,
+        // exactly the significant bytes are below an exclamation mark.
         (word ^ (ONES * 2)).wrapping_sub(ONES * b'!' as u64)
     } else {
         (word ^ (ONES * b'"' as u64)).wrapping_sub(ONES)
@@ -81,10 +81,10 @@ const fn specials<const CONTROLS: bool>(word: u64) -> u64 {
     (backslashes | others) & !word & HIGH
 }
 
-/// Returns the index of the first control character, in a text whose first [`BLOCK`] bytes have none.
+/// Returns the index of the first control character in a text whose first [`BLOCK`] bytes contain none.
 fn first_control(text: &[u8]) -> Option<usize> {
-    // The compiler vectorises the minimum of a block. Blocks are counted from the end, so the remainder is at the
-    // front.
+    // The compiler vectorises the minimum of a block. Blocks are counted from the end of the text, so the bytes that
+    // fill no block are at the front, which is already searched.
     let (_, blocks) = text.as_rchunks::<BLOCK>();
     let least = blocks
         .as_flattened()

@@ -1,4 +1,4 @@
-//! JSON without building values: a strict [`Reader`], and a fast scan of the strings in bytes that may not be JSON.
+//! Parses JSON without building values: a strict [`Reader`], and a fast scan for strings in bytes that may not be JSON.
 
 mod bytes;
 mod reader;

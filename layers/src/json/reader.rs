@@ -1,10 +1,10 @@
-//! A strict JSON reader: one pass, builds no values.
+//! A strict JSON reader: reads the text once, and builds no values.
 
 use std::borrow::Cow;
 
 use super::bytes::{NEAR, WORDS, special};
 
-/// Not JSON; the position of the first invalid byte.
+/// The text is not JSON. Contains the position of the first invalid byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("not JSON at {line}:{column}")]
 pub struct NotJson {
@@ -15,7 +15,7 @@ pub struct NotJson {
 }
 
 impl NotJson {
-    /// The byte at `index` of `json` is invalid or missing.
+    /// Creates the error for the byte at `index` of `json`, which is invalid or missing.
     #[cold]
     #[must_use]
     pub fn at(json: &[u8], index: usize) -> Self {
@@ -28,7 +28,8 @@ impl NotJson {
     }
 }
 
-/// Reads a JSON text (RFC 8259) value by value. Everything read so far is valid; the rest is unchecked.
+/// Reads a JSON text (RFC 8259) value by value. The text before the current position is valid; the text after it is not
+/// checked yet.
 ///
 /// ```
 /// use tollgate_layers::json::{Reader, Value};
@@ -51,16 +52,16 @@ pub struct Reader<'a> {
     pub(super) at: usize,
 }
 
-/// A value, or the beginning of an array or object.
+/// A complete value, or the beginning of an array or object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Value<'a> {
     /// The literal `null`.
     Null,
     /// `true` or `false`.
     Boolean(bool),
-    /// A number as written: no Rust type holds all of them.
+    /// A number as it is written, because no Rust type holds all JSON numbers.
     Number(&'a str),
-    /// A string that is not decoded yet.
+    /// A string, which is decoded only when its text is requested.
     String(Str<'a>),
     /// The opening bracket of an array; continue with [`Reader::element`].
     Array,
@@ -68,7 +69,7 @@ pub enum Value<'a> {
     Object,
 }
 
-/// A string of a JSON text.
+/// A string in a JSON text, not decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Str<'a> {
     raw: &'a str,
@@ -77,25 +78,26 @@ pub struct Str<'a> {
 }
 
 impl<'a> Str<'a> {
-    /// Returns whether the string is valid text; a lone surrogate escape is not.
+    /// Returns whether the string can be decoded. A string with the escape of a lone surrogate cannot.
     #[must_use]
     pub const fn is_text(&self) -> bool {
         self.is_text
     }
 
-    /// Returns the text between the quotes, as written.
+    /// Returns the text between the quotes, with its escapes.
     #[must_use]
     pub const fn raw(&self) -> &'a str {
         self.raw
     }
 
-    /// Decoded length in UTF-8 bytes. A lone surrogate counts as half of its character.
+    /// Returns the length of the decoded string in UTF-8 bytes. A lone surrogate counts as half of a four-byte
+    /// character.
     #[must_use]
     pub const fn decoded_len(&self) -> u64 {
         self.decoded_bytes as u64
     }
 
-    /// Returns the decoded text; if the string is not valid text, the text as written.
+    /// Returns the decoded string. If it has a lone surrogate, returns the text with its escapes.
     #[inline]
     #[must_use]
     pub fn decoded(&self) -> Cow<'a, str> {
@@ -114,18 +116,19 @@ impl<'a> Str<'a> {
 /// Byte offset of a syntax error.
 struct Wrong(usize);
 
-/// A skipped string: the text between its quotes.
+/// A string that was skipped: the text between its quotes.
 #[derive(Clone, Copy)]
 struct Quoted {
     start: usize,
     end: usize,
-    /// Bytes by which the escapes are longer than the decoded characters.
+    /// The number of bytes by which the escapes are longer than the characters that they encode.
     longer_bytes: usize,
     is_text: bool,
 }
 
 impl Quoted {
-    /// The bytes of the two quotes, and by which the escapes are longer than the decoded characters.
+    /// Returns the bytes that decoding removes: those of the two quotes, and those by which escapes are longer than the
+    /// characters that they encode.
     const fn dress_bytes(self) -> usize {
         2 + self.longer_bytes
     }
@@ -138,7 +141,7 @@ impl<'a> Reader<'a> {
         Self { text, at: 0 }
     }
 
-    /// Returns the current position, in bytes.
+    /// Returns the current position, in bytes from the beginning.
     #[must_use]
     pub const fn at(&self) -> usize {
         self.at
@@ -150,22 +153,22 @@ impl<'a> Reader<'a> {
         self.text.get(start..self.at).unwrap_or_default()
     }
 
-    /// Returns the error of an unexpected value at the current position.
+    /// Returns an error at the current position, for a value that the caller does not expect there.
     #[cold]
     #[must_use]
     pub fn fault(&self) -> NotJson {
         NotJson::at(self.text.as_bytes(), self.at)
     }
 
-    /// Reads the next value: completely, or only the opening of an array or an object.
+    /// Reads the next value completely; of an array or an object, only its opening bracket or brace.
     ///
     /// # Errors If no valid value follows.
     pub fn begin(&mut self) -> Result<Value<'a>, NotJson> {
         self.value().map_err(|wrong| self.wrong(wrong))
     }
 
-    /// Reads an object's next name, up to the start of its value; `None` at the end of the object. `first` must be true
-    /// after the opening brace, and is updated.
+    /// Reads the next name of an object, up to the start of the name's value; `None` at the end of the object. `first`
+    /// must be true after the opening brace, and is set to false.
     ///
     /// # Errors
     /// When neither a name nor the end of the object follows.
@@ -175,8 +178,8 @@ impl<'a> Reader<'a> {
             .map_err(|wrong| self.wrong(wrong))
     }
 
-    /// Returns whether the array has another element, which must then be read. `first` must be true after the opening
-    /// bracket, and is updated.
+    /// Returns whether the array has another element, which the caller must then read. `first` must be true after the
+    /// opening bracket, and is set to false.
     ///
     /// # Errors
     /// When neither a comma nor the end of the array follows.
@@ -188,15 +191,15 @@ impl<'a> Reader<'a> {
         Ok(has_more)
     }
 
-    /// Skips the next value. Returns its length in bytes, with strings counted decoded and without quotes; `None` if it
-    /// is nested deeper than `depth_max`.
+    /// Skips the next value. Returns its length in bytes, in which strings count decoded and without quotes; `None` if
+    /// the value is nested deeper than `depth_max`.
     ///
     /// # Errors If no valid value follows.
     pub fn skip(&mut self, depth_max: usize) -> Result<Option<u64>, NotJson> {
         self.pass(depth_max).map_err(|wrong| self.wrong(wrong))
     }
 
-    /// Skips the next value and returns it as written.
+    /// Skips the next value and returns its text as it is written.
     ///
     /// # Errors If no valid value follows.
     pub fn raw(&mut self) -> Result<&'a str, NotJson> {
@@ -205,7 +208,7 @@ impl<'a> Reader<'a> {
         Ok(&self.text[start..self.at])
     }
 
-    /// Checks that only whitespace is left.
+    /// Checks that only whitespace follows.
     ///
     /// # Errors If anything else is left.
     pub fn end(&mut self) -> Result<(), NotJson> {
@@ -216,7 +219,7 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    /// Records a syntax error's position.
+    /// Sets the current position to that of a syntax error, and returns the error.
     #[cold]
     fn wrong(&mut self, Wrong(at): Wrong) -> NotJson {
         self.at = at;
@@ -297,7 +300,7 @@ impl<'a> Reader<'a> {
                 }
                 _ => at = plain(json, at)?,
             }
-            // Closes finished arrays and objects, up to the next value.
+            // Closes arrays and objects that end here, up to the next value.
             loop {
                 if open.depth == 0 {
                     self.at = at;
@@ -333,10 +336,11 @@ impl<'a> Reader<'a> {
     }
 }
 
-// The following functions take a position and return the new one. Inlined, that keeps both in registers, which halves
-// their cost.
+// The following functions take a position and return the new position. If they are inlined, the text and the position
+// stay in registers, which halves the time.
 
-/// Returns the next non-blank byte and its position; zero at the end of the text, which is valid nowhere.
+/// Returns the next byte that is not whitespace, and its position. At the end of the text the byte is 0, which is valid
+/// nowhere.
 #[inline(always)]
 fn peek(json: &[u8], mut at: usize) -> (usize, u8) {
     loop {
@@ -347,7 +351,7 @@ fn peek(json: &[u8], mut at: usize) -> (usize, u8) {
     }
 }
 
-/// The position after this byte, which must be the next non-blank byte.
+/// Returns the position after `byte`, which must be the next byte that is not whitespace.
 #[inline(always)]
 fn expect(json: &[u8], at: usize, byte: u8) -> Result<usize, Wrong> {
     if json.get(at) == Some(&byte) {
@@ -399,7 +403,7 @@ fn quoted(json: &[u8], start: usize) -> Result<Quoted, Wrong> {
     Ok(text)
 }
 
-/// Reads a string that has no escapes before `at`. Few strings have escapes; those that do have many.
+/// Reads a string that has no escapes before `at`. Few strings have escapes, but such strings have many.
 #[inline(never)]
 fn escaped(json: &[u8], start: usize, mut at: usize) -> Result<Quoted, Wrong> {
     let mut escapes = Escapes::default();
@@ -428,7 +432,7 @@ fn escaped(json: &[u8], start: usize, mut at: usize) -> Result<Quoted, Wrong> {
     }
 }
 
-/// The position after a four-digit escape whose backslash is at `begin`.
+/// Returns the position after an escape with four hexadecimal digits, whose backslash is at `begin`.
 fn unit(json: &[u8], begin: usize, escapes: &mut Escapes) -> Result<usize, Wrong> {
     let end = begin + 6;
     let mut code = 0;
@@ -456,7 +460,7 @@ fn unit(json: &[u8], begin: usize, escapes: &mut Escapes) -> Result<usize, Wrong
     Ok(end)
 }
 
-/// The position after a scalar that is not a string.
+/// Returns the position after a number, a boolean or null.
 fn plain(json: &[u8], at: usize) -> Result<usize, Wrong> {
     match json.get(at) {
         Some(b'-' | b'0'..=b'9') => number(json, at),
@@ -501,7 +505,7 @@ fn number(json: &[u8], mut at: usize) -> Result<usize, Wrong> {
     Ok(at)
 }
 
-/// Skips digits; at least one is required.
+/// Skips digits, at least one, and returns the position after them.
 fn digits(json: &[u8], start: usize) -> Result<usize, Wrong> {
     let mut at = start;
     while let Some(b'0'..=b'9') = json.get(at) {
@@ -513,14 +517,14 @@ fn digits(json: &[u8], start: usize) -> Result<usize, Wrong> {
     Ok(at)
 }
 
-/// Counts the escapes of a string.
+/// Counts how much shorter a string becomes when its escapes are decoded, and finds lone surrogates.
 #[derive(Default)]
 struct Escapes {
-    /// Bytes by which they are longer than the decoded characters.
+    /// The number of bytes by which the escapes are longer than the characters that they encode.
     longer_bytes: usize,
-    /// The end of a high surrogate whose low half has not been read yet.
+    /// The end of a high surrogate, if the low surrogate must follow there.
     half_ends: Option<usize>,
-    /// Whether a lone surrogate was found.
+    /// Whether the string has a lone surrogate.
     halved: bool,
 }
 
@@ -530,12 +534,12 @@ impl Escapes {
     }
 }
 
-/// Stack of open arrays and objects, one bit each; the innermost is last.
+/// Stack of open arrays and objects, one bit for each; the lowest bit is the innermost.
 #[derive(Default)]
 struct Open {
     depth: usize,
     objects: u64,
-    /// The outer levels, which do not fit in one word.
+    /// The outer levels, which do not fit into one word.
     outer: Vec<u64>,
 }
 

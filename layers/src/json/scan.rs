@@ -1,4 +1,4 @@
-//! A fast scan of the strings in bytes that may not be JSON.
+//! A fast scan for strings in bytes that may not be JSON.
 
 use super::bytes::{NEAR, special};
 
@@ -17,7 +17,7 @@ pub struct Found<'a> {
 #[inline]
 #[must_use]
 pub fn string(json: &[u8], at: usize) -> Option<Found<'_>> {
-    // Usually only one or two bytes separate two strings.
+    // A byte-by-byte search suffices: usually only one or two bytes are between two strings.
     let quote = json.get(at..)?.iter().position(|byte| *byte == b'"')?;
     let start = at + quote + 1;
     let mut end = special::<false, NEAR>(json, start);
@@ -33,7 +33,7 @@ pub fn string(json: &[u8], at: usize) -> Option<Found<'_>> {
     })
 }
 
-/// Returns the UTF-8 length of a JSON string after decoding.
+/// Returns the length of a JSON string after decoding, in UTF-8 bytes.
 #[must_use]
 pub fn decoded_len(text: &[u8]) -> u64 {
     let (mut at, mut bytes) = (0, 0);

@@ -3,7 +3,7 @@ use serde_json::value::RawValue;
 
 use super::*;
 
-/// Skips the whole text.
+/// Skips one value and checks that nothing follows it.
 fn whole(json: &str) -> Result<u64, NotJson> {
     let mut json = Reader::new(json);
     let bytes = json.skip(usize::MAX)?;
@@ -120,7 +120,7 @@ fn invalid_byte_in_a_string_is_found_at_every_position() {
 
 #[test]
 fn string_is_decoded_like_serde_with_escapes_at_any_position() {
-    // With text after the string, the last word read extends beyond the string; without it, it does not.
+    // With text after the string, the last word that is read reaches beyond the string; without such text it cannot.
     for behind in ["", ",\"0123456789\""] {
         let places = (0..40).flat_map(|length| (0..=length).map(move |at| (length, at)));
         for (length, at) in places {
@@ -316,7 +316,7 @@ proptest! {
     fn any_json_is_read_and_counted_by_decoded_strings(texts in proptest::collection::vec(".{0,60}", 0..4)) {
         let json = serde_json::json!({ "texts": texts }).to_string();
         let bytes: usize = texts.iter().map(String::len).sum();
-        // The bytes of the brackets, the name, the colon and the commas.
+        // The bytes of everything except the texts: brackets, name, colon and commas.
         let around = 10 + texts.len().saturating_sub(1);
         prop_assert_eq!(whole(&json), Ok((bytes + around) as u64));
     }

@@ -1,18 +1,19 @@
-//! Reads base64 in place: most of it is never decoded.
+//! Reads base64 in place, because most of a file's bytes never have to be decoded.
 
-/// A base64 text whose decoded bytes can be read one by one.
+/// A base64 text whose decoded bytes can be read by their index.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Base64<'a>(&'a [u8]);
 
 impl<'a> Base64<'a> {
-    /// Accepts only letters of the alphabet: some decoders skip other characters, and would read other bytes.
+    /// Accepts only a text of base64 letters. Some decoders skip other characters, so they would read other bytes than
+    /// this one.
     pub(super) fn new(text: &'a str) -> Option<Self> {
         let text = Self::unchecked(text);
         let plain = text.0.iter().all(|letter| sextet(*letter).is_some());
         plain.then_some(text)
     }
 
-    /// Does not check the letters: [`Base64::byte`] returns `None` for invalid ones.
+    /// Accepts any text without checking its letters; [`Base64::byte`] returns `None` for invalid letters.
     pub(super) fn unchecked(text: &'a str) -> Self {
         let text = text.as_bytes();
         let text = text.strip_suffix(b"=").unwrap_or(text);
@@ -41,14 +42,14 @@ impl<'a> Base64<'a> {
         Some(bytes)
     }
 
-    /// Decodes about `bytes` bytes, beginning at the letter `at`; returns the index of the next letter. Skips
-    /// characters outside the alphabet, as lenient decoders do.
+    /// Decodes about `bytes` bytes, beginning at the letter with the index `at`; returns the index of the next letter.
+    /// Skips characters outside the base64 alphabet, as lenient decoders do.
     pub(super) fn decode_into(&self, decoded: &mut Vec<u8>, at: usize, bytes: usize) -> usize {
         let until = self.0.len().min(at.saturating_add(bytes / 3 * 4));
         let (mut word, mut count) = (0_u32, 0);
         let mut end = at;
         for (index, letter) in self.0.iter().enumerate().skip(at) {
-            // Stop only between two words, so that the next call starts at a word.
+            // Stop only after a complete group of four letters, so that the next call starts with a complete group.
             if index >= until && count == 0 {
                 break;
             }
@@ -70,7 +71,7 @@ impl<'a> Base64<'a> {
         end
     }
 
-    /// Returns the number of base64 letters.
+    /// Returns the number of letters of the text.
     pub(super) const fn letters(&self) -> usize {
         self.0.len()
     }
@@ -117,7 +118,7 @@ mod tests {
                 .map_while(|at| read.byte(at))
                 .collect();
             assert_eq!((&all, read.len()), (&bytes, usize::from(length)), "{text}");
-            // Base64 may be wrapped into lines, as in mails.
+            // Base64 in mails is wrapped into lines; lenient decoders skip the line ends.
             let lines = text
                 .as_bytes()
                 .chunks(7)

@@ -1,5 +1,5 @@
-//! Reads marks for the vendor's cache. The reader of a field decides whether a mark is allowed there; this module reads
-//! the lifetime that the mark requests, which decides the price.
+//! Reads the marks with which a request controls the vendor's cache. The parser of each field decides whether a mark is
+//! allowed there; this module reads the lifetime that the mark requests, because the price depends on it.
 
 use super::json::{At, Object, Off, Once, Shape, elements};
 use crate::{
@@ -11,10 +11,10 @@ use crate::{
 
 /// The name of the field that holds a cache mark.
 pub(super) const MARK: &str = "cache_control";
-/// The name of the field of a part that holds a mark in OpenAI's formats.
+/// The name of the field with which a part carries a cache mark in OpenAI's formats.
 pub(super) const BREAKPOINT: &str = "prompt_cache_breakpoint";
 
-/// A mark: `{"type":"ephemeral"}`, optionally with a `ttl`; without it the entry lives five minutes.
+/// A mark: `{"type":"ephemeral"}`, optionally with a `ttl`; without a `ttl` the cache entry lives five minutes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Mark;
 
@@ -30,8 +30,8 @@ impl Shape for Mark {
     }
 }
 
-/// `prompt_cache_options` of OpenAI's formats, whose `ttl` applies to everything that a call writes; also a part's
-/// [`BREAKPOINT`].
+/// `prompt_cache_options` of OpenAI's formats: its `ttl` applies to everything that the call writes to the cache. A
+/// part's [`BREAKPOINT`] has the same fields.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Options;
 
@@ -47,7 +47,7 @@ impl Shape for Options {
     }
 }
 
-/// An object that may have a mark, or an array of such objects. Other values are ignored.
+/// An object that may have a mark, or an array of such objects. Values of other types are ignored.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Marked;
 
@@ -91,7 +91,7 @@ fn lifetime(at: At<'_>, mut object: Object<'_, '_>, place: Lifetime) -> Result<(
         once.check(at, &key)?;
         match &*key {
             "ttl" => at.field(&key, &mut object, place)?,
-            // The field requests that the input is cached and not answered.
+            // `prewarm` requests that the vendor caches the input without answering it.
             "prewarm" => at.field(&key, &mut object, Off(Problem::Unsupported))?,
             _ => at.weigh_field(&key, &mut object)?,
         }
@@ -99,7 +99,7 @@ fn lifetime(at: At<'_>, mut object: Object<'_, '_>, place: Lifetime) -> Result<(
     Ok(())
 }
 
-/// A `ttl`: the known values, each with the rate class that it requests, if it is not the default.
+/// The known values of a `ttl`, each with the rate class that it requests; `None` for the default lifetime.
 #[derive(Clone, Copy, Debug)]
 struct Lifetime(&'static [(&'static str, Option<Class>)]);
 
@@ -135,8 +135,8 @@ mod tests {
         price::Unpriced,
     };
 
-    /// The requested lifetime, if it is not the default: its class, or `None` if it is unknown, and the field that
-    /// requests it.
+    /// The lifetime that a request names, unless it is the default: its rate class (`None` if the lifetime is unknown),
+    /// and the field that requests it.
     type Asked = Option<(Option<Class>, String)>;
 
     fn asked(asks: Option<Box<crate::call::Asks>>) -> Asked {
@@ -162,7 +162,8 @@ mod tests {
     const USER: &str = r#""messages":[{"role":"user","content":"x"}]"#;
     const HOUR: &str = r#""cache_control":{"type":"ephemeral","ttl":"1h"}"#;
 
-    /// All places of the formats where a mark is allowed, with `MARK` in its position, and the field's name.
+    /// All places in the formats where a mark is allowed: whether the place exists only in the chat format, the fields
+    /// with `MARK` where the mark goes, and the field's path.
     fn places() -> Vec<(bool, String, &'static str)> {
         let user = |part: &str| {
             format!(
@@ -265,7 +266,7 @@ mod tests {
             ] {
                 let (asks, size) = read(mark);
                 assert_eq!(asks, asked, "{fields} with {mark}");
-                // The mark is counted as input like an unread field.
+                // A mark counts as input, like a field that the parser does not know.
                 let (_, unread) =
                     read(&mark.replacen("cache_", "cache-", 1).replace("\\u005f", "-"));
                 let unread = InputSize {
@@ -354,7 +355,7 @@ mod tests {
         ] {
             let fields = format!(r#""prompt_cache_options":{options},{USER}"#);
             assert_eq!(of_chat(&fields).unwrap().0, asked, "{options}");
-            // A part of the call has a mark as well.
+            // The options may also be in a part of the conversation.
             let part = format!(r#"{{"type":"text","text":"x","{BREAKPOINT}":{options}}}"#);
             let fields = format!(r#""messages":[{{"role":"user","content":[{part}]}}]"#);
             let at = "messages[0].content[0].prompt_cache_breakpoint.ttl".to_owned();

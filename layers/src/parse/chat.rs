@@ -18,7 +18,7 @@ use crate::{
     price::Class,
 };
 
-/// The names of the format's fields that may occur only once.
+/// The fields of the chat format that may occur only once in a body.
 const NAMES: &[&str] = &fields::names::<{ fields::count(Of::Chat) }>(Of::Chat);
 
 pub(super) fn call(body: &[u8], messages_max: u64) -> Result<Call, Error> {
@@ -116,7 +116,7 @@ impl Shape for Body {
     }
 }
 
-/// `modalities`: the requested kinds of output. Those other than text have prices only for some models.
+/// Reads `modalities`: the requested kinds of output. Kinds other than text have a price only at some models.
 struct Modalities;
 
 impl Shape for Modalities {
@@ -140,7 +140,7 @@ impl Shape for Modalities {
     }
 }
 
-/// Reads `audio`: the settings for spoken output.
+/// Reads `audio`: the voice and the format of spoken output.
 struct Voice;
 
 impl Shape for Voice {
@@ -217,7 +217,8 @@ impl Shape for Message {
                 }
                 "content" => content = Some(at.field(&key, &mut object, Content)?),
                 "audio" => at.field(&key, &mut object, OnlyDefault::of(&[]))?,
-                // Some chat vendors forward these marks to a vendor of the messages format.
+                // Chat requests have these marks, too: some chat vendors forward them to a vendor of the messages
+                // format.
                 MARK => at.weigh_and_read(&key, &mut object, Mark)?,
                 "tool_calls" => {
                     at.weigh_and_read_if_it_names(MARK, &key, &mut object, Marked)?;
@@ -355,7 +356,7 @@ mod tests {
             ("{}", 2),
             ("[[[[]]],[]]", 11),
             (r#"{"a b":[1, true],"c":"\n"}"#, 19),
-            // A value that no decoder accepts is counted by its bytes.
+            // Values that cannot be decoded still count, by their bytes.
             (r#"[1e400,"\ud83e"]"#, 10),
         ] {
             assert_eq!(weight(value), bytes, "{value}");

@@ -1,4 +1,4 @@
-//! Parses what the chat and the messages format share: contents, their parts, and tools.
+//! Parses what the chat and the messages format have in common: contents of turns, their parts, and tools.
 
 use super::{
     cache::{BREAKPOINT, MARK, Mark, Marked, Options},
@@ -15,7 +15,7 @@ use crate::{
     text_sample::Sampler,
 };
 
-/// Reads a conversation of at least one turn.
+/// Reads the array with the turns of a conversation, which must not be empty.
 #[derive(Debug)]
 pub(super) struct Turns<M>(pub(super) fn() -> M);
 
@@ -37,7 +37,7 @@ impl<M: Shape> Shape for Turns<M> {
     }
 }
 
-/// A turn's content: a string, an array of parts, or null. The value is whether there was content.
+/// Reads a turn's content: a string, an array of parts, or null. Returns false for null.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Content;
 
@@ -57,8 +57,8 @@ impl Shape for Content {
     }
 }
 
-/// The content of a part. In a tool result or a document it is text or parts; in the result of a tool that the vendor
-/// runs it may be a single part.
+/// Reads the content of a part. In a tool result or a document, it is text or an array of parts; in the result of a
+/// tool that the vendor runs, it may also be a single part.
 #[derive(Clone, Copy, Debug)]
 struct Inner;
 
@@ -80,12 +80,13 @@ impl Shape for Inner {
     }
 }
 
-/// Reads a part of a content.
+/// Reads one part of a content, such as a text or an image.
 #[derive(Clone, Copy, Debug)]
 struct Part;
 
 impl Part {
-    /// `None` for kinds whose amount of input is unknown, such as videos and stored files.
+    /// Returns `None` for kinds that the gateway refuses, because their amount of input is unknown: videos, stored
+    /// files.
     fn kind(name: &str) -> Option<Kind> {
         const KINDS: &[&str] = &[
             "text",
@@ -103,7 +104,7 @@ impl Part {
             "tool_addition",
             "compaction",
         ];
-        // The types of results and errors differ for each of the vendor's tools.
+        // Each tool of a vendor has its own type of results and errors, so only the end of the type's name is compared.
         let brought = name.ends_with("_result") || name.ends_with("_tool_result_error");
         let weighs = KINDS.contains(&name) || brought;
         weighs.then_some(match name {
@@ -115,14 +116,14 @@ impl Part {
     }
 }
 
-/// The meaning of the field `source` of a part.
+/// The kind of a part, which decides the meaning of the part's field `source`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Image,
-    /// The source is a text.
+    /// A search result, whose `source` is a text that is counted already.
     SearchResult,
     Thinking,
-    /// The source is a document, if there is one.
+    /// Any other part; if it has a `source`, that is a document.
     Other,
 }
 
@@ -167,9 +168,10 @@ impl Shape for Part {
                 "input_audio" => {
                     at.field(&key, &mut object, OrNull(Sound))?;
                 }
-                // The field contains the arguments of a tool call.
+                // `input` has the arguments of a tool call.
                 "input" => at.weigh_written(&key, &mut object)?,
-                // The field is the signature of a thinking block; the estimate does not count it as input.
+                // `signature` is the vendor's proof of a thinking block. The hold counts it as input, the estimate does
+                // not.
                 "signature" => {
                     at.weigh_proof(&key, &mut object)?;
                 }
@@ -196,7 +198,7 @@ impl Shape for Part {
     }
 }
 
-/// The source of an image, a document or a search result. For a search result it is text.
+/// Reads the `source` of an image, a document or a search result. In a search result, it is a string.
 #[derive(Clone, Copy, Debug)]
 struct Source;
 
@@ -213,7 +215,7 @@ impl Shape for Source {
     }
 }
 
-/// An image or a document: an address, inline bytes, or a document's text.
+/// Reads an image or a document: a URL, inline bytes, or a document's text.
 #[derive(Clone, Copy, Debug)]
 struct Binary;
 
@@ -257,7 +259,7 @@ impl Shape for Binary {
                     media = read.or(media);
                 }
                 "detail" => at.field(&key, &mut object, Detail)?,
-                // The size of a stored file is unknown.
+                // The size of a stored file is unknown, so no hold can cover it.
                 "file_id" => at.field(&key, &mut object, Refused(Problem::Unsupported))?,
                 "content" => has_content = at.field(&key, &mut object, Content)?,
                 _ => at.weigh_field(&key, &mut object)?,
@@ -276,11 +278,11 @@ impl Shape for Binary {
     }
 }
 
-/// Reads the image or document of a part.
+/// The content of an image or a document in a part.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Brought {
     Media(Media),
-    /// Text and parts that were counted already.
+    /// Text or parts, which were counted when they were read.
     SeenAlready,
 }
 
@@ -294,7 +296,7 @@ impl Brought {
             Media::Elsewhere | Media::Archive | Media::Bytes(_) => {
                 (IMAGE_SHARES, WHOLE_IMAGE_TOKENS_USUAL)
             }
-            // Some vendors accept a document or a film where an image belongs.
+            // Some vendors accept a document or a film in the place of an image, so it is counted as what it is.
             Media::Pdf(_) => return self.weigh_as_document(at, field),
             Media::Foreign(_) => return weigh_unseen(at, field),
         };
@@ -315,7 +317,8 @@ impl Brought {
             .weigh(|size| size.add_document(pages.tokens_max(), pages.tokens_usual()));
     }
 
-    /// Counts a file that may be text: except in a PDF, each byte is read, and may be a token.
+    /// Counts a file that may be text. Unless it is a PDF, the vendor may read every byte, and each byte may be a
+    /// token.
     pub(super) fn weigh_as_file(self, at: At<'_>, field: &str) {
         let Self::Media(Media::Bytes(bytes) | Media::Foreign(bytes)) = self else {
             return self.weigh_as_document(at, field);
@@ -332,7 +335,7 @@ fn weigh_unseen(at: At<'_>, field: &str) {
     at.ask_field(field, Ask::UnseenDocument);
 }
 
-/// `detail`: the resolution at which the vendor reads an image.
+/// Reads `detail`: the resolution at which the vendor reads an image.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Detail;
 
@@ -344,7 +347,8 @@ impl Shape for Detail {
         Ok(())
     }
     fn string(self, at: At<'_>, text: &Str<'_>) -> Result<(), Error> {
-        // At its original size an image has at most twice the tokens of any other setting.
+        // At its original size, an image has at most twice as many tokens as at any other resolution, so it counts as
+        // two.
         if text.decoded() == "original" {
             at.cx.weigh(|size| size.add_image(IMAGE_SHARES, 0));
         }
@@ -353,7 +357,7 @@ impl Shape for Detail {
     }
 }
 
-/// Reads inline sound.
+/// Reads sound that is inline in a part, and bounds its tokens by its duration.
 #[derive(Clone, Copy, Debug)]
 struct Sound;
 
@@ -373,8 +377,8 @@ impl Shape for Sound {
             }
         }
         match measured {
-            // The declared format must match: a vendor that trusts it would decode the bytes as sound of a different
-            // length.
+            // The declared format must be the measured one: a vendor that relies on the declared format would decode
+            // the bytes as sound of a different length.
             Some((kind, tokens)) if format == Some(kind) => {
                 at.ask(Ask::Class(Class::InputAudio, tokens));
             }
@@ -410,7 +414,7 @@ impl Shape for Tools {
 struct Tool;
 
 impl Tool {
-    /// The side that runs a tool of this kind.
+    /// Returns which side runs a tool of this type.
     fn runs(kind: &str) -> Runs {
         const TYPED: [&str; 5] = [
             "bash_",
@@ -452,18 +456,18 @@ pub(super) fn is_vendors_tool(field: &str) -> bool {
     field.len() >= 9 && NAMES.iter().any(is_one)
 }
 
-/// Which side runs a tool, and what that costs.
+/// Which side runs a tool, and how it is priced.
 #[derive(Clone, Copy, Debug)]
 enum Runs {
-    /// The caller. The vendor adds this many bytes of instructions.
+    /// The caller runs the tool. The vendor adds this many bytes of instructions to the input.
     Caller(u64),
-    /// The vendor runs the tool, and bills each web search.
+    /// The vendor runs the tool and bills each web search, for which prices have a class.
     Search,
-    /// The vendor, at rates that the catalog does not have.
+    /// The vendor runs the tool and bills it at rates that the catalog does not have, so it is refused.
     Unpriced,
 }
 
-/// The bytes of instructions that a vendor adds for web search.
+/// The bytes of instructions that a vendor adds to the input if the request offers web search.
 const SEARCH_BYTES: u64 = 3000;
 
 impl Shape for Tool {
@@ -498,7 +502,8 @@ impl Shape for Tool {
                 _ => at.weigh_field(&key, &mut object)?,
             }
         }
-        // Some vendors identify their own tools by another field, which is not priced here.
+        // Some vendors name their own tools by a field that is unknown here. Such a tool has no price, so it is
+        // refused.
         if !is_described {
             return Err(at.refuse_field("type", Problem::Missing));
         }
@@ -527,12 +532,12 @@ mod tests {
         assert!(read.is_ok(), "{body}: {read:?}");
     }
 
-    /// Parts that SDKs return from an answer whose vendor ran tools.
+    /// SDKs send these parts back, because they were in an answer whose vendor ran tools.
     #[test]
     fn results_of_the_vendors_tools_are_accepted_and_counted() {
         let error = "web_search_tool_result_error";
         let pdf = json!({"type": "document", "source": {"type": "url", "url": "https://x"}});
-        // Columns: block, least bytes of text, number of documents.
+        // Columns: content block, minimum bytes of text that are counted, number of documents that are counted.
         for (block, bytes, documents) in [
             (
                 json!({"type": "web_search_tool_result", "tool_use_id": "srvtoolu_1", "content": [{
@@ -576,7 +581,7 @@ mod tests {
         }
     }
 
-    /// Some vendors show the whole tool definition to the model.
+    /// Some vendors show the model the whole definition of a tool, including fields that they do not know.
     #[test]
     fn names_of_a_tools_fields_count_as_input() {
         for operation in [Operation::Chat, Operation::Responses] {
@@ -610,7 +615,7 @@ mod tests {
         let gif =
             b"GIF89a\x10\0\x10\0\x80\0\0abcdef\x21\xF9\x04\0\0\0\0\0\x2C\0\0\0\0\0\x02\0\x01\0";
         let webp = b"RIFF\0\0\0\0WEBPVP8X\x0A\0\0\0\0\0\0\0\xFF\x01\0\xFF\0\0";
-        // Columns: file, shares, tokens.
+        // Columns: image file, shares of a full-size image, estimated tokens.
         for (file, shares, usual) in [
             (of_png(1, 1), 1_504, 85),
             (of_png(512, 256), 2_012, 190),
@@ -710,7 +715,7 @@ mod tests {
             let named = asks.unseen().unwrap();
             assert!(named.ends_with(&format!("content[0].{field}")), "{named}");
         }
-        // A PDF in the place of an image is held as a PDF.
+        // A PDF in the place of an image is counted as a PDF.
         let data = parse::encode(b"%PDF-1.7 << /Type /Page >>".repeat(100).as_slice());
         let part = json!({"type": "image_url", "image_url": {"url": format!("data:application/pdf;base64,{data}")}});
         let input = sized(Operation::Chat, &part).input;

@@ -15,7 +15,7 @@ use crate::{
     model::ModelKind,
 };
 
-/// The names of the format's fields that may occur only once.
+/// The fields of the embeddings format that may occur only once in a body.
 const NAMES: &[&str] = &fields::names::<{ fields::count(Of::Embeddings) }>(Of::Embeddings);
 
 pub(super) fn call(body: &[u8], inputs_max: u64) -> Result<Call, Error> {
@@ -84,7 +84,7 @@ impl Shape for Body {
     }
 }
 
-/// A text, the tokens of one, or an array of either.
+/// Reads `input`: a text, an array of token ids, or an array of texts or of arrays of token ids.
 struct Input;
 
 impl Shape for Input {
@@ -116,7 +116,7 @@ impl Shape for Input {
     }
 }
 
-/// Rejects an empty text, as vendors do.
+/// Rejects an empty text, because vendors reject it, too.
 fn not_empty(at: At<'_>, text: &Str<'_>) -> Result<(), Error> {
     match text.decoded_len() {
         0 => Err(at.refuse(Problem::Empty)),
@@ -124,21 +124,21 @@ fn not_empty(at: At<'_>, text: &Str<'_>) -> Result<(), Error> {
     }
 }
 
-/// The kind of the array's elements, equal for all of them.
+/// The kind of an array's elements; all elements must have the same kind.
 #[derive(Clone, Copy, PartialEq)]
 enum Form {
-    /// A token; all tokens together are one input.
+    /// Token ids, which together are one input.
     Token,
     /// A text, which is one input.
     Text,
-    /// An array of tokens, which is one input.
+    /// Arrays of token ids, each of which is one input.
     Tokens,
 }
 
 struct Element<'f>(&'f Cell<Option<Form>>);
 
 impl Element<'_> {
-    /// Rejects an element of another form than the first.
+    /// Rejects an element that is not of the same kind as the first element.
     fn is(&self, form: Form, at: At<'_>) -> Result<(), Error> {
         let expected = match self.0.replace(Some(form)) {
             Some(Form::Token) if form != Form::Token => Token::EXPECTED,
@@ -176,7 +176,7 @@ impl Shape for Element<'_> {
     }
 }
 
-/// The number of a token in the vocabulary.
+/// Reads a token id: the number of a token in the model's vocabulary.
 struct Token;
 
 impl Shape for Token {
@@ -228,7 +228,8 @@ mod tests {
             "service_tier":"auto","input_type":"query","provider":null}"#;
         let call = read(body).unwrap();
         assert_eq!(&body[call.spans.model.clone()], "\"e\"");
-        // The bytes of `base64`, `256`, `u` and `query`, and of the input.
+        // The values of the unknown fields count as input: `base64`, `256`, `u` and `query`. The last number is that of
+        // the input.
         assert_eq!(call.input.text_bytes, 3 + 6 + 3 + 1 + 5);
         assert_eq!(call.asks, None);
     }

@@ -1,8 +1,8 @@
-//! Decides what happens to each field of a body, in each format, by one table (shown in docs/fields.md).
+//! One table that decides what happens to each field of a body, in each format; docs/fields.md shows it.
 //!
-//! A vendor may read a field of another format, and a proxy of several vendors reads many. So a field that buys
-//! something without a price here is rejected under each of its names, in every format. A field that is not in the
-//! table is forwarded unchanged.
+//! A vendor may also read fields of other formats, and a proxy of several vendors reads many. So if a field requests
+//! something without a price here, it is rejected in every format, under each name that vendors give it. A field that
+//! is not in the table is forwarded unchanged.
 
 use super::{
     cache::Options,
@@ -10,7 +10,7 @@ use super::{
 };
 use crate::error::{Error, Problem};
 
-/// The format of the body: a column of [`FIELDS`].
+/// The kind of body: a column of [`FIELDS`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Of {
     Chat,
@@ -19,16 +19,16 @@ pub(super) enum Of {
     Embeddings,
 }
 
-/// The treatment of a field.
+/// The treatment of a field: how the gateway reads, forwards or refuses it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fate {
-    /// Read by the format's own parser, because it decides the call or its price.
+    /// The format's own parser reads the field, because it decides the call or its price.
     Read,
     /// The field is forwarded unchanged, and counted as input.
     Passed,
-    /// Rejected, unless it is null, false or an empty array.
+    /// The field is rejected, unless its value is null, false or an empty array.
     Refused,
-    /// Rejected, unless it has one of these values, which do not change the price.
+    /// The field is rejected, unless it has one of these values, which do not change the price.
     Only(&'static [&'static str]),
     /// The field is rejected if its value is above 1.
     One,
@@ -38,11 +38,11 @@ pub(super) enum Fate {
     Thread,
     /// The field is rejected, because it names state that is stored between calls.
     State,
-    /// As [`Fate::Off`], but rejected as state stored between calls.
+    /// Like [`Fate::Off`], but the error text names state that is stored between calls.
     StateOff,
-    /// The field is read for its cache lifetime, which has a price.
+    /// The field is read for the cache lifetime that it requests, which has a price.
     CacheOptions,
-    /// Some proxies move its fields into the body, so it may contain no field that the format reads or rejects.
+    /// The field may contain only fields that the table forwards, because some proxies move them into the body.
     Extra,
 }
 
@@ -52,7 +52,7 @@ const STANDARD: Fate = Only(&["standard"]);
 const GLOBAL: Fate = Only(&["global", "not_available"]);
 const TEXT: Fate = Only(&["text"]);
 
-/// The table: a field, and what happens to it in a chat, messages, responses and embeddings body.
+/// The fields, each with its treatment in chat, messages, responses and embeddings bodies.
 #[rustfmt::skip]
 const FIELDS: &[(&str, [Fate; 4])] = &[
     ("model", [Read; 4]),
@@ -81,7 +81,7 @@ const FIELDS: &[(&str, [Fate; 4])] = &[
     ("cache_control", [Read, Read, Read, Passed]),
     ("prompt_cache_options", [CacheOptions, CacheOptions, CacheOptions, Passed]),
     ("extra_body", [Extra; 4]),
-    // These select another model, more answers, or features that are billed at other rates.
+    // These fields select another model, more answers, or features that vendors bill at other rates.
     ("anthropic_beta", [Bought; 4]),
     ("best_of", [Bought; 4]),
     ("betas", [Bought; 4]),
@@ -98,7 +98,7 @@ const FIELDS: &[(&str, [Fate; 4])] = &[
     ("route", [Bought; 4]),
     ("search_parameters", [Bought; 4]),
     ("web_search_options", [Bought; 4]),
-    // Stored state has a size that the gateway cannot see.
+    // State that the vendor stores has a size that the gateway cannot determine.
     ("background", [False, False, Fate::StateOff, False]),
     ("prewarm", [False; 4]),
     ("conversation", [Passed, Passed, State, Passed]),
@@ -108,10 +108,10 @@ const FIELDS: &[(&str, [Fate; 4])] = &[
     ("thread", [Fate::Thread, Fate::Thread, Passed, Passed]),
 ];
 
-/// Fields with which a caller allows a vendor to leave turns out.
+/// Fields that allow the vendor to leave turns of a long conversation out.
 const SHORTENING: [&str; 2] = ["transforms", "truncation"];
 
-/// Returns the number of the format's names that may occur only once, in one case: all but those that are forwarded.
+/// Returns how many fields of the format may occur only once: all but those that are forwarded.
 pub(super) const fn count(of: Of) -> usize {
     let (mut count, mut row) = (0, 0);
     while row < FIELDS.len() {
@@ -123,7 +123,7 @@ pub(super) const fn count(of: Of) -> usize {
     count
 }
 
-/// The names of the format that may occur only once.
+/// Returns the names of the fields of the format that may occur only once.
 pub(super) const fn names<const COUNT: usize>(of: Of) -> [&'static str; COUNT] {
     let (mut names, mut found, mut row) = ([""; COUNT], 0, 0);
     while row < FIELDS.len() {
@@ -137,7 +137,7 @@ pub(super) const fn names<const COUNT: usize>(of: Of) -> [&'static str; COUNT] {
     names
 }
 
-/// Reads a field that the format's own parser does not read.
+/// Reads a field that the format's own parser does not read, as the table defines.
 ///
 /// # Errors
 /// [`Error::Invalid`] if the table rejects the value.
@@ -173,7 +173,7 @@ pub(super) fn read(
     }
 }
 
-/// `extra_body` as a field of the body, not as an SDK's argument.
+/// Reads a field `extra_body` of the body. (SDKs have an argument of this name, which they do not send.)
 #[derive(Clone, Copy, Debug)]
 struct ExtraBody(Of);
 
@@ -215,7 +215,7 @@ mod tests {
         (Of::Embeddings, Operation::Embeddings),
     ];
 
-    /// Fields that vendors document for these formats, and that neither buy nor decide anything here.
+    /// Fields that vendors document for these formats, and that do not change the call or its price.
     const PASSED: [(Of, &[&str]); 4] = [
         (
             Of::Chat,
@@ -317,7 +317,7 @@ mod tests {
         matches!(read, Err(Error::Invalid { field, .. }) if field.starts_with(name))
     }
 
-    /// Returns a value that enables the field.
+    /// Returns a value with which the field requests something.
     fn wish(name: &str) -> Value {
         match name {
             "background" | "prewarm" | "enable_search" => json!(true),
@@ -423,11 +423,11 @@ mod tests {
         table
     }
 
-    /// With `FIELDS_WRITE=1` the test rewrites the page.
+    /// Compares `docs/fields.md` with the table. With `FIELDS_WRITE=1`, the test rewrites the page instead.
     #[test]
     fn documented_table_of_fields_equals_the_code() {
         let package = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
-        // The published package does not contain the page that this test reads.
+        // The published package does not contain the page, so the test does nothing there.
         if package.join("Cargo.toml.orig").exists() {
             return;
         }

@@ -1,4 +1,4 @@
-//! Request bodies that are compressed with gzip.
+//! Decompresses request bodies that are compressed with gzip.
 
 use std::{future::poll_fn, io::Read, task::Poll};
 
@@ -10,14 +10,14 @@ use crate::{
     error::{Error, Problem},
 };
 
-/// Bytes that are decompressed before other tasks run.
+/// Bytes that are decompressed at a time; after that, other tasks may run.
 const STEP_BYTES: usize = 256 * 1024;
 
-/// Decompresses a body. At most `bytes_max` bytes come out, and they are reserved as they do.
+/// Decompresses a body of at most `bytes_max` bytes, and reserves memory for them as they are decompressed.
 ///
 /// # Errors
-/// [`Error::BodyTooLarge`] if it is larger, [`Error::Overloaded`] if there is no room for it, [`Error::Invalid`] if it
-/// is not gzip.
+/// [`Error::BodyTooLarge`] if the decompressed body is larger than that, [`Error::Overloaded`] if the memory budget has
+/// no room for it, [`Error::Invalid`] if the body is not gzip.
 pub(super) async fn decompressed(
     packed: &Bytes,
     bytes_max: u64,
@@ -42,7 +42,7 @@ pub(super) async fn decompressed(
         if bytes > bytes_max {
             return Err(Error::BodyTooLarge { bytes_max });
         }
-        // The packed body stays in memory until this one is complete.
+        // The compressed body stays in memory until the decompressed body is complete, so both are counted.
         room.make(packed.len() as u64 + bytes)?;
         body.extend_from_slice(&buffer[..filled]);
         if filled < buffer.len() {
@@ -52,7 +52,7 @@ pub(super) async fn decompressed(
     }
 }
 
-/// Lets other tasks run.
+/// Lets other tasks of the runtime run.
 async fn pause() {
     let mut has_paused = false;
     poll_fn(|cx| {
@@ -100,7 +100,7 @@ mod tests {
             assert!(unpacked == body, "{}", body.len());
             assert_eq!(all.taken(), 0, "the room was dropped");
         }
-        // Several members are one body.
+        // A gzip body may consist of several members, which together are one body.
         let two: Bytes = [packed(b"{\"a\":"), packed(b"1}")].concat().into();
         let unpacked = decompressed(&two, 100, &mut room(&BodyBudget::default()))
             .await

@@ -1,7 +1,8 @@
-//! Parses a body in one pass: checks the fields that are read, counts all others as input, and names invalid ones.
+//! Parses a body in one pass: checks the fields that the gateway reads, counts all others as input, and names invalid
+//! fields.
 //!
-//! A [`Reader`] tokenizes the JSON. A [`Shape`] defines which values a place accepts. [`At`] tracks the path of the
-//! place, so that an error names its field, and its depth, so that nesting is bounded.
+//! A [`Reader`] splits the JSON into tokens. A [`Shape`] defines which values a place in the body accepts. [`At`] has
+//! the path of the place, so that an error can name its field, and its depth, so that nesting is bounded.
 
 use std::{
     borrow::Cow,
@@ -21,7 +22,7 @@ use crate::{
     text_sample::{Sampler, TextSample},
 };
 
-/// The results of one pass over a body.
+/// The results of reading one body, collected while it is read.
 #[derive(Debug)]
 pub(super) struct Cx {
     pub(super) messages_max: u64,
@@ -31,11 +32,11 @@ pub(super) struct Cx {
     has_thinking: Cell<bool>,
     may_shorten: Cell<bool>,
     turns: RefCell<Turns>,
-    /// Whether the turns are located: a short body's are not worth it.
+    /// Whether the positions of turns are recorded. A short body is read again quickly, so they are not worth the time.
     is_long: Cell<bool>,
 }
 
-/// The turns of a body of fewer bytes are not located.
+/// The positions of turns are recorded only in bodies of at least this many bytes.
 const LONG_BYTES: usize = 16 << 10;
 
 impl Cx {
@@ -52,7 +53,7 @@ impl Cx {
         }
     }
 
-    /// Reads the whole body as `place`.
+    /// Reads the whole body as the value that `place` accepts.
     pub(super) fn read<P: Shape>(&self, body: &[u8], place: P) -> Result<P::Value, Error> {
         let text = simdutf8::compat::from_utf8(body)
             .map_err(|error| not_json(NotJson::at(body, error.valid_up_to())))?;
@@ -73,7 +74,7 @@ impl Cx {
         read
     }
 
-    /// Records that a turn has thinking.
+    /// Records that the conversation has thinking, which may be a capsule.
     pub(super) fn thought(&self) {
         self.has_thinking.set(true);
     }
@@ -82,7 +83,7 @@ impl Cx {
         self.has_thinking.get()
     }
 
-    /// Records the next turn of the conversation.
+    /// Records the position of the next turn of the conversation, if the body is long.
     pub(super) fn turn(&self, span: Range<usize>) {
         if self.is_long.get() {
             let text_bytes = self.size().text_bytes;
@@ -91,12 +92,13 @@ impl Cx {
         }
     }
 
-    /// Records that the vendor may ignore turns.
+    /// Records that the vendor may leave turns out, so that their count does not bound a longer conversation.
     pub(super) fn shortens(&self) {
         self.may_shorten.set(true);
     }
 
-    /// Takes the turns, which the array at `all` contains. Called after the whole body was read.
+    /// Returns the recorded turns; `all` is the range of the array that contains them. Called after the whole body was
+    /// read.
     pub(super) fn turns(&self, all: Range<usize>) -> Turns {
         match self.may_shorten.get() {
             true => Turns::default(),
@@ -111,17 +113,17 @@ impl Cx {
         *self.size.borrow()
     }
 
-    /// Takes the requested features that are billed separately.
+    /// Returns the requested features that are billed separately.
     pub(super) fn asks(&self) -> Option<Box<Asks>> {
         self.asks.take()
     }
 
-    /// Returns samples of all texts.
+    /// Returns the samples of all texts that were read.
     pub(super) fn texts(&self) -> TextSample {
         self.sampler.take().into()
     }
 
-    /// Adds the text of a document.
+    /// Counts the text of a document, and adds the samples that were taken of it.
     pub(super) fn add_document_text(&self, bytes: u64, sampler: Sampler) {
         self.weigh(|size| size.text_bytes += bytes);
         self.sampler.borrow_mut().append(sampler);
@@ -137,23 +139,23 @@ fn not_json(NotJson { line, column }: NotJson) -> Error {
     Error::invalid("", Problem::NotJson(format!("{line}:{column}")))
 }
 
-/// A place in the body that is being read.
+/// A place in the body: the parser is at the value there.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct At<'a> {
     pub(super) cx: &'a Cx,
     path: &'a Path<'a>,
-    /// The number of arrays and objects around it.
+    /// The number of arrays and objects that contain this place.
     depth: usize,
 }
 
 impl At<'_> {
-    /// Creates an error that names this place.
+    /// Creates a 400 error that names this place.
     #[cold]
     pub(super) fn refuse(self, problem: Problem) -> Error {
         self.path.refuse(problem)
     }
 
-    /// Returns an error that names a field of the object at this place.
+    /// Creates a 400 error that names a field of the object at this place.
     #[cold]
     pub(super) fn refuse_field(self, field: &str, problem: Problem) -> Error {
         Path::Key(self.path, field).refuse(problem)
@@ -174,7 +176,7 @@ impl At<'_> {
         at.value(object.json, place)
     }
 
-    /// Reads the value, and returns its byte range in the body too.
+    /// Reads the value of the field, and also returns the value's byte range in the body.
     pub(super) fn field_span<P: Shape>(
         self,
         key: &str,
@@ -186,15 +188,16 @@ impl At<'_> {
         Ok((start..object.at(), value))
     }
 
-    /// Counts any value of the field as input, without parsing it: even a number that fits no type is forwarded
-    /// unchanged.
+    /// Counts the field's value as input, without decoding it, because it is forwarded as it is: even a number that
+    /// fits no type is accepted.
     pub(super) fn weigh_field(self, key: &str, object: &mut Object<'_, '_>) -> Result<(), Error> {
         let value = self.weigh_proof(key, object)?;
         self.cx.sampler.borrow_mut().push(value);
         Ok(())
     }
 
-    /// Counts a value that the model does not read, like a signature of reasoning: in the hold, but not in an estimate.
+    /// Counts a value that the model does not read as text, such as the signature of reasoning: the hold covers it, but
+    /// an estimate leaves it out.
     pub(super) fn weigh_proof<'a>(
         self,
         key: &str,
@@ -210,19 +213,19 @@ impl At<'_> {
         }
     }
 
-    /// Counts a text as input tokens.
+    /// Counts a text as input, and takes samples of it.
     pub(super) fn weigh_text(self, text: &Str<'_>) {
         self.cx.sampler.borrow_mut().push(text.raw());
         self.cx.weigh(|size| size.text_bytes += text.decoded_len());
     }
 
-    /// Counts a field's name as input, for objects that some vendors show to the model as written.
+    /// Counts a field's name as input: some vendors show the whole object to the model as it is written.
     pub(super) fn weigh_name(self, key: &str) {
         self.cx.weigh(|size| size.add_unsampled(key.len() as u64));
     }
 
-    /// Counts the field's value as written, including escapes, if that is more: another format embeds it in a text,
-    /// where the characters of an escape are text.
+    /// Counts the field's value with its escapes if that is longer: translation to another format puts the value into a
+    /// string, in which the characters of an escape are text.
     pub(super) fn weigh_written(self, key: &str, object: &mut Object<'_, '_>) -> Result<(), Error> {
         let (before, start) = (self.cx.size().text_bytes, object.at());
         self.weigh_field(key, object)?;
@@ -232,7 +235,7 @@ impl At<'_> {
         Ok(())
     }
 
-    /// Counts the field's value as input, and then also reads it as `place`, which counts nothing.
+    /// Counts the field's value as input, and then reads the same value as `place`, which does not count it again.
     pub(super) fn weigh_and_read<P: Shape<Value = ()>>(
         self,
         key: &str,
@@ -242,8 +245,8 @@ impl At<'_> {
         self.weigh_and_read_if(|_| true, key, object, place)
     }
 
-    /// As [`At::weigh_and_read`], but reads the value only if it may contain this name, in whatever escapes. Few values
-    /// do, and the others, which may be large, are not read twice.
+    /// As [`At::weigh_and_read`], but reads the value only if it may contain this name, in any spelling with escapes.
+    /// Few values contain it; others, which may be large, need not be read twice.
     pub(super) fn weigh_and_read_if_it_names<P: Shape<Value = ()>>(
         self,
         name: &str,
@@ -281,14 +284,14 @@ impl At<'_> {
         Ok(())
     }
 
-    /// Records a feature requested at this place that is billed separately.
+    /// Records that this place requests a feature that is billed separately.
     pub(super) fn ask(self, ask: Ask) {
         let mut asks = self.cx.asks.borrow_mut();
         let asks = asks.get_or_insert_default();
         asks.add(ask, || self.path.to_string());
     }
 
-    /// Records such a feature, requested by a field of the object at this place.
+    /// Records that a field of the object at this place requests a feature that is billed separately.
     pub(super) fn ask_field(self, field: &str, ask: Ask) {
         let mut asks = self.cx.asks.borrow_mut();
         let asks = asks.get_or_insert_default();
@@ -313,7 +316,7 @@ impl At<'_> {
     }
 }
 
-/// The values that a place accepts. A kind that is not overridden is rejected as the wrong type.
+/// The values that a place in the body accepts. Each method handles one type of value; by default, it rejects the type.
 pub(super) trait Shape: Sized {
     type Value;
     const EXPECTED: &'static str;
@@ -331,7 +334,7 @@ pub(super) trait Shape: Sized {
     fn string(self, at: At<'_>, _: &Str<'_>) -> Result<Self::Value, Error> {
         Err(at.refuse(Problem::WrongType(Self::EXPECTED)))
     }
-    /// Called after the opening bracket: see [`elements`].
+    /// Called after the opening bracket; the implementation reads the elements with [`elements`].
     fn array(self, at: At<'_>, _: &mut Reader<'_>) -> Result<Self::Value, Error> {
         Err(at.refuse(Problem::WrongType(Self::EXPECTED)))
     }
@@ -340,7 +343,7 @@ pub(super) trait Shape: Sized {
     }
 }
 
-/// Reads each element of an array as the place that `each` returns; returns their number.
+/// Reads the elements of an array, each as the place that `each` returns. Returns the number of elements.
 pub(super) fn elements<P: Shape>(
     at: At<'_>,
     json: &mut Reader<'_>,
@@ -359,7 +362,7 @@ pub(super) fn elements<P: Shape>(
     Ok(count as u64)
 }
 
-/// Reads the elements and passes each, with its byte range in the body, to `seen`.
+/// Reads the elements of an array, and passes each value, with its byte range in the body, to `seen`.
 pub(super) fn spanned_elements<P: Shape>(
     at: At<'_>,
     json: &mut Reader<'_>,
@@ -381,22 +384,22 @@ pub(super) fn spanned_elements<P: Shape>(
     Ok(count as u64)
 }
 
-/// Computes the byte ranges to cut out of an array in order to remove some of its elements, so that the rest is still
-/// separated by single commas.
+/// Computes which byte ranges to cut out of an array to remove some of its elements, so that single commas separate the
+/// remaining elements.
 #[derive(Debug, Default)]
 pub(super) struct Cuts {
     cuts: Vec<Range<usize>>,
     /// The end of the last element that is kept.
     kept: Option<usize>,
-    /// Elements to remove before the first one that stays.
+    /// The range of the elements to remove before the first element that is kept.
     leading: Option<Range<usize>>,
 }
 
 impl Cuts {
-    /// Adds the next element, which is to be removed if `goes`.
+    /// Adds the next element; `goes` is true if it is to be removed.
     pub(super) fn element(&mut self, span: Range<usize>, goes: bool) {
         match (goes, self.kept, &mut self.leading) {
-            // A removed field takes the comma before it along.
+            // The comma before a removed element is removed with it.
             (true, Some(kept), _) => match self.cuts.last_mut() {
                 Some(cut) if cut.start == kept => cut.end = span.end,
                 _ => self.cuts.push(kept..span.end),
@@ -412,14 +415,14 @@ impl Cuts {
         }
     }
 
-    /// Returns all cuts, in order.
+    /// Returns the ranges to cut out, in order.
     pub(super) fn done(mut self) -> Vec<Range<usize>> {
         self.cuts.extend(self.leading);
         self.cuts
     }
 }
 
-/// An object that is being read, field by field.
+/// An object whose fields are being read one after another.
 #[derive(Debug)]
 pub(super) struct Object<'r, 'a> {
     json: &'r mut Reader<'a>,
@@ -427,7 +430,7 @@ pub(super) struct Object<'r, 'a> {
 }
 
 impl<'a> Object<'_, 'a> {
-    /// The next name, whose value must be read next. `None` at the end of the object.
+    /// Returns the next name; the caller must then read its value. `None` at the end of the object.
     pub(super) fn next_key(&mut self) -> Result<Option<Cow<'a, str>>, Error> {
         match &self.json.key(&mut self.first) {
             Ok(None) => Ok(None),
@@ -437,23 +440,23 @@ impl<'a> Object<'_, 'a> {
         }
     }
 
-    /// The offset in the body: first after the opening brace, then at the start of a name's value, or at its end.
+    /// Returns the current offset in the body: after the opening brace, at the start of a value, or at its end.
     pub(super) fn at(&self) -> usize {
         self.json.at()
     }
 }
 
-/// Tracks the names of an object: a name that is read may occur only once, in whatever escapes.
+/// Checks the names of an object: a name that the parser reads may occur only once, in any spelling with escapes.
 #[derive(Debug)]
 pub(super) struct Once {
     names: &'static [&'static str],
-    /// A bit for each first letter of a name.
+    /// A set of bits, one for the first letter of each name.
     initials: u32,
     seen: u64,
 }
 
 impl Once {
-    /// Creates a set of at most 64 names.
+    /// Creates a check for at most 64 names.
     pub(super) const fn new(names: &'static [&'static str]) -> Self {
         assert!(names.len() <= u64::BITS as usize);
         let (mut initials, mut index) = (0, 0);
@@ -468,12 +471,13 @@ impl Once {
         }
     }
 
-    /// Returns the bit of a letter, in upper or lower case.
+    /// Returns the bit of a letter; upper and lower case have the same bit.
     const fn initial(letter: u8) -> u32 {
         1 << (letter % 32)
     }
 
-    /// Checks a name. Most names in bodies begin with none of the letters, and need no further comparison.
+    /// Checks a name. Most names of a body begin with a letter that none of the checked names has, and are not
+    /// compared.
     #[inline]
     pub(super) fn check(&mut self, at: At<'_>, key: &str) -> Result<(), Error> {
         match key.as_bytes().first() {
@@ -495,8 +499,8 @@ impl Once {
         Ok(())
     }
 
-    /// Rejects a name that differs from a known one only by case. Some vendors ignore case and take the last
-    /// occurrence, so they would read a value that was not checked here.
+    /// Rejects a name that differs only by case from a name that the parser reads. Some vendors ignore case and use the
+    /// last occurrence, so they would use a value that was not checked here.
     fn check_unread(&self, at: At<'_>, key: &str) -> Result<(), Error> {
         if folds(key) && self.names.iter().any(|name| folds_to(key, name)) {
             return Err(at.refuse_field(key, Problem::Unsupported));
@@ -505,15 +509,16 @@ impl Once {
     }
 }
 
-/// Returns whether a name may become another when its case is folded: known names have only lower-case ASCII letters.
+/// Returns whether folding the case of `key` changes it; the names that the parser reads are lower-case ASCII.
 fn folds(key: &str) -> bool {
     key.bytes()
         .any(|byte| byte.is_ascii_uppercase() || !byte.is_ascii())
 }
 
-/// Returns whether this name, which contains an underscore, occurs in a text in any case. Some vendors ignore case.
+/// Returns whether `name`, which must contain an underscore, occurs in a text in any case, because some vendors ignore
+/// case.
 fn has_in_any_case(text: &str, name: &str) -> bool {
-    // Upper and lower case differ in letters but not in an underscore, so the search is for underscores.
+    // An underscore has no case, so a search for underscores finds every spelling of the name.
     let at = name.find('_').unwrap_or_default();
     memchr::memchr_iter(b'_', text.as_bytes()).any(|found| {
         let start = found.checked_sub(at);
@@ -522,8 +527,8 @@ fn has_in_any_case(text: &str, name: &str) -> bool {
     })
 }
 
-/// Returns whether a name equals another except for the case of its letters. Two letters outside ASCII also fold to
-/// it.
+/// Returns whether `key` equals `name` if case is ignored. Two letters outside ASCII fold to ASCII letters: long s and
+/// the Kelvin sign.
 pub(super) fn folds_to(key: &str, name: &str) -> bool {
     let folded = key.chars().map(|letter| match letter {
         '\u{17f}' => 's',
@@ -533,7 +538,7 @@ pub(super) fn folds_to(key: &str, name: &str) -> bool {
     folded.eq(name.chars())
 }
 
-/// Reads a string and passes it to a function.
+/// Reads a string, and passes its decoded text to a function.
 #[derive(Debug)]
 pub(super) struct Text<F>(pub(super) F);
 
@@ -546,7 +551,7 @@ impl<T, F: FnOnce(&str) -> T> Shape for Text<F> {
     }
 }
 
-/// A place that also accepts null, which counts as absent.
+/// Reads a value as the inner place does, and also accepts null as an absent value.
 #[derive(Debug)]
 pub(super) struct OrNull<P>(pub(super) P);
 
@@ -574,14 +579,14 @@ impl<P: Shape> Shape for OrNull<P> {
     }
 }
 
-/// Reads an integer of at least 1, or null.
+/// Reads an integer from 1 to `max`, or null.
 #[derive(Debug)]
 pub(super) struct Count {
     pub(super) max: u64,
 }
 
 impl Count {
-    /// Reads a limit of output tokens.
+    /// Reads a maximum of output tokens.
     pub(super) const TOKENS: Self = Self {
         max: u32::MAX as u64,
     };
@@ -604,7 +609,7 @@ impl Shape for Count {
     }
 }
 
-/// Reads a boolean; null means false.
+/// Reads a boolean; null counts as false.
 #[derive(Debug)]
 pub(super) struct Flag;
 
@@ -620,8 +625,8 @@ impl Shape for Flag {
     }
 }
 
-/// Null, an empty array, or one of the strings that do not change the price; without such strings, also `false`.
-/// Anything else is rejected, because it would add costs that are unknown when the hold is made.
+/// Accepts null, an empty array, or one of the strings that do not change the price; if there are no such strings, also
+/// `false`. Rejects anything else, because it would add costs that are unknown when the hold is made.
 #[derive(Debug)]
 pub(super) struct OnlyDefault {
     pub(super) allowed: &'static [&'static str],
@@ -638,7 +643,7 @@ impl OnlyDefault {
     }
 }
 
-/// Absent or null. Any other value is rejected without being read.
+/// Accepts only null. Any other value is rejected without being read.
 #[derive(Debug)]
 pub(super) struct Refused(pub(super) Problem);
 
@@ -666,7 +671,7 @@ impl Shape for Refused {
     }
 }
 
-/// Accepts false and null, which mean the same.
+/// Accepts false and null, which both mean that a feature is off.
 #[derive(Debug)]
 pub(super) struct Off(pub(super) Problem);
 
@@ -685,10 +690,11 @@ impl Shape for Off {
     }
 }
 
-/// A setting for how the call is served: the default, or a value for which the model may have a price.
+/// Reads a setting for how the call is served: a value that does not change the price, or one for which the model may
+/// have a price.
 #[derive(Debug)]
 pub(super) struct Word {
-    /// Accepts only values that do not change the price.
+    /// The values that do not change the price. Other values are recorded as requested features.
     pub(super) usual: &'static [&'static str],
     pub(super) ask: fn(Label) -> Ask,
 }
@@ -717,7 +723,7 @@ impl Shape for OnlyDefault {
         Ok(())
     }
     fn boolean(self, at: At<'_>, value: bool) -> Result<(), Error> {
-        // Without allowed strings, the field is a switch that must be off.
+        // If no strings are allowed, the field is a switch, and `false` means that it is off.
         match value || !self.allowed.is_empty() {
             true => Err(at.refuse(self.otherwise)),
             false => Ok(()),

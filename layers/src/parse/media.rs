@@ -3,25 +3,25 @@
 use super::{base64::Base64, pdf::Pdf};
 use crate::call::IMAGE_SHARES;
 
-/// The content of a field that holds an image or a document.
+/// The kind of content in a field for an image or a document.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Media {
-    /// The media is not inline: it is an address, or the id of a file.
+    /// The media is not in the request, which has only its URL or the id of a stored file.
     Elsewhere,
     /// An image with this size in pixels.
     Image(Pixels),
     /// A PDF document.
     Pdf(Pdf),
-    /// A ZIP archive, the format of word processors. Its unpacked size is unknown.
+    /// A ZIP archive, such as a document of a word processor. Its unpacked size is unknown.
     Archive,
-    /// Sound or a film, by its media type; its size in bytes.
+    /// Sound or a film, as the media type declares, with its size in bytes.
     Foreign(u64),
-    /// Any other media, with its size in bytes.
+    /// Any other file, with its size in bytes.
     Bytes(u64),
 }
 
 impl Media {
-    /// Reads an address, `data:image/png;base64,…`, or plain base64.
+    /// Reads a URL, a `data:image/png;base64,…` URL, or plain base64.
     pub(super) fn read(text: &str) -> Self {
         let Some((kind, text)) = inline(text) else {
             return Self::Elsewhere;
@@ -47,7 +47,7 @@ impl Media {
     }
 }
 
-/// Returns the media type of a `data:` address, and its base64; `None` if the data are not inline.
+/// Returns the media type of a `data:` URL, and its base64; `None` if the text has no base64.
 fn inline(text: &str) -> Option<(&str, &str)> {
     let is_data = text
         .get(..5)
@@ -60,20 +60,21 @@ fn inline(text: &str) -> Option<(&str, &str)> {
             .eq_ignore_ascii_case("base64")
             .then_some((kind, data));
     }
-    // An address begins with characters that base64 does not have.
+    // The first characters of a URL include some that base64 does not have.
     let mut head = text.bytes().take(16);
     let is_base64 = head.all(|byte| byte.is_ascii_alphanumeric() || b"+/=\r\n".contains(&byte));
     is_base64.then_some(("", text))
 }
 
-/// Returns the size of an image.
+/// The size of an image in pixels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Pixels {
     width: u64,
     height: u64,
 }
 
-/// The maximum segments of a JPEG file, or blocks of a GIF file, before the size; usually there are few.
+/// The largest number of segments of a JPEG file, or blocks of a GIF file, that are searched for the size; usually
+/// there are few.
 const SEGMENTS_MAX: usize = 4096;
 
 impl Pixels {
@@ -96,11 +97,11 @@ impl Pixels {
         (width > 0 && height > 0).then_some(Self { width, height })
     }
 
-    /// The most tokens that the image needs, in units of which a full-size image has [`IMAGE_SHARES`].
+    /// Returns the most tokens that the image can cost, in shares of a full-size image ([`IMAGE_SHARES`]).
     ///
-    /// For smaller images vendors count tiles of 512 ([OpenAI]) or 768 pixels ([Gemini]), or patches of 32, 28
-    /// ([Anthropic]) or 16 pixels; each has a minimum, and narrow images have more tiles than others of the same area.
-    /// The result is above all of them.
+    /// For smaller images, vendors count tiles of 512 ([OpenAI]) or 768 pixels ([Gemini]), or patches of 32, 28
+    /// ([Anthropic]) or 16 pixels. Each vendor has a minimum, and narrow images have more tiles than others of the same
+    /// area. The result is higher than the count of each of these vendors.
     ///
     /// [OpenAI]: https://developers.openai.com/api/docs/guides/images-vision
     /// [Gemini]: https://ai.google.dev/gemini-api/docs/tokens
@@ -114,7 +115,8 @@ impl Pixels {
         IMAGE_SHARES.min(LEAST.saturating_add(OF_A_PATCH.saturating_mul(patches)))
     }
 
-    /// Estimated tokens: one per patch of 28 pixels; vendors scale larger images down.
+    /// Returns the estimated tokens: one per patch of 28 pixels, up to a full-size image, to which vendors scale larger
+    /// images down.
     pub(super) fn tokens_usual(self) -> u64 {
         let patches = self
             .width
@@ -127,7 +129,7 @@ impl Pixels {
 /// Estimated tokens of a full-size image, also used if the size is unknown.
 pub(super) const WHOLE_IMAGE_TOKENS_USUAL: u64 = 1_600;
 
-/// Returns the size in the first frame header.
+/// Returns the size that the first frame header of a JPEG file states.
 fn jpeg(bytes: &Base64<'_>) -> Option<Pixels> {
     let mut at = 2;
     for _ in 0..SEGMENTS_MAX {
@@ -135,15 +137,15 @@ fn jpeg(bytes: &Base64<'_>) -> Option<Pixels> {
             return None;
         };
         match mark {
-            // 0xFF only fills space between segments.
+            // This 0xFF is padding between two segments.
             0xFF => at += 1,
-            // These markers have no length after them.
+            // After these markers there is no length.
             0x01 | 0xD0..=0xD8 => at += 2,
             0xC0..=0xC3 | 0xC5..=0xC7 | 0xC9..=0xCB | 0xCD..=0xCF => {
                 let size = |at| bytes.bytes(at).map(u16::from_be_bytes);
                 return Pixels::new(size(at + 7)?, size(at + 5)?);
             }
-            // The image data begins, or the file ends.
+            // The image data begins or the file ends, and no frame header came before.
             0xD9 | 0xDA => return None,
             _ => at += 2 + usize::from(u16::from_be_bytes([high, low])),
         }
@@ -151,7 +153,7 @@ fn jpeg(bytes: &Base64<'_>) -> Option<Pixels> {
     None
 }
 
-/// The larger of the screen and the first image, because decoders differ in which they use.
+/// Returns the larger of a GIF file's screen and its first image, because some decoders use one and some the other.
 fn gif(bytes: &Base64<'_>) -> Option<Pixels> {
     let size = |at| bytes.bytes(at).map(u16::from_le_bytes);
     let (width, height) = (size(6)?, size(8)?);
@@ -171,7 +173,7 @@ fn gif(bytes: &Base64<'_>) -> Option<Pixels> {
                 return Pixels::new(right.max(width.into()), bottom.max(height.into()));
             }
             0x21 => at += 2,
-            // A block of an extension; an empty one ends it.
+            // A data block of an extension; a block of length 0 ends the extension.
             length => at += 1 + usize::from(length),
         }
     }

@@ -15,7 +15,7 @@ use crate::{
     model::ModelKind,
 };
 
-/// The names of the format's fields that may occur only once.
+/// The fields of the messages format that may occur only once in a body.
 const NAMES: &[&str] = &fields::names::<{ fields::count(Of::Messages) }>(Of::Messages);
 
 pub(super) fn call(body: &[u8], messages_max: u64) -> Result<Call, Error> {
@@ -26,7 +26,7 @@ pub(super) fn call(body: &[u8], messages_max: u64) -> Result<Call, Error> {
     }
 }
 
-/// Parses a request to count tokens: the same, without a limit of output tokens.
+/// Parses a request to count tokens: like a messages request, but without a maximum of output tokens.
 pub(super) fn count(body: &[u8], messages_max: u64) -> Result<Call, Error> {
     Cx::new(messages_max).read(body, Body)
 }
@@ -96,7 +96,7 @@ impl Shape for Body {
         spans.has_thinking = at.cx.has_thinking();
         spans.turns = at.cx.turns(spans.turns.all);
         let asks = at.cx.asks();
-        // The format has no sound, whatever a vendor may accept.
+        // The messages format has no sound, so it is refused even if a vendor would accept it.
         if let Some(field) = asks.as_ref().and_then(|asks| asks.of_chat_alone()) {
             return Err(Error::invalid(field.to_owned(), Problem::Unsupported));
         }
@@ -118,12 +118,13 @@ impl Shape for Body {
     }
 }
 
-/// The prefix of the types of edits that summarize the conversation.
+/// The prefix of those edits' types that summarize the conversation.
 const COMPACT: &str = "compact";
-/// The prefix of the types of edits that remove thinking. Removed thinking stays removed in a longer conversation.
+/// The prefix of those edits' types that remove thinking. Thinking that was removed is also missing in later calls of
+/// the conversation.
 const CLEAR: &str = "clear_thinking";
 
-/// `context_management`: edits with which the vendor may shorten a long conversation.
+/// Reads `context_management`: edits with which the vendor may shorten a long conversation.
 struct ContextManagement;
 
 impl Shape for ContextManagement {
@@ -200,7 +201,7 @@ impl Shape for Message {
         while let Some(key) = object.next_key()? {
             once.check(at, &key)?;
             match &*key {
-                // Tools written for this format also send system turns inside a conversation.
+                // `system` inside a conversation is accepted, because tools for this format send such turns.
                 "role" => {
                     let known = |role: &str| matches!(role, "user" | "assistant" | "system");
                     role_known = Some(at.field(&key, &mut object, Text(known))?);
@@ -322,7 +323,7 @@ mod tests {
         assert_eq!(read(usual).unwrap().asks, None);
     }
 
-    /// Vendors of other formats receive all of it as text.
+    /// A vendor of another format receives the whole search result as text, so all of it counts as text.
     #[test]
     fn a_search_result_counts_as_text_with_its_source() {
         let body = r#"{"model":"m","max_tokens":1,"messages":[{"role":"user","content":[{"type":"search_result",
@@ -352,7 +353,7 @@ mod tests {
             read(&body).unwrap().input.text_bytes
         };
         let nothing = of("{}");
-        // The other formats embed arguments in a text, where escapes are text.
+        // The other formats put arguments into a string, in which the characters of an escape are text.
         let escapes = format!(r#"{{"a":"{}"}}"#, "\\u0001".repeat(100));
         assert_eq!(of(&escapes), nothing + escapes.len() as u64 - 2);
     }

@@ -1,4 +1,4 @@
-//! Reads the body once, bounded in size and time, and checks it once: `Request<B>` → `Request<Call>`.
+//! Reads the body of a call within limits of size and time, and checks it once: `Request<B>` → `Request<Call>`.
 //!
 //! ```
 //! use bytes::Bytes;
@@ -94,15 +94,16 @@ const ANTHROPIC_VERSION: HeaderName = HeaderName::from_static("anthropic-version
 pub struct ParseLimits {
     /// The largest size of one body, in bytes.
     pub body_bytes_max: u64,
-    /// The maximum bytes of all bodies that are being read or still in use, over all services of a layer. A body that
-    /// would exceed this, even half-read, is [`Error::Overloaded`]. So is a body if its account would take more than
-    /// it leaves free, or its key more than half of that; a share always fits two bodies of the largest size.
+    /// The maximum bytes of all bodies that are being read or still in use, over all services of a layer. If a body
+    /// would exceed this, even after its first half, the request fails with [`Error::Overloaded`]. It also fails if the
+    /// bodies of its account would be larger than the space that remains free, or those of its key larger than half of
+    /// that; a share always fits two bodies of the largest size.
     pub bodies_bytes_max: u64,
-    /// The longest time for the whole body.
+    /// The longest time in which the whole body must arrive.
     pub body_time_max: Duration,
-    /// The minimum average bytes per second, once [`SLOW_START`] is over.
+    /// The minimum average bytes per second at which a body must arrive, once [`SLOW_START`] is over.
     pub body_rate_min: u64,
-    /// The maximum messages of a conversation, or inputs of a call for embeddings.
+    /// The maximum number of messages of a conversation, or of inputs of an embeddings call.
     pub messages_max: u64,
 }
 
@@ -124,17 +125,18 @@ impl ParseLimits {
     }
 }
 
-/// Time during which a body may arrive at any rate.
+/// How long a body may arrive at any rate, before the minimum rate applies.
 pub const SLOW_START: Duration = Duration::from_secs(5);
 
-/// The largest number of bytes allocated in advance for a body of several frames, even if it declares more.
+/// The largest number of bytes that are allocated in advance for a body of several frames, even if its declared length
+/// is larger.
 const DECLARED_BYTES_MAX: u64 = 128 * 1024;
 
-/// A body may be read up to this length before the funds of its key are checked. Most bodies are shorter, and their
-/// hold checks the funds.
+/// The number of bytes up to which a body is read before the funds of its key are checked. Most bodies are shorter; the
+/// hold of such a call checks the funds.
 const UNCHECKED_BYTES_MAX: u64 = 1 << 20;
 
-/// The deepest nesting of JSON that is accepted.
+/// The deepest nesting of JSON in a body that is accepted.
 pub const DEPTH_MAX: usize = 64;
 
 /// Parses calls of all formats, including embeddings. The path selects the format ([`Operation::of_path`]).
@@ -152,7 +154,7 @@ impl Default for ParseLayer {
 }
 
 impl ParseLayer {
-    /// Creates a layer that parses within `limits`.
+    /// Creates a layer that accepts requests within `limits`.
     #[must_use]
     pub fn new(limits: impl Into<Setting<ParseLimits>>) -> Self {
         Self {
@@ -162,8 +164,8 @@ impl ParseLayer {
         }
     }
 
-    /// Returns a layer that rejects a large body before reading it if its key has nothing to spend. It shares this
-    /// layer's memory limit. Do not use it in services that answer such a key.
+    /// Returns a layer that refuses a large body before reading it if its key has nothing to spend. The returned layer
+    /// shares the memory limit of this layer. Do not use it if keys without money may still get answers.
     #[must_use]
     pub fn with_funds<F: Funds + Clone>(self, funds: F) -> ParseLayer<F> {
         ParseLayer {
@@ -189,7 +191,7 @@ impl<S, F: Clone> Layer<S> for ParseLayer<F> {
 #[derive(Clone, Debug)]
 pub struct Parse<S, F = WithoutLedger> {
     inner: S,
-    /// Shared by all clones; each call makes several.
+    /// Shared by all clones of the service, because every call clones it.
     layer: Arc<ParseLayer<F>>,
 }
 
@@ -216,11 +218,12 @@ where
         let limits = self.layer.limits.get();
         let key = req.extensions().get().map(|Caller(key)| Arc::clone(key));
         let room = limits.reserve(&self.layer.taken, key.clone());
-        // A stored answer costs nothing, and an owner key is rejected for its own reason.
+        // A repeated answer costs nothing, so its key needs no money; an owner key is refused later with an error of
+        // its own.
         let is_checked = req.extensions().get::<AnswerKey>().is_none();
         let payer = key.filter(|key| is_checked && !key.is_owner());
         let mut payer = payer.map(|key| (self.layer.funds.clone(), key));
-        // Outside the future, which would otherwise store the whole request and its parts.
+        // Split outside the future, which would otherwise store both the whole request and its parts.
         let (parts, body) = req.into_parts();
         Box::pin(async move {
             let operation = Operation::of_path(parts.uri.path()).ok_or(Error::PathUnknown)?;
@@ -243,10 +246,10 @@ where
     }
 }
 
-/// Parses the request of an operation from its body. Headers are not considered.
+/// Parses the body of a request for this operation. Headers are not checked.
 ///
 /// # Errors
-/// [`Error::Invalid`] with the field's name.
+/// [`Error::Invalid`], which names the field.
 pub fn call(operation: Operation, body: &Bytes, messages_max: u64) -> Result<Call, Error> {
     let mut call = match operation {
         Operation::Chat => chat::call(body, messages_max),
@@ -261,7 +264,7 @@ pub fn call(operation: Operation, body: &Bytes, messages_max: u64) -> Result<Cal
     Ok(call)
 }
 
-/// Returns whether the body has the conversation in the responses format's field.
+/// Returns whether the body has the field `input` and not `messages`, which makes it a request of the responses format.
 fn has_input(body: &Bytes) -> bool {
     let Ok(body) = std::str::from_utf8(body) else {
         return false;
@@ -270,7 +273,7 @@ fn has_input(body: &Bytes) -> bool {
     matches!(found, Ok([None, Some(_)]))
 }
 
-/// Returns whether the body is compressed with gzip.
+/// Checks the headers and the declared length. Returns whether the body is compressed with gzip.
 fn check_headers(
     headers: &HeaderMap,
     format: Format,
@@ -309,7 +312,7 @@ fn check_headers(
     Ok(is_packed)
 }
 
-/// Rejects a key with nothing to spend, if the body is large; checks at most once.
+/// Refuses a key with nothing to spend if the body is large. Checks the key at most once per request.
 async fn check_funds<F: Funds>(
     bytes: u64,
     payer: &mut Option<(F, Arc<KeyRecord>)>,
@@ -317,7 +320,7 @@ async fn check_funds<F: Funds>(
     if bytes > UNCHECKED_BYTES_MAX
         && let Some((funds, key)) = payer.take()
     {
-        // Boxed, because every call would have to reserve space for this future, and few run it.
+        // Boxed, because few calls run this future, and every call's future would have to reserve space for it.
         Box::pin(async move { funds.check(&key).await }).await?;
     }
     Ok(())
@@ -358,7 +361,7 @@ where
         let bytes = (first.len() + rest.len() + data.len()) as u64;
         check_funds(bytes, &mut payer).await?;
         room.make(bytes)?;
-        // A body in a single frame, the usual case, is not copied.
+        // A body that arrives in a single frame, the usual case, is not copied.
         if first.is_empty() && rest.is_empty() {
             first = data;
         } else {
@@ -376,7 +379,7 @@ where
         rest.freeze()
     };
     if is_packed {
-        // Boxed: few bodies are compressed.
+        // Boxed, because few bodies are compressed.
         let unpacked = Box::pin(gzip::decompressed(&body, bytes_max, &mut room)).await?;
         check_funds(unpacked.len() as u64, &mut payer).await?;
         return Ok(room.kept_by(unpacked));
@@ -384,7 +387,7 @@ where
     Ok(room.kept_by(body))
 }
 
-/// Timer of a body. Created when the body first has to be awaited: most bodies arrive with their head.
+/// Timer for a body. It is created when the first frame is not ready at once: most bodies arrive with their head.
 struct Alarm {
     begin: Instant,
     sleep: Pin<Box<Sleep>>,
@@ -400,8 +403,8 @@ impl Alarm {
     }
 }
 
-/// The next frame, if it arrives within `patience` after the body was first awaited. Frames do not reset the timer:
-/// when it fires, it is set to the deadline valid by then.
+/// Returns the next frame if it arrives within `patience`, counted from the first wait for the body. A frame does not
+/// reset the timer: when the timer fires too early, it is set to the current deadline.
 async fn next_frame<B: Body>(
     mut body: Pin<&mut B>,
     alarm: &mut Option<Alarm>,
@@ -442,14 +445,15 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_body_must_come_at_a_kilobyte_a_second_once_it_has_begun() {
-        // Columns: number of frames, bytes of each, bytes read.
+        // Columns: number of frames, bytes per frame, total bytes if the body is accepted.
         for (frames, bytes, read_bytes) in [
             (3, 1, Some(3)),
             (50, 1, None),
             (50, 800, None),
-            // The body is a little more than a second too slow, which the slow start allows.
+            // At the minimum rate the body would be a little more than a second too slow, but the slow start allows
+            // that.
             (50, 1000, Some(50_000)),
-            // The body is fast enough, but takes too long in total.
+            // The rate of the body is high enough, but it takes longer than the maximum time.
             (70, 5000, None),
         ] {
             let limits = ParseLimits::default();

@@ -1,40 +1,41 @@
-//! Estimates the pages of a PDF, and how much of it may be text, in one pass over its bytes.
+//! Estimates how many pages a PDF has and how much of it may be text, in one pass over its bytes.
 //!
-//! Nothing is decompressed. Pages are counted by their objects and by the counts in the page tree. If objects are
-//! compressed, pages are not visible; then all bytes that are neither an image nor a font count as text.
+//! Nothing is decompressed. Pages are counted by their objects and by the counts in the page tree. If these may be in
+//! compressed objects, the number of pages is unknown; then every byte outside images and fonts counts as text.
 
 use memchr::memmem;
 
 use super::base64::Base64;
 
-/// The tokens of a page as text (up to [3,000 tokens][pages] according to Anthropic) and as an image (5,000, as images
-/// are held).
+/// The maximum tokens of a page, which vendors read as text (up to [3,000 tokens][pages] according to Anthropic) and as
+/// an image (5,000, as images are held).
 ///
 /// [pages]: https://platform.claude.com/docs/en/build-with-claude/pdf-support
 const PAGE_TOKENS: u64 = 8_000;
-/// Estimated tokens of an ordinary page, in both forms.
+/// Estimated tokens of an ordinary page, as text and as an image.
 const PAGE_TOKENS_USUAL: u64 = 3_000;
-/// The bytes of compressed text and drawing per token, if pages are counted; plain text has ten.
+/// The bytes of compressed text and drawings that may be a token if the pages are counted; on most pages a token has
+/// about ten.
 const CONTENT_BYTES: u64 = 2;
-/// Such bytes per token in an estimate, if pages cannot be counted.
+/// The bytes of compressed text and drawings per estimated token if the pages cannot be counted.
 const CONTENT_BYTES_USUAL: u64 = 4;
-/// The number of bytes that are decoded at a time.
+/// The number of bytes that are decoded from base64 at a time.
 const BLOCK_BYTES: usize = 64 << 10;
-/// Bytes kept of the previous block: the dictionary of a stream precedes its data.
+/// The number of bytes of the previous block that are kept, because the dictionary of a stream is before its data.
 const BEHIND_BYTES: usize = 2 << 10;
-/// The maximum number of bytes after a keyword that are read together with it.
+/// The number of bytes after a keyword that must be in the same block with the keyword.
 const AHEAD_BYTES: usize = 512;
 
 /// The properties that were found in a PDF.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Pdf {
-    /// The number of visible pages.
+    /// The number of pages that were found; others may be in compressed objects.
     pages: u64,
     /// The number of streams that are images.
     images: u64,
-    /// Bytes that are neither an image nor a font.
+    /// The number of bytes outside images and fonts.
     content_bytes: u64,
-    /// Whether there may be pages that are not visible.
+    /// Whether there may be pages in compressed objects, which were not counted.
     hides_pages: bool,
 }
 
@@ -64,7 +65,7 @@ impl Pdf {
         }
     }
 
-    /// A file of which only the size is known.
+    /// Returns the properties of a file of which only the size is known.
     pub(super) const fn opaque(bytes: u64) -> Self {
         Self {
             pages: 0,
@@ -74,7 +75,7 @@ impl Pdf {
         }
     }
 
-    /// The maximum tokens of an ordinary file of this kind.
+    /// Returns the maximum tokens of an ordinary file with these properties.
     pub(super) fn tokens_max(&self) -> u64 {
         if self.hides_pages {
             let pages = self.pages.saturating_add(self.images);
@@ -86,7 +87,7 @@ impl Pdf {
         pages.max(self.content_bytes / CONTENT_BYTES)
     }
 
-    /// Returns the estimated tokens.
+    /// Returns the estimated tokens of a file with these properties.
     pub(super) fn tokens_usual(&self) -> u64 {
         if self.hides_pages {
             let pages = self.pages.max(self.images).max(1);
@@ -98,7 +99,7 @@ impl Pdf {
     }
 }
 
-/// Progress of a pass over a file, block by block.
+/// The state of the pass over a file, which is read block by block.
 #[derive(Debug, Default)]
 struct Scan {
     page_objects: u64,
@@ -107,14 +108,14 @@ struct Scan {
     images: u64,
     /// The bytes of images and fonts.
     no_text_bytes: u64,
-    /// The offset of the image or font stream that is open.
+    /// The offset of the image or font stream whose end was not found yet.
     open_at: Option<u64>,
-    /// The number of bytes before the block.
+    /// The offset of the current block in the file.
     skipped: u64,
 }
 
 impl Scan {
-    /// Reads the keywords that begin in `block[from..until]`.
+    /// Evaluates the keywords that begin in `block[from..until]`.
     fn block(&mut self, block: &[u8], from: usize, until: usize) {
         let starts = |name: &'static [u8]| {
             memmem::find_iter(&block[from..], name)
@@ -126,7 +127,7 @@ impl Scan {
             if let Some(rest) = name.strip_prefix(b"/Page") {
                 self.page_objects += u64::from(!is_name_byte(rest.first()));
             }
-            // A name may also be written with `#` escapes.
+            // A name with `#` escapes may be that of a page, so pages may be missing from the count.
             let end = name
                 .iter()
                 .skip(1)
@@ -145,7 +146,7 @@ impl Scan {
         }
     }
 
-    /// Handles the start or the end of a stream's data.
+    /// Handles the keyword `stream` or `endstream`, between which is a stream's data.
     fn stream(&mut self, block: &[u8], at: usize) {
         let place = self.skipped + at as u64;
         if block[..at].ends_with(b"end") {
@@ -182,12 +183,12 @@ impl Scan {
     }
 }
 
-/// Returns whether the byte continues a name.
+/// Returns whether the byte can be part of a PDF name.
 fn is_name_byte(byte: Option<&u8>) -> bool {
     byte.is_some_and(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'#' | b'_' | b'-'))
 }
 
-/// Returns the number at the start of the text; 0 without one.
+/// Returns the number at the start of the text; 0 if there is no number.
 fn number(text: &[u8]) -> u64 {
     let digits = text.trim_ascii_start().iter();
     digits
@@ -273,7 +274,7 @@ pub(super) mod tests {
             assert!(found.tokens_max() >= found.content_bytes, "{found:?}");
             assert!(found.hides_pages || found.pages == 2, "{found:?}");
         }
-        // The page tree has the count if its pages have no type.
+        // If pages have no type, the count in the page tree is used.
         let counted = replaced("/Type /Page ", "/T ");
         assert_eq!((counted.pages, counted.hides_pages), (2, false));
     }
@@ -285,7 +286,7 @@ pub(super) mod tests {
         assert_eq!(most(90, 2000, 0), 720_000);
         assert!(most(1, 8 << 20, 0) >= 4 << 20, "no page is that short");
         assert_eq!(read(&pdf(10, 2000, 0)).tokens_usual(), 30_000);
-        // A scanned document whose objects are compressed.
+        // Appends a compressed object to a scanned document, so that pages may be hidden.
         let mut scan = pdf(20, 100, 50_000);
         scan.extend(b"5 0 obj\n<< /Type /ObjStm /N 3 >>\nstream\nxx\nendstream\n");
         let found = read(&scan);

@@ -26,10 +26,11 @@ use self::{
     tools::{Choice, Tools, ToolsSeen},
 };
 
-/// The names of the format's fields that may occur only once.
+/// The fields of the responses format that may occur only once in a body.
 const NAMES: &[&str] = &fields::names::<{ fields::count(Of::Responses) }>(Of::Responses);
 
-/// The value that `include` must have if the vendor stores nothing.
+/// The value of `include` that requests encrypted reasoning, which callers must send back because the gateway stores
+/// nothing.
 const ENCRYPTED: &str = "reasoning.encrypted_content";
 
 pub(super) fn call(body: &[u8], messages_max: u64) -> Result<Call, Error> {
@@ -38,7 +39,7 @@ pub(super) fn call(body: &[u8], messages_max: u64) -> Result<Call, Error> {
 
 struct Body<'b>(&'b [u8]);
 
-/// The fields of the body that affect how others are checked.
+/// The fields of a body that were read so far; some of them change how others are checked.
 #[derive(Debug, Default)]
 struct Seen {
     model: Option<String>,
@@ -154,9 +155,10 @@ impl Seen {
     }
 }
 
-/// Returns a member of the body with the adjacent comma, by the byte range of its value. The body has other members.
+/// Returns the range of a field of the body, with one comma next to it; `value` is the range of the field's value. The
+/// body must have other fields.
 fn member(body: &[u8], value: &Range<usize>) -> Range<usize> {
-    // Names that this parser reads contain no quotes.
+    // The search for quotes is safe, because the names that this parser reads contain none.
     let end = memchr::memrchr(b'"', &body[..value.start]).unwrap_or(0);
     let start = memchr::memrchr(b'"', &body[..end]).unwrap_or(0);
     let blanks = |bytes: &[u8]| bytes.iter().take_while(|b| b.is_ascii_whitespace()).count();
@@ -168,7 +170,7 @@ fn member(body: &[u8], value: &Range<usize>) -> Range<usize> {
     comma..value.end
 }
 
-/// Reads a text, or null.
+/// Reads `instructions`: a text, or null.
 struct Words;
 
 impl Shape for Words {
@@ -184,7 +186,7 @@ impl Shape for Words {
     }
 }
 
-/// `include`; the value is whether encrypted reasoning is requested.
+/// Reads `include`; returns whether it requests encrypted reasoning.
 struct Include;
 
 impl Shape for Include {
@@ -202,7 +204,7 @@ impl Shape for Include {
     }
 }
 
-/// `reasoning`, whose `mode` may cost more than the catalog's price.
+/// Reads `reasoning`. Its `mode` may cost more than the catalog's price, so only the standard mode is accepted.
 struct Reasoning;
 
 impl Shape for Reasoning {

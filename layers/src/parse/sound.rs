@@ -1,23 +1,23 @@
-//! Bounds the tokens of a sound by its duration, because the vendor's count is unknown before the call.
+//! Bounds the tokens of a sound by its duration. The vendor's own count is not known before the call.
 //!
-//! Vendors bill time: 10 tokens per second ([OpenAI]), 32 ([Gemini]), 12.5 (Voxtral), 25 (Qwen). The hold uses the
-//! highest rate. The duration is read where decoders read it: from the header of a WAV file and from the frames of an
-//! MP3 file. Bytes that are neither count as the longest MP3 that they could be. Other formats are not measured,
-//! because silence in them takes almost no bytes.
+//! Vendors bill sound by its duration, in tokens per second: 10 ([OpenAI]), 32 ([Gemini]), 12.5 (Voxtral), 25 (Qwen).
+//! The hold uses the highest rate. The duration is read where decoders read it: in the header of a WAV file, in the
+//! frames of an MP3 file. Bytes of an MP3 file outside frames count as the longest sound that they could be. Other
+//! formats are refused, because silence takes almost no bytes in them.
 //!
 //! [OpenAI]: https://developers.openai.com/api/docs/guides/realtime-costs
 //! [Gemini]: https://ai.google.dev/gemini-api/docs/tokens
 
 use super::base64::Base64;
 
-/// The highest rate of any vendor, in tokens per second.
+/// The highest rate at which a vendor counts sound, in tokens per second.
 const TOKENS_A_SECOND: u64 = 32;
-/// The tokens that vendors add around a sound.
+/// The tokens that vendors add to each sound.
 const PART_TOKENS: u64 = 32;
-/// The longest duration per byte in any frame of MPEG audio, in microseconds: the shortest frame is 13 bytes, the
-/// longest 144 ms.
+/// The longest time that a byte of MPEG audio can last, in microseconds: the shortest frame has 13 bytes, the longest
+/// frame lasts 144 ms.
 const MICROS_A_BYTE: u64 = 12_000;
-/// The maximum chunks of a WAV file before its samples; usually there are two or three.
+/// The largest number of chunks of a WAV file that are read to find its samples; usually there are two or three.
 const CHUNKS_MAX: usize = 64;
 
 /// The format of a sound.
@@ -28,7 +28,7 @@ pub(super) enum Kind {
 }
 
 impl Kind {
-    /// Parses the name that the format has in a request.
+    /// Returns the format with this name in a request.
     pub(super) fn named(name: &str) -> Option<Self> {
         match name {
             "wav" => Some(Self::Wav),
@@ -38,7 +38,8 @@ impl Kind {
     }
 }
 
-/// The format of a base64 sound, and the most tokens that it can have. `None` if it cannot be measured.
+/// Returns the format of a sound in base64, and the most tokens that it can cost; `None` if its duration cannot be
+/// measured.
 pub(super) fn measure(text: &str) -> Option<(Kind, u64)> {
     let bytes = Base64::new(text)?;
     let (kind, micros) = match bytes.word(0) {
@@ -66,8 +67,7 @@ impl Base64<'_> {
     }
 }
 
-/// The duration of the whole file at the lowest rate that its header allows. `None` unless the samples are
-/// uncompressed.
+/// Returns the duration of a WAV file, at the lowest rate that its header allows; `None` if the samples are compressed.
 fn wav_micros(bytes: &Base64<'_>) -> Option<u128> {
     if bytes.word(8)? != *b"WAVE" {
         return None;
@@ -87,17 +87,17 @@ fn wav_micros(bytes: &Base64<'_>) -> Option<u128> {
             }
             _ => {}
         }
-        // A chunk of odd length is followed by a padding byte.
+        // After a chunk of odd length, there is a padding byte.
         let size = usize::try_from(size).ok()?;
         at = body.checked_add(size)?.checked_add(size % 2)?;
     }
     None
 }
 
-/// Bytes per second. The header states the rate three times, and decoders differ in which they use, so the lowest
-/// counts.
+/// Returns the bytes per second. The header states them in three ways, and each decoder uses one of them, so the lowest
+/// is used.
 fn wav_bytes_a_second(bytes: &Base64<'_>, at: usize) -> Option<u64> {
-    /// The uncompressed formats: PCM, floats, A-law, µ-law.
+    /// The codes of formats without compression: PCM, floats, A-law, µ-law.
     const WHOLE: [u16; 4] = [1, 3, 6, 7];
     const EXTENSIBLE: u16 = 0xFFFE;
     let mut codec = bytes.short(at)?;
@@ -115,7 +115,7 @@ fn wav_bytes_a_second(bytes: &Base64<'_>, at: usize) -> Option<u64> {
     (WHOLE.contains(&codec) && least > 0).then_some(least)
 }
 
-/// The duration of consecutive frames, as a decoder reads them; any other bytes count as the longest possible frames.
+/// Returns the duration of consecutive MP3 frames. Any other bytes count as frames of the longest duration.
 fn mp3_micros(bytes: &Base64<'_>) -> Option<u128> {
     let start = mp3_start(bytes)?;
     let head = bytes.word(start)?;
@@ -131,12 +131,12 @@ fn mp3_micros(bytes: &Base64<'_>) -> Option<u128> {
     Some(micros + rest * u128::from(MICROS_A_BYTE))
 }
 
-/// The offset after the tags at the beginning of the file.
+/// Returns the offset of the first byte after the ID3 tags.
 fn mp3_start(bytes: &Base64<'_>) -> Option<usize> {
     let mut at = 0;
     while let Some([b'I', b'D', b'3', _]) = bytes.word(at) {
         let size = bytes.word(at + 6)?;
-        // Each byte has seven bits.
+        // Each byte of the size holds seven bits.
         if size.iter().any(|byte| byte & 0x80 != 0) {
             return None;
         }
@@ -153,8 +153,8 @@ fn mp3_start(bytes: &Base64<'_>) -> Option<usize> {
     Some(at)
 }
 
-/// The length in bytes and duration in microseconds of the Layer III frame with this header; `None` for other layers,
-/// and if the header does not state the length.
+/// Returns the length in bytes and the duration in microseconds of the Layer III frame with this header; `None` for
+/// other layers, or if the header does not state the length.
 fn mp3_frame(head: [u8; 4]) -> Option<(usize, u64)> {
     const KBITS: [[u64; 14]; 2] = [
         [
@@ -211,7 +211,7 @@ mod tests {
         measure(&base64(file))
     }
 
-    /// Returns the quantity of a class requested with this content, and the fields that request it.
+    /// Returns the quantity that this content requests of a rate class, and the fields that request it.
     fn asked(class: Class, fields: &str, content: &str) -> Option<(u64, Option<String>, String)> {
         let body = format!(
             r#"{{"model":"m",{fields}"messages":[{{"role":"user","content":{content}}}]}}"#
@@ -291,12 +291,12 @@ mod tests {
 
     #[test]
     fn duration_of_a_wav_file_is_bounded_by_its_header() {
-        // The file lasts ten seconds; its header counts like sound.
+        // Columns: a file, and how many seconds it lasts. The bytes of its header count like sound.
         for (file, seconds) in [
             (wav(1, 1, 24_000, 16, 480_000), 10),
             (wav(1, 2, 44_100, 16, 1_764_000), 10),
             (wav(7, 1, 8_000, 8, 80_000), 10),
-            // A file played more slowly is billed for longer.
+            // A file with a low sample rate lasts longer, so it costs more.
             (wav(1, 1, 10, 8, 1000), 100),
         ] {
             let (kind, tokens) = tokens(&file).unwrap();
@@ -304,13 +304,13 @@ mod tests {
             let least = seconds * TOKENS_A_SECOND;
             assert!((least..least + 300).contains(&tokens), "{tokens}");
         }
-        // Compressed sound is not measured. If fields of the header contradict each other, the longest duration
-        // counts.
+        // Compressed sound is not measured. If the fields of the header contradict each other, the longest duration is
+        // used.
         assert_eq!(tokens(&wav(0x11, 1, 24_000, 4, 1000)), None);
         assert_eq!(tokens(&wav(1, 0, 24_000, 16, 1000)), None);
         let mut file = wav(1, 1, 24_000, 16, 480_000);
         let at = file.windows(4).position(|name| name == b"fmt ").unwrap();
-        // The field for bytes per second, from which some decoders compute the duration.
+        // Changes the bytes per second, from which some decoders compute the duration.
         file[at + 16..at + 20].copy_from_slice(&4_800_u32.to_le_bytes());
         assert!(tokens(&file).unwrap().1 >= 100 * TOKENS_A_SECOND);
     }
@@ -324,20 +324,20 @@ mod tests {
         assert_eq!(tokens(&frames), Some((Kind::Mp3, 836 + PART_TOKENS)));
         let tagged = [b"ID3\x04\0\0\0\0\0\x05abcde".as_slice(), &frames].concat();
         assert_eq!(tokens(&tagged), tokens(&frames));
-        // A tag follows the frames, and the frames do not state their length.
+        // After the frames there is a tag, whose bytes count as the longest sound that they could be.
         let behind = [&frames[..], &[0; 100]].concat();
         assert_eq!(
             tokens(&behind),
             Some((Kind::Mp3, 875 + PART_TOKENS)),
             "1.2 s more"
         );
-        // MPEG 2.5 frames in mono have 13 bytes and last 72 ms.
+        // These frames of MPEG 2.5 have 13 bytes and last 72 ms, in mono.
         let mut free = vec![0xFF, 0xE3, 0x08, 0xC0];
         free.resize(13, 0);
         let (kind, most) = tokens(&free.repeat(1000)).unwrap();
         assert_eq!(kind, Kind::Mp3);
         assert!(most >= 72 * TOKENS_A_SECOND, "{most}");
-        // The lowest rate that a header can state is 1000 bytes per second.
+        // Frames at 1000 bytes per second, the lowest rate that a header can state.
         let mut low = vec![0xFF, 0xE3, 0x18, 0xC0];
         low.resize(72, 0);
         let (_, most) = tokens(&low.repeat(1000)).unwrap();
@@ -356,7 +356,7 @@ mod tests {
         ] {
             assert_eq!(measure(text), None, "{text}");
         }
-        // The tag is followed by something other than an MP3 file.
+        // After the tag there is no MP3 frame.
         assert_eq!(tokens(b"ID3\x04\0\0\0\0\0\x02abfLaC----"), None);
         assert_eq!(tokens(b"ID3\x04\0\0\xFF\0\0\x02ab\xFF\xFB\x90\0"), None);
         assert_eq!(tokens(b"OggS------------"), None);

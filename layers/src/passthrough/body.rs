@@ -22,10 +22,11 @@ use crate::{
     usage::{End, Meter},
 };
 
-/// The maximum consecutive bytes without an event, such as comments and blank lines; enough for hours of keep-alives.
+/// The maximum number of consecutive bytes without data, such as comments and blank lines; enough for hours of
+/// keep-alives.
 const NOTHING_BYTES_MAX: usize = 1024 * 1024;
 
-/// The maximum bytes of comments before the first event that are held back.
+/// The maximum bytes of comments before the first event that are kept until the head is sent.
 const HELD_BYTES_MAX: usize = 64 * 1024;
 
 /// A vendor's answer: an event stream, or a plain answer that was read completely.
@@ -34,9 +35,9 @@ pub struct ResponseBody<A>(Inner<A>);
 
 #[derive(Debug)]
 enum Inner<A> {
-    /// Boxed, because answers move from layer to layer and this is most of their size.
+    /// Boxed, because the layers above move the answer, and the stream's state is most of its size.
     Stream(Pin<Box<Stream<A>>>),
-    /// A plain answer as a whole; empty once it was taken.
+    /// A plain answer, complete; empty after it was returned.
     Whole(Bytes),
 }
 
@@ -46,7 +47,7 @@ pin_project! {
         #[pin]
         inner: A,
         tap: Tap,
-        // Bytes that were read from the vendor before the head was sent.
+        // Bytes to return first: events that arrived before the head was sent, or a keep-alive.
         first: Bytes,
     }
 }
@@ -73,9 +74,9 @@ impl<A> ResponseBody<A> {
         })))
     }
 
-    /// Waits for the first event, and stores it: an error that comes first can then still set the status, or lead to
-    /// another vendor. Waits at most `patience`, because a proxy between the gateway and the caller may assume that the
-    /// gateway is dead.
+    /// Waits for the first event of the stream, and keeps it. If the first event is an error, the head is not sent yet,
+    /// so the error can set the status or lead to another vendor. Waits at most `patience`, because a proxy between the
+    /// gateway and the caller may otherwise take the gateway for dead.
     pub(super) async fn begun(mut self, patience: Duration) -> Result<Self, Error>
     where
         A: Body<Data = Bytes, Error: Into<BoxError> + 'static>,
@@ -156,7 +157,7 @@ where
                 return Poll::Ready(tap.failure.take().map(Err));
             }
             let Poll::Ready(frame) = inner.as_mut().poll_frame(cx) else {
-                // Nothing is sent after the last event.
+                // Before the head is sent and after the last event, no keep-alive is sent.
                 if tap.held || tap.reader.finished() {
                     return Poll::Pending;
                 }
@@ -167,7 +168,7 @@ where
             let bytes = match frame {
                 Some(Ok(frame)) => match frame.into_data() {
                     Ok(chunk) => tap.pass(&chunk),
-                    // The vendor's trailers are dropped.
+                    // The vendor's trailers are not forwarded.
                     Err(_) => continue,
                 },
                 Some(Err(error)) => tap.end(Some(Error::from_below(error))),
@@ -196,7 +197,7 @@ where
     }
 }
 
-/// Reads the bytes of a stream as they pass.
+/// Reads the usage and the end of a stream from the bytes that are forwarded.
 #[derive(Debug)]
 struct Tap {
     splitter: Splitter,
@@ -204,43 +205,45 @@ struct Tap {
     meter: Meter,
     strip_usage: bool,
     failure: Option<Error>,
-    /// Whether the vendor sent an event that is too long to forward.
+    /// Whether the vendor sent an event that is too long to forward, for which the call is charged.
     too_long: bool,
     ended: bool,
-    /// Since when nothing was forwarded; `None` until the first wait.
+    /// The time since which nothing was forwarded; `None` until the stream first has to wait.
     quiet: Option<Instant>,
-    /// Created at the first wait. Frames do not reset it: when it fires, it is set to the time then due.
+    /// Timer for keep-alives, created at the first wait. A frame does not reset it: when it fires too early, it is set
+    /// to the current deadline.
     alarm: Option<Pin<Box<Sleep>>>,
-    /// Whether the head is not sent yet, so that no keep-alives are needed.
+    /// Whether the answer's head is not sent yet; then no keep-alives are needed.
     held: bool,
-    /// The number of bytes since the last event with data.
+    /// The number of bytes that have arrived since the last event with data.
     nothing_bytes: usize,
 }
 
 impl Tap {
     /// Returns a keep-alive if nothing was forwarded for a while, so that no proxy takes the stream for dead. Only
-    /// whole events are forwarded, so a keep-alive is never inside an event.
+    /// whole events are forwarded, so a keep-alive is never in the middle of an event.
     fn keep_alive(&mut self, cx: &mut Context<'_>) -> Poll<Bytes> {
         let due = *self.quiet.get_or_insert_with(Instant::now) + SILENCE_MAX;
         let alarm = self.alarm.get_or_insert_with(|| Box::pin(sleep_until(due)));
         while alarm.as_mut().poll(cx).is_ready() {
             let now = Instant::now();
             if now < due {
-                // Something was forwarded in the meantime.
+                // Frames were forwarded after the timer was set.
                 alarm.as_mut().reset(due);
                 continue;
             }
             self.quiet = Some(now);
             alarm.as_mut().reset(now + SILENCE_MAX);
-            // Registers the task for the alarm's next time.
+            // Polls the alarm again so that it wakes the task the next time.
             let _ = alarm.as_mut().poll(cx);
             return Poll::Ready(self.reader.keep_alive());
         }
         Poll::Pending
     }
 
-    /// Returns what to forward now: the events that the chunk completes, except those that must be removed. An
-    /// incomplete event is held back: its end may show that it is an error, whose beginning the caller must not see.
+    /// Returns the bytes to forward now: the events that this chunk completes, except those that must be removed. An
+    /// incomplete event is kept back, because its end may show that it is an error, and the caller must not see its
+    /// beginning.
     fn pass(&mut self, chunk: &Bytes) -> Bytes {
         let Self {
             splitter,
@@ -252,10 +255,10 @@ impl Tap {
             nothing_bytes,
             ..
         } = self;
-        // End of the events to forward, and the ranges of those to remove or replace.
+        // The end of the events to forward, and the ranges of events to remove or replace.
         let (mut end, mut replaced) = (0, Vec::new());
         let split = splitter.push(chunk, |event| {
-            // Data after the last event is not part of the answer.
+            // Bytes after the last event are not part of the answer.
             if failure.is_some() || reader.finished() {
                 return;
             }
@@ -286,8 +289,8 @@ impl Tap {
         let mut rest = match split {
             Ok(whole) => whole,
             Err(error) => {
-                // The call is charged: some events repeat the request, so a caller could otherwise avoid payment by a
-                // long request.
+                // The call is charged as answered: some events repeat the request, so a caller could otherwise avoid
+                // payment by a very long request.
                 *too_long = failure.is_none();
                 failure.get_or_insert_with(|| Error::AnswerTooLong(error.into()));
                 replaced.clear();
@@ -313,7 +316,7 @@ impl Tap {
         passed
     }
 
-    /// Handles the end of the vendor's stream, or its failure.
+    /// Handles the end of the vendor's stream; `error` if the stream failed. Returns the bytes to forward last.
     fn end(&mut self, error: Option<Error>) -> Bytes {
         self.ended = true;
         let mut rest = Bytes::new();
@@ -330,12 +333,12 @@ impl Tap {
                 }
             }
         }
-        // An error after the last event is only how the vendor closes the connection.
+        // An error after the last event is only the way in which the vendor closes the connection.
         if self.failure.is_none() && !self.reader.may_end() {
             self.failure = Some(error.unwrap_or_else(|| broken("the stream ended in the middle")));
         }
         if self.failure.is_none() && !self.reader.finished() {
-            // A chat stream ends with this line, even if the vendor omits it.
+            // Clients expect this line at the end of a chat stream, so it is added if the vendor omits it.
             let usage = self.reader.missing_usage(&self.meter).unwrap_or_default();
             rest = [&rest[..], &usage[..], b"data: [DONE]\n\n"].concat().into();
         }
@@ -346,7 +349,8 @@ impl Tap {
     fn record(&self) {
         let reader = &self.reader;
         let end = match &self.failure {
-            // A rejection of one caller's request must not open the route's breaker for others.
+            // The vendor's error may be about the caller's request, so it must not open the route's breaker for other
+            // callers.
             Some(
                 Error::VendorUnavailable(_)
                 | Error::VendorLimit { .. }
@@ -364,7 +368,8 @@ impl Tap {
     }
 }
 
-/// Returns whether the last event of a stream, which has no blank line, is complete; a truncated event is ignored.
+/// Returns whether an event at the end of the stream, which has no blank line, is complete. A truncated event is
+/// ignored.
 fn is_whole(event: &Event) -> bool {
     event.data().is_some_and(|data| {
         let data = data.trim_ascii();
@@ -372,7 +377,7 @@ fn is_whole(event: &Event) -> bool {
     })
 }
 
-/// Returns the event with the missing blank line added.
+/// Returns the event with the blank line that it lacks.
 fn closed(event: &Bytes) -> Bytes {
     let blank: &[u8] = if event.ends_with(b"\n") {
         b"\n"
@@ -382,7 +387,7 @@ fn closed(event: &Bytes) -> Bytes {
     [event, blank].concat().into()
 }
 
-/// The slices that are forwarded as one frame.
+/// Slices that are forwarded as one frame; copied only if there are several.
 #[derive(Debug, Default)]
 pub(super) struct Pieces {
     only: Bytes,
@@ -398,7 +403,7 @@ impl Pieces {
         self.only.len() + self.more.len()
     }
 
-    /// As [`Pieces::push`], but if there is more than one piece, memory for `least` bytes is allocated at once.
+    /// As [`Pieces::push`], but allocates at least `least` bytes if a second piece makes a copy necessary.
     pub(super) fn push_within(&mut self, piece: Bytes, least: usize) {
         if piece.is_empty() {
             return;

@@ -1,4 +1,4 @@
-//! Readings of the meter for answers whose callers get an error.
+//! Checks what the meter records for answers whose callers get an error.
 
 use std::{io, sync::Arc};
 
@@ -16,7 +16,7 @@ use crate::{
 
 const BYTES_MAX: usize = 1 << 20;
 
-/// The meter's reading of a call with this answer, and the call's error.
+/// Forwards this answer. Returns the meter's reading, and the error with which the call failed.
 async fn read(format: Format, answer: impl Into<Bytes>, stream: bool) -> (Reading, Option<Error>) {
     let meter = Meter::default();
     let outbound = outbound(format, stream, &meter);
@@ -38,7 +38,7 @@ async fn read(format: Format, answer: impl Into<Bytes>, stream: bool) -> (Readin
     (meter.read(), failure)
 }
 
-/// The first attempt of a call that this meter counts.
+/// Creates a request whose meter counts the first attempt of a call.
 fn outbound(format: Format, stream: bool, meter: &Meter) -> Outbound {
     let endpoint = Uri::from_static("https://vendor.example/v1");
     let key = format.credential("our key").unwrap();
@@ -149,7 +149,7 @@ async fn a_vendors_error_with_usage_is_charged_by_it() {
     }
 }
 
-/// A caller must not be able to open a route's breaker for others by its requests.
+/// The caller's request may have caused the error, so it must not open the route's breaker for others.
 #[tokio::test]
 async fn an_error_about_the_request_in_a_stream_is_recorded_as_the_vendors_error() {
     let chat = |error: &str| {
@@ -168,8 +168,8 @@ async fn an_error_about_the_request_in_a_stream_is_recorded_as_the_vendors_error
     }
 }
 
-/// Only the responses format has an event that carries both usage and an error; in other formats such a stream is a
-/// rejection.
+/// In the responses format, an error event may also have usage, which is charged. In the other formats, a stream that
+/// begins with an error is a rejection, even if it has usage.
 #[tokio::test]
 async fn a_stream_that_begins_with_an_error_is_a_refusal_and_free() {
     for (format, answer) in [
@@ -218,7 +218,7 @@ async fn a_vendors_error_that_counts_nothing_is_free() {
 #[tokio::test]
 async fn too_long_answer_is_charged_although_not_delivered() {
     let long = "x".repeat(crate::sse::LINE_BYTES_MAX + 1);
-    // The line is cut off here: the part that was received is already too long.
+    // The event is not complete, but the received part is already longer than the maximum.
     let created =
         format!("data: {{\"type\":\"response.created\",\"response\":{{\"instructions\":\"{long}");
     let plain = format!("{{\"instructions\":\"{long}\"}}");

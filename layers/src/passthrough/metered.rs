@@ -1,8 +1,8 @@
-//! Meters the answers of a service that does not use these layers: a client of a vendor's API, or a handler of your own.
+//! Meters the answers of a service that is not a gateway: a client of a vendor's API, or a handler of your own.
 //!
-//! The answer passes unchanged; what it used goes into the [`Meter`] that the request carries as an extension, which
-//! `reserve`'s tariff inserts. The meter also learns how the answer ended: an error of the service, a status other than
-//! 2xx, or a body that broke off is not [`End::Finished`], so that a bill can leave it free.
+//! The answer is forwarded unchanged. Its usage is written to the [`Meter`] in the extensions of the request, where
+//! `reserve`'s tariff has inserted it. The meter also records how the answer ended: if the service failed, returned a
+//! status other than 2xx, or its body broke off, the end is not [`End::Finished`], so a bill can leave the answer free.
 //!
 //! ```
 //! use http::{Request, Response, header::CONTENT_TYPE};
@@ -55,7 +55,7 @@ use crate::{
     usage::{End, Meter},
 };
 
-/// Meters the answers of any service, not only of a gateway.
+/// Meters the answers of any service, not only of vendors.
 #[derive(Clone, Copy, Debug)]
 pub struct MeteredLayer {
     format: Format,
@@ -63,8 +63,8 @@ pub struct MeteredLayer {
 }
 
 impl MeteredLayer {
-    /// Reads the usage of answers in `format`: event streams, and JSON of at most `answer_bytes_max` bytes, which are
-    /// copied. The usage of a longer one is not read.
+    /// Creates a layer that reads the usage of answers in `format`: of event streams, and of JSON, which it copies. If
+    /// a JSON answer is longer than `answer_bytes_max` bytes, its usage is not read.
     #[must_use]
     pub const fn new(format: Format, answer_bytes_max: usize) -> Self {
         Self {
@@ -150,7 +150,7 @@ where
 }
 
 pin_project! {
-    /// An answer's body whose usage is read on its way.
+    /// The body of an answer. It reads the usage while the bytes are forwarded.
     #[derive(Debug)]
     pub struct ResponseBody<A> {
         #[pin]
@@ -177,7 +177,7 @@ impl<A: Body<Data = Bytes>> Body for ResponseBody<A> {
                 tap.pass(data);
             }
             let broken = matches!(frame, Some(Err(_)));
-            // A server does not poll again once the body reports its end.
+            // A server does not poll the body again after the body has reported its end, so the usage is recorded now.
             if (frame.is_none() || broken || this.inner.is_end_stream())
                 && let Some(tap) = this.tap.take()
             {
@@ -196,7 +196,7 @@ impl<A: Body<Data = Bytes>> Body for ResponseBody<A> {
     }
 }
 
-/// Reads the usage of an answer.
+/// Reads the usage of an answer from its bytes.
 #[derive(Debug)]
 struct Tap {
     meter: Meter,
@@ -212,7 +212,7 @@ enum Kind {
         failed: bool,
     },
     Json(BytesMut),
-    /// No usage can be read from the answer.
+    /// An answer of a type from which no usage can be read.
     Other,
 }
 
@@ -313,7 +313,7 @@ mod tests {
     const USAGE: &str = r#"data: {"choices":[],"usage":{"prompt_tokens":9,"completion_tokens":1}}"#;
     const DONE: &str = "data: [DONE]";
 
-    /// The reading after an answer of these pieces, which may break off.
+    /// Returns the meter's reading after an answer that consists of these pieces and may break off.
     async fn metered(status: u16, kind: &'static str, pieces: &[&str], breaks: bool) -> Reading {
         let pieces: Vec<Bytes> = pieces
             .iter()
@@ -344,7 +344,8 @@ mod tests {
     async fn usage_and_end_are_read_from_any_answer_and_failures_are_free() {
         let stream = [TEXT, "\n\n", USAGE, "\n\n", DONE, "\n\n"];
         let long = "x".repeat(2000);
-        // Columns: status, content type, pieces, whether the body breaks off; then usage, and the end.
+        // Columns: status, content type, pieces of the body, whether the body breaks off; whether usage is recorded,
+        // and the end.
         type Case<'a> = (u16, &'static str, &'a [&'a str], bool, bool, Option<End>);
         let cases: &[Case<'_>] = &[
             (

@@ -1,14 +1,15 @@
-//! Forwards a vendor's answer unchanged, and reads the usage from the bytes as they pass.
+//! Forwards a vendor's answer unchanged, and reads the usage from its bytes.
 //!
-//! A stream is forwarded event by event: each event with the frame that completes it, and frames of whole events are
-//! not copied. An incomplete event is held back, because its end may show that it is the vendor's error, whose text is
-//! not meant for the caller. Nothing is forwarded after the last event. The head waits for the first event for a
-//! limited time, so that an error that comes first can still set the status; comments and pings before it do not count
-//! as events.
+//! A stream is forwarded event by event. Each event is forwarded with the frame that completes it, and frames that
+//! consist of whole events are not copied. An incomplete event is kept back: its end may show that it is the vendor's
+//! error, whose text is not meant for the caller. Nothing is forwarded after the last event. The head waits for the
+//! first event for a limited time, so that an error in the first event can still set the status; comments and pings do
+//! not count as events.
 //!
-//! A plain answer is read completely first: only then is it known to be an answer. If its usage is missing or
-//! contradictory, and a hold determines what is charged, the answer states the charged usage; every other byte stays.
-//! In a stream, usage that the vendor states is replaced in the same way, but none is added.
+//! A plain answer is read completely before any byte is forwarded: only then is it known to be an answer. If its usage
+//! is missing or contradictory, and the call has a hold that determines the charge, the charged usage is written into
+//! the answer; every other byte is forwarded unchanged. In a stream, usage that the vendor states is replaced in the
+//! same way; missing usage is added only if the stream is translated.
 //!
 //! ```
 //! # use std::sync::Arc;
@@ -117,17 +118,17 @@ const EVENTS: HeaderValue = HeaderValue::from_static("text/event-stream; charset
 const NO_CACHE: HeaderValue = HeaderValue::from_static("no-cache, no-store");
 const NO: HeaderValue = HeaderValue::from_static("no");
 
-/// Default limit of all plain answers in memory, in bytes.
+/// Default limit of the bytes of all plain answers in memory.
 const ANSWERS_BYTES_MAX: u64 = 256 << 20;
 
-/// The time for which an answer waits for memory; its vendor waits meanwhile.
+/// The time for which an answer waits for memory. In the meantime, no more of it is read from the vendor.
 const ROOM_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// A plain answer that declares its length, or exceeds this many bytes, gets its full memory at once: growing would
-/// copy it, and untouched memory costs nothing.
+/// If a plain answer declares its length, or is longer than this many bytes, its full memory is allocated at once:
+/// growing would copy the answer, and memory that is never written costs nothing.
 const GROWN_BYTES_MAX: usize = 1 << 20;
 
-/// Meters the answers of vendors.
+/// Forwards the answers of vendors, and reads their usage into the call's meter.
 #[derive(Clone, Debug)]
 pub struct PassthroughLayer {
     answer_bytes_max: Setting<usize>,
@@ -136,7 +137,7 @@ pub struct PassthroughLayer {
 }
 
 impl PassthroughLayer {
-    /// Limits a plain answer to `answer_bytes_max` bytes.
+    /// Creates a layer that forwards plain answers of at most `answer_bytes_max` bytes.
     #[must_use]
     pub fn new(answer_bytes_max: impl Into<Setting<usize>>) -> Self {
         Self {
@@ -146,9 +147,10 @@ impl PassthroughLayer {
         }
     }
 
-    /// Limits all plain answers in memory to `answers_bytes_max` bytes, by default 256 MiB; one answer at a time may
-    /// exceed the limit. An account gets at most as much as it leaves free, and a key half of that, but always two
-    /// answers of the largest size. An answer waits up to 30 seconds for memory, and is then rejected as too long.
+    /// Sets the limit of the bytes of all plain answers in memory, 256 MiB by default; one answer at a time may exceed
+    /// it. An account may use at most as many bytes as remain free, and a key half of that, but each always two answers
+    /// of the largest size. An answer waits up to 30 seconds for memory; then the call fails as if the answer were too
+    /// long.
     #[must_use]
     pub fn answers_bytes_max(mut self, answers_bytes_max: impl Into<Setting<u64>>) -> Self {
         self.answers_bytes_max = answers_bytes_max.into();
@@ -212,7 +214,7 @@ where
         );
         let call = self.inner.call(req);
         Box::pin(async move {
-            // The rest of the head is not needed while the body is read.
+            // Dropped here: of the head, only the headers are needed while the body is read.
             let res = call.await.map_err(Error::from_below)?;
             let (Parts { headers, .. }, mut body) = res.into_parts();
             if is_packed(&headers) {
@@ -236,11 +238,12 @@ where
                 let reader = usage::Reader::new(format).choices(choices);
                 let progress = reader.progress();
                 let body = ResponseBody::stream(body, reader, strip_usage, meter.clone());
-                // Boxed, because plain answers would also have to reserve space for this future. A stream that never
-                // began for the client is free, unless its vendor counted it.
+                // Boxed, because plain answers would otherwise reserve space for this future, too. A stream that ends
+                // before the client gets its head is free, unless the vendor counted its usage.
                 let begun = Box::pin(body.begun(head_timeout)).await;
                 let begun = begun.inspect_err(|_| {
-                    // Outside the responses format, an error that comes first rejects the call, whatever else it has.
+                    // Except in the responses format, a stream that begins with an error is a rejection and free, even
+                    // if it has usage.
                     if format != Format::Responses {
                         meter.update(|reading| reading.usage = None);
                     }
@@ -282,7 +285,7 @@ where
     }
 }
 
-/// Records the text received so far.
+/// Records in the meter how much text was received so far.
 fn note_text(text: &TextSize, reading: &mut Reading) {
     (reading.text_bytes, reading.text_tokens) = (text.bytes(), text.tokens());
 }
@@ -311,7 +314,8 @@ where
                 .map(|_| "no memory for the answer: all answers together reach their limit".into())
         };
         if let Some(why) = too_much {
-            // The call is charged: a caller could otherwise avoid payment by the length of the answer.
+            // The call is charged as answered: a caller could otherwise avoid payment by requesting an answer that is
+            // too long.
             let text = text::text_size(format, &pieces.joined());
             meter.update(|reading| {
                 reading.answered = true;
@@ -345,7 +349,7 @@ fn media_type(headers: &HeaderMap) -> &[u8] {
         .trim_ascii()
 }
 
-/// Builds new headers: of the vendor's head only the media type is kept, and the memory of the header map.
+/// Builds the answer's headers in the memory of the vendor's header map, without any header of the vendor.
 fn answer<A>(
     body: ResponseBody<A>,
     mut headers: HeaderMap,

@@ -1,5 +1,5 @@
-//! Reads answers of the responses format: usage in the last event, errors in two shapes, and texts that are sent
-//! several times.
+//! Reads answers of the responses format. They have the usage in the last event, errors in two shapes, and texts that
+//! are sent several times.
 
 use std::{borrow::Cow, collections::BTreeMap, ops::Range};
 
@@ -23,7 +23,7 @@ use crate::{
     vendor_usage::{VendorUsage, is_error, responses_usage, tier},
 };
 
-/// The state of a stream so far.
+/// The state of a stream after the events that were read.
 #[derive(Debug, Default)]
 pub(super) struct Told {
     pub(super) usage: Option<VendorUsage>,
@@ -33,37 +33,38 @@ pub(super) struct Told {
     pub(super) tier: Label,
     pub(super) suspect: bool,
     pub(super) finished: bool,
-    /// The texts that were sent in pieces.
+    /// The text of events that have a piece of a text (a delta).
     pieces: TextSize,
-    /// Completed items. They repeat the pieces; some vendors send no pieces.
+    /// The text of completed items. It repeats the text of the pieces; some vendors send no pieces.
     items: TextSize,
-    /// Arguments in completed calls of tools with types of their own.
+    /// Arguments in completed calls of tools that have item types of their own, such as a shell.
     calls: TextSize,
-    /// Arguments of such calls that were sent in pieces, while their items are not complete.
+    /// Arguments of tools with item types of their own that were sent in pieces, as long as the call's item is not
+    /// complete.
     calls_pieces: TextSize,
-    /// The whole output, if only the last event has it and the vendor did not count it.
+    /// The text of the whole output in the last event, read only if the vendor did not count the output.
     output: TextSize,
     items_open: u64,
-    /// Whether the last completed item may be the answer's last.
+    /// Whether the last completed item may be the last item of the answer.
     may_end: bool,
-    /// The completed calls of tools that the vendor runs.
+    /// The completed calls of tools that the vendor itself runs.
     tool_calls: ToolCalls,
     pub(super) progress: StreamProgress,
 }
 
-/// The kinds of events.
+/// The kind of an event, as far as it matters for usage and errors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
-    /// The event announces an answer.
+    /// The event announces an answer without containing a part of it.
     Announces,
     Piece,
-    /// A piece of the arguments of a tool with a type of its own.
+    /// The event has a piece of the arguments of a tool with an item type of its own.
     CallPiece,
     ItemAdded,
     ItemDone,
     Last,
     Failed,
-    /// Has no type: some vendors send errors like this.
+    /// The event has no type; some vendors send errors without a type.
     Unnamed,
     Other,
 }
@@ -79,7 +80,7 @@ impl Kind {
             "response.completed" | "response.incomplete" => Self::Last,
             "response.failed" | "error" => Self::Failed,
             "" => Self::Unnamed,
-            // This is by far the most frequent event.
+            // The most frequent event by far, so it is compared before the others.
             "response.output_text.delta" => Self::Piece,
             _ if name.ends_with(".delta") && name.contains("_call_") => match name {
                 "response.function_call_arguments.delta"
@@ -93,7 +94,7 @@ impl Kind {
 }
 
 impl Told {
-    /// The text, counted once even if it was sent several times.
+    /// Returns the size of the text so far. Text that was sent several times counts once.
     pub(super) fn text(&self) -> TextSize {
         let larger = |one: TextSize, other: TextSize| {
             if one.bytes() >= other.bytes() {
@@ -108,17 +109,17 @@ impl Told {
         larger(said, self.output)
     }
 
-    /// Returns whether the vendor ran tools, and has not reported usage.
+    /// Returns whether the vendor ran tools without reporting usage so far.
     pub(super) fn ran_uncounted(&self) -> bool {
         self.usage.is_none() && self.tool_calls.any()
     }
 
-    /// Returns whether the answer seems complete except for its usage.
+    /// Returns whether the answer seems to be complete, but its usage has not arrived.
     pub(super) const fn usage_due(&self) -> bool {
         self.may_end && self.items_open == 0 && !self.finished
     }
 
-    /// Reads an event's data; `name` is empty if the event has none.
+    /// Reads the data of an event; `name` is the event's name, empty if it has none.
     pub(super) fn event(&mut self, name: &[u8], data: &[u8]) -> Seen {
         if name.ends_with(b".delta") {
             let kind = Kind::of(std::str::from_utf8(name).unwrap_or_default());
@@ -126,7 +127,7 @@ impl Told {
             return Seen::Other;
         }
         let Ok(event) = serde_json::from_slice::<Typed<'_>>(data) else {
-            // An error of any shape contains the vendor's text, so it is not forwarded.
+            // The data cannot be parsed, but an error may contain text of the vendor, so it is not forwarded.
             return match Kind::of(std::str::from_utf8(name).unwrap_or("?")) {
                 Kind::Failed => Seen::Failure(vendor_error(&String::from_utf8_lossy(data))),
                 _ => Seen::Other,
@@ -179,7 +180,7 @@ impl Told {
         self.may_end = kind == "message" || kind.ends_with("_call");
         self.tool_calls.item(&kind, item.get());
         match call_size(&kind, item.get()) {
-            // The item repeats what was sent in pieces; some vendors send no pieces.
+            // The completed item repeats the arguments that were sent in pieces, so these are subtracted.
             Some(call) => {
                 self.calls.add(&call);
                 self.calls_pieces = self.calls_pieces.less(call.bytes());
@@ -209,7 +210,7 @@ impl Told {
         });
     }
 
-    /// Handles the last event, which may also report that there is no answer.
+    /// Handles the last event. Its answer may have failed, or may not have ended.
     fn last(&mut self, data: &[u8]) -> Seen {
         self.count(data);
         let answer = serde_json::from_slice::<Ending<'_>>(data).ok();
@@ -252,7 +253,7 @@ impl Told {
     }
 }
 
-/// The text in the items of an answer. The rest of the answer repeats the request.
+/// Returns the size of the text in the output items of an answer. Other fields repeat the request.
 pub(super) fn output_size(answer: &str) -> TextSize {
     let mut size = TextSize::default();
     let Ok([Some(output)]) = members(answer, &["output"]) else {
@@ -268,7 +269,7 @@ pub(super) fn output_size(answer: &str) -> TextSize {
     size
 }
 
-/// The type of an item; empty if it has none.
+/// Returns the type of an item; empty if it has no type.
 pub(super) fn kind_of(item: &str) -> Cow<'_, str> {
     match members(item, &["type"]) {
         Ok([Some(kind)]) => {
@@ -278,8 +279,8 @@ pub(super) fn kind_of(item: &str) -> Cow<'_, str> {
     }
 }
 
-/// Text that the model wrote into a call of a tool with a type of its own, whose members depend on the tool; `None` for
-/// other items. Text that the tool returned is not output.
+/// Returns the size of the text that the model wrote into a call of a tool with an item type of its own; the names of
+/// the fields depend on the tool. `None` for other items. Text that the tool returned does not count as output.
 fn call_size(kind: &str, item: &str) -> Option<TextSize> {
     let is_text = matches!(
         kind,
@@ -310,7 +311,7 @@ fn call_size(kind: &str, item: &str) -> Option<TextSize> {
     Some(size)
 }
 
-/// Adds all strings in this JSON that are not names.
+/// Adds all strings in this JSON, except the names of fields.
 fn push_strings(json: &[u8], size: &mut TextSize) {
     let mut at = 0;
     while let Some(Found { text, end, .. }) = string(json, at) {
@@ -322,7 +323,7 @@ fn push_strings(json: &[u8], size: &mut TextSize) {
     }
 }
 
-/// The error of an answer that failed or has not ended.
+/// Returns the error of an answer that failed or has not ended; `None` if the answer is valid.
 pub(super) fn refused(answer: &str) -> Option<Error> {
     let [status, error] = members(answer, &["status", "error"]).ok()?;
     if let Some(error) = error.filter(|error| is_error(error)) {
@@ -332,13 +333,13 @@ pub(super) fn refused(answer: &str) -> Option<Error> {
         "\"failed\"" | "\"cancelled\"" => Some(Error::VendorUnavailable(
             format!("answered with the status {}", status?).into(),
         )),
-        // The caller would not fetch the rest later, so an unfinished answer is an error.
+        // An unfinished answer is an error, because no caller would fetch the rest of it later.
         "\"queued\"" | "\"in_progress\"" => Some(broken("an answer that has not ended")),
         _ => None,
     }
 }
 
-/// Returns the error of an event, in any of its places: at the top, under `error`, or under `response.error`.
+/// Returns the error of an event, which may be at the top level, under `error`, or under `response.error`.
 fn failure(data: &[u8]) -> Error {
     let whole = String::from_utf8_lossy(data);
     let Ok([error, response]) = members(&whole, &["error", "response"]) else {
@@ -368,7 +369,7 @@ impl Typed<'_> {
     }
 }
 
-/// A string that borrows if it has no escapes.
+/// A string that is borrowed from the JSON if it has no escapes.
 #[derive(Deserialize)]
 struct Typing<'a>(#[serde(borrow)] Cow<'a, str>);
 
@@ -435,7 +436,7 @@ mod tests {
             (&[ADDED, DELTA, DONE, ITEM], 3),
             (&[DELTA, DONE, ITEM, last], 3),
             (&[last], 3),
-            // This vendor sends arguments as a whole, without deltas.
+            // A vendor that sends a call's arguments completely, without deltas.
             (&[ARGUMENTS, CALL], 7),
         ] {
             assert_eq!(told(events).0.text().bytes(), bytes, "{events:?}");

@@ -1,5 +1,5 @@
-//! Counts the text in a vendor's JSON without parsing all of it. A call is charged by this count if its usage never
-//! arrives.
+//! Counts the text in a vendor's JSON without parsing all of it. If a call's usage never arrives, the call is charged
+//! by this count.
 
 use crate::{
     call::Format,
@@ -7,21 +7,21 @@ use crate::{
     text_size::TextSize,
 };
 
-/// The maximum bytes of a chunk's beginning, up to its text, that are stored.
+/// The longest beginning of a chunk, up to its first text, that is remembered.
 const HEAD_BYTES_MAX: usize = 512;
 
-/// Scans the chunks or events of one stream. Most have the same beginning up to their text as the one before; it is
-/// scanned once.
+/// Scans the chunks or events of one stream. Up to their text, most begin with the same bytes as the chunk before, so
+/// these bytes are scanned only once.
 #[derive(Debug, Default)]
 pub(super) struct Chunks {
-    /// The beginning of the last chunk that had a text and a new beginning: up to and including the quote that opens
-    /// the name of its first text. Findings before that quote do not depend on anything after it.
+    /// The remembered beginning of a chunk: up to and including the quote that opens the name of the chunk's first
+    /// text. Findings before that quote do not depend on the bytes after it.
     head: Vec<u8>,
     in_head: Strings,
 }
 
 impl Chunks {
-    /// [`Strings::of`] the next chunk, whose text continues `before`.
+    /// Scans the next chunk as [`Strings::of`] does. Its text continues the text `before`.
     pub(super) fn strings(&mut self, format: Format, json: &[u8], before: &TextSize) -> Strings {
         let text = before.behind();
         if let Some(name) = self.head.len().checked_sub(1)
@@ -44,7 +44,7 @@ impl Chunks {
         if text.name < HEAD_BYTES_MAX {
             self.head.extend_from_slice(&json[..=text.name]);
             self.in_head = found;
-            // The flag applies to text after the beginning.
+            // Whether reasoning was counted depends on the text after the remembered beginning.
             self.in_head.reasoned = false;
         }
         found.count(&text);
@@ -52,34 +52,34 @@ impl Chunks {
     }
 }
 
-/// Findings of one scan over the strings of a chunk, an event or a whole answer. The JSON is not validated.
+/// The findings of a scan over the strings of a chunk, an event or a whole answer. The JSON is not validated.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Strings {
-    /// The bytes of text, reasoning and tool arguments.
+    /// The size of text, reasoning and tool arguments.
     pub(super) text: TextSize,
     /// The number of choices that have a `finish_reason`.
     pub(super) finish_reasons: u32,
-    /// Whether there is anywhere a `usage` that is not null, or a name that may be an escaped form of it.
+    /// Whether any field `usage` is not null. Also true if a field's name has escapes, which could spell `usage`.
     pub(super) usage: bool,
-    /// Whether there is anywhere an `error` that is not null, or a name that may be an escaped form of it.
+    /// Whether any field `error` is not null. Also true if a field's name has escapes, which could spell `error`.
     pub(super) error: bool,
-    /// Whether the current message has reasoning that was counted: some vendors repeat it in other fields.
+    /// Whether reasoning of the current message was counted; some vendors repeat it in other fields of the message.
     reasoned: bool,
-    /// Whether the message's `reasoning_details` have begun.
+    /// Whether the field `reasoning_details` of the current message has begun.
     details: bool,
 }
 
-/// A text that was found in an event.
+/// A text of the answer, found in a chunk or event.
 struct Text<'a> {
-    /// The offset of the quote that opens the text's name.
+    /// The offset of the quote that opens the name of the text's field.
     name: usize,
-    /// The text as it is written.
+    /// The text as it is written, with its escapes.
     written: &'a [u8],
     /// Whether the text contains escapes.
     escaped: bool,
-    /// For content other than text: bytes of it that count as one byte of text.
+    /// For base64: the number of base64 bytes that count as one byte of text.
     opaque: Option<u64>,
-    /// The offset after the text.
+    /// The offset after the text's closing quote.
     end: usize,
 }
 
@@ -88,7 +88,7 @@ impl Strings {
         Self::default().and_from(0, format, json)
     }
 
-    /// Adds the texts that are found from `at` on.
+    /// Scans the JSON from `at` on, and counts the texts there.
     fn and_from(mut self, mut at: usize, format: Format, json: &[u8]) -> Self {
         while let Some(text) = self.next_text(format, json, at) {
             self.count(&text);
@@ -107,7 +107,8 @@ impl Strings {
         }
     }
 
-    /// Returns the first text from `at` on, not counted yet; records other findings up to it, or up to the end.
+    /// Returns the first text from `at` on, without counting it. Records other findings before that text, or up to the
+    /// end if there is no text.
     fn next_text<'a>(&mut self, format: Format, json: &'a [u8], mut at: usize) -> Option<Text<'a>> {
         loop {
             let name = string(json, at)?;
@@ -130,7 +131,7 @@ impl Strings {
                 }
                 b"delta" | b"message" => (self.reasoned, self.details) = (false, false),
                 b"reasoning_details" => self.details = true,
-                // Whether the name is one of them is decided when the event is parsed.
+                // The name may spell `usage` or `error` with escapes; that is decided when the event is parsed.
                 _ if name.escaped => {
                     self.usage = true;
                     self.error = true;
@@ -156,7 +157,7 @@ impl Strings {
 }
 
 impl Strings {
-    /// Returns whether a text is reasoning that another field of its message has already sent.
+    /// Returns whether a text repeats reasoning that was already counted in another field of its message.
     fn is_repeated(&mut self, name: &[u8], text: &[u8]) -> bool {
         match name {
             b"reasoning" | b"reasoning_content" => {
@@ -170,12 +171,12 @@ impl Strings {
     }
 }
 
-/// Text, reasoning and tool arguments in a chunk, an event or a whole answer.
+/// Returns the size of text, reasoning and tool arguments in a chunk, an event or a whole answer.
 pub(super) fn text_size(format: Format, json: &[u8]) -> TextSize {
     Strings::of(format, json).text
 }
 
-/// Does the same for an event whose text continues `before`.
+/// Returns the size of the text in an event; it continues the text `before`.
 pub(super) fn text_behind(before: &TextSize, format: Format, json: &[u8]) -> TextSize {
     let nothing = Strings {
         text: before.behind(),
@@ -211,12 +212,12 @@ fn is_text(format: Format, name: &[u8]) -> bool {
     }
 }
 
-/// The bytes of base64 sound that count as one byte of text: a second of what vendors stream (PCM of 16 bits, 24 kHz)
-/// has 64 000 bytes and costs 20 tokens.
+/// The bytes of base64 sound that count as one byte of text. Vendors stream PCM of 16 bits and 24 kHz: a second has 64
+/// 000 bytes of base64 and costs 20 tokens.
 const SOUND_BYTES: u64 = 800;
 
-/// For base64, which is not text for the model: bytes that count as one byte of text. In the messages format it is
-/// encrypted reasoning.
+/// Returns how many bytes of a base64 field count as one byte of text; `None` for fields that are text. In the messages
+/// format, base64 is encrypted reasoning.
 fn opaque(format: Format, name: &[u8]) -> Option<u64> {
     match format {
         Format::Chat if name == b"data" => Some(SOUND_BYTES),
@@ -225,14 +226,14 @@ fn opaque(format: Format, name: &[u8]) -> Option<u64> {
     }
 }
 
-/// The offset of the value of a name that ended at `end`. `None` if the string is not a name.
+/// Returns the offset of the value after a name that ends at `end`; `None` if the string is not the name of a field.
 fn value_of(json: &[u8], end: usize) -> Option<usize> {
     let colon = blanks(json, end);
     let value = blanks(json, (*json.get(colon)? == b':').then_some(colon + 1)?);
     (value < json.len()).then_some(value)
 }
 
-/// Returns the end of the blanks from `at` on.
+/// Returns the position of the first byte from `at` on that is not white space.
 fn blanks(json: &[u8], mut at: usize) -> usize {
     while json.get(at).is_some_and(u8::is_ascii_whitespace) {
         at += 1;
@@ -274,7 +275,7 @@ mod tests {
                 r#"{"type":"text","partial_json":"{\"ci"}"#,
                 4,
             ),
-            // Reasoning sent in two fields is counted once, separately for each message.
+            // Reasoning that is sent in two fields of a message counts once per message.
             (
                 Format::Chat,
                 r#"{"delta":{"content":"","reasoning":"abc","reasoning_details":[{"type":"reasoning.text","text":"abc"}]}}"#,
@@ -295,7 +296,7 @@ mod tests {
                 r#"[{"message":{"reasoning":"abc","content":[{"text":"d"}]}},{"message":{"reasoning":"ef"}}]"#,
                 6,
             ),
-            // Sound is counted by its transcript and by its duration.
+            // Sound counts by its duration, and its transcript counts as text.
             (
                 Format::Chat,
                 r#"{"delta":{"audio":{"transcript":"abc","data":"AAAAAAAA","expires_at":7}}}"#,
@@ -380,7 +381,7 @@ mod tests {
         assert_eq!(heads, [role, plain, plain, plain, plain, plain, 0, plain]);
     }
 
-    /// Returns pieces of JSON and of other text.
+    /// Generates pieces of JSON and of other text.
     fn pieces() -> impl Strategy<Value = String> {
         const PIECES: &[&str] = &[
             "{",

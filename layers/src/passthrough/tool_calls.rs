@@ -1,5 +1,6 @@
-//! Counts calls of tools that the vendor ran, which answers of the responses format report as a number next to the
-//! usage, and as an item each. No request may ask for such tools; calls that occur nevertheless are always reported.
+//! Counts the calls of tools that the vendor ran. Answers of the responses format report them as a number next to the
+//! usage, and as items. The gateway refuses requests for such tools, so calls that occur nevertheless are always
+//! reported.
 
 use memchr::memmem;
 use serde_json::{Value, value::RawValue};
@@ -11,11 +12,11 @@ use super::responses::kind_of;
 /// The calls of the vendor's tools in an answer so far.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct ToolCalls {
-    /// The number of web searches, if the vendor reports it.
+    /// The number of web searches that the vendor states, if it does.
     searches_told: Option<u64>,
-    /// The number of items that are searches.
+    /// The number of output items that are web searches.
     searches_seen: u64,
-    /// Whether there are calls of a tool without a price here.
+    /// Whether the vendor ran a tool that has no price.
     unknown: bool,
 }
 
@@ -23,7 +24,7 @@ impl ToolCalls {
     /// Reads a complete answer, given as JSON.
     pub(super) fn of(answer: &str) -> Self {
         let mut calls = Self::default();
-        // Most answers have neither counts of tools nor tool calls, and are not parsed.
+        // Most answers have neither the field nor a tool call, and need not be parsed.
         let has = |text: &str| memmem::find(answer.as_bytes(), text.as_bytes()).is_some();
         if !has("\"tool_usage\"") && !has("_call\"") {
             return calls;
@@ -39,10 +40,10 @@ impl ToolCalls {
         calls
     }
 
-    /// Records an item of this type.
+    /// Records an output item of this type, if it is a call of a vendor's tool.
     pub(super) fn item(&mut self, kind: &str, item: &str) {
         match kind {
-            // Opening a found page is free.
+            // Only searches are billed; opening a page that was found is free.
             "web_search_call" if is_of_a_page(item) => {}
             "web_search_call" => self.searches_seen += 1,
             "file_search_call"
@@ -54,19 +55,19 @@ impl ToolCalls {
         }
     }
 
-    /// Adds what the items of a stream showed before its last event.
+    /// Adds the calls that earlier items of the stream showed to those in the last event.
     pub(super) fn after(mut self, earlier: Self) -> Self {
         self.searches_seen = self.searches_seen.max(earlier.searches_seen);
         self.unknown |= earlier.unknown;
         self
     }
 
-    /// Returns whether there was any call.
+    /// Returns whether the vendor ran any tool that is billed.
     pub(super) fn any(self) -> bool {
         self.unknown || self.searches() > 0
     }
 
-    /// Returns the usage with these calls added.
+    /// Adds these calls to the usage that the vendor reported.
     pub(super) fn within(self, usage: VendorUsage) -> VendorUsage {
         usage.with_calls(self.searches(), self.unknown)
     }
@@ -92,7 +93,7 @@ impl ToolCalls {
     }
 }
 
-/// Returns whether it contains a number other than zero.
+/// Returns whether the value contains a number other than zero, at any depth.
 fn counts_something(value: &Value) -> bool {
     match value {
         Value::Number(number) => number.as_f64() != Some(0.0),
@@ -102,7 +103,7 @@ fn counts_something(value: &Value) -> bool {
     }
 }
 
-/// Returns whether a search only opens a page that was found, or searches within it.
+/// Returns whether a search call only opened a page that was found, or searched within that page.
 fn is_of_a_page(item: &str) -> bool {
     let action = members(item, &["action"]).ok().and_then(|[action]| action);
     action.is_some_and(|action| matches!(&*kind_of(action), "open_page" | "find_in_page"))
@@ -121,7 +122,7 @@ mod tests {
         let searched = r#"{"type":"web_search_call","action":{"type":"search","query":"x"}}"#;
         let nothing = r#"{"image_gen":{"input_tokens":0,"input_tokens_details":{"text_tokens":0}},"web_search":{"num_requests":0}}"#;
         let told = |count: &str| format!(r#"{{"web_search":{{"num_requests":{count}}}}}"#);
-        // Columns: `tool_usage`, output, searches, whether the count is unknown.
+        // Columns: `tool_usage`, output items, number of searches, whether there was an unpriced tool.
         for (tools, output, searches, unknown) in [
             ("null", "", 0, false),
             (nothing, &*item("message"), 0, false),
@@ -130,7 +131,7 @@ mod tests {
             ("null", &*search, 1, false),
             ("null", &*format!("{search},{searched},{opened}"), 2, false),
             (&*told("3"), "", 3, false),
-            // The vendor's own count takes precedence over the number of items.
+            // The number that the vendor states takes precedence over the number of items.
             (&*told("1"), &*format!("{search},{searched}"), 1, false),
             (&*told("\"3\""), "", 0, true),
             (&*told("-1"), &*search, 1, true),

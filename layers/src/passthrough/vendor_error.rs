@@ -1,4 +1,4 @@
-//! Translates an error within a vendor's answer to the caller's error.
+//! Converts an error within a vendor's answer into the error that the caller gets.
 
 use std::time::Duration;
 
@@ -10,15 +10,15 @@ use crate::{
     vendor_words::Words,
 };
 
-/// The time to wait for a vendor at its limit that states none.
+/// The wait before a retry, if a vendor's rate limit is reached and the vendor states no wait.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 /// The largest number of characters of an error that are logged.
 const ERROR_CHARS_MAX: usize = 500;
 
-/// Translates an error, given as JSON. The text of most errors is only logged; if the caller can correct the request,
-/// the caller gets it. Classified by the error's code or, without one, by its type, as for vendors that answer with a
-/// status.
+/// Converts a vendor's error, given as JSON. The text of most errors is only logged; the caller gets the text if a
+/// change of the request can help. The error is classified by its code or, without a code, by its type, in the same way
+/// as an HTTP status of a vendor.
 pub(super) fn vendor_error(error: &str) -> Error {
     let words = Words::read(error.as_bytes());
     let code = words.code();
@@ -41,10 +41,10 @@ pub(super) fn vendor_error(error: &str) -> Error {
     }
 }
 
-/// Code of a key without permission, or of flagged input.
+/// The code of errors about a key without permission, or about flagged input.
 const FORBIDDEN: &str = "403";
 
-/// Codes and types of errors that the request caused.
+/// Codes and types of errors that the caller's request caused.
 const REFUSALS: &[&str] = &[
     "invalid_request_error",
     "invalid_prompt",
@@ -54,7 +54,7 @@ const REFUSALS: &[&str] = &[
     "413",
     "422",
     "451",
-    // The following codes are about images.
+    // The codes that follow are about images in the request.
     "invalid_image",
     "invalid_image_format",
     "invalid_base64_image",
@@ -95,7 +95,7 @@ mod tests {
             ),
             (r#"{"code":400,"message":"bad"}"#, "bad"),
             (r#"{"code":"image_too_large","message":"bad"}"#, "bad"),
-            // An error about the operator's key or account, in the form of an invalid request.
+            // An error about the operator's key or account that has the type of an invalid request.
             (
                 r#"{"type":"invalid_request_error","code":"invalid_api_key","message":"bad"}"#,
                 "unavailable",

@@ -15,9 +15,9 @@ use crate::{
     undecided::{self, Verdict},
 };
 
-/// A [`RateLimitLayer`] that starts its limiter's decision and lets the request continue. A [`RateVerdictLayer`] below
-/// it waits for the decision, so that the layers between the two run meanwhile. If the limiter can decide without
-/// waiting, this layer refuses by itself.
+/// A [`RateLimitLayer`] that requests its limiter's decision and lets the request continue. A [`RateVerdictLayer`]
+/// below awaits the decision, so that the layers between the two do their work meanwhile. If the limiter can decide
+/// without waiting, this layer itself refuses requests over the limit.
 ///
 /// ```
 /// use http::{Request, Response};
@@ -108,7 +108,7 @@ where
         let limiter = self.layer.limiter.clone();
         let mut verdict: Verdict =
             Box::pin(async move { limiter.admit(id, quota).await.map_err(refused) });
-        // Starts the request to the store. `RateVerdict` polls it again with a real waker.
+        // Sends the command to the store now; the noop waker is replaced when `RateVerdict` polls the future.
         match verdict
             .as_mut()
             .poll(&mut Context::from_waker(Waker::noop()))
@@ -121,7 +121,8 @@ where
     }
 }
 
-/// Waits for the decisions that [`EarlyRateLimitLayer`]s above it have started, and refuses like them.
+/// Awaits the decisions that [`EarlyRateLimitLayer`]s above have requested, and refuses the request if one of them
+/// does.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RateVerdictLayer;
 
@@ -187,7 +188,7 @@ mod tests {
     use super::*;
     use crate::body;
 
-    /// A limiter that decides when the test sends its decision.
+    /// A limiter that waits until the test sets its decision.
     #[derive(Clone)]
     struct Slow(watch::Receiver<Option<Result<(), Duration>>>);
 
@@ -198,8 +199,8 @@ mod tests {
         }
     }
 
-    /// Returns whether a request is admitted, and whether it reaches the service, if its two limits decide like this
-    /// between them.
+    /// Sends a request through two early limits, which decide as given when the request is between them and the
+    /// verdict. Returns whether the request was answered, and whether it reached the service.
     async fn answer(first: Result<(), Duration>, second: Result<(), Duration>) -> (bool, bool) {
         let everybody = |_: &Request<()>| Some(((), Quota::per_second(1)));
         let ((tell_first, told_first), (tell_second, told_second)) =
@@ -211,7 +212,7 @@ mod tests {
             .layer(RateLimitLayer::new(Slow(told_first), everybody).early())
             .layer(RateLimitLayer::new(Slow(told_second), everybody).early())
             .map_request(move |req: Request<()>| {
-                // The request has arrived here, and neither limit has decided yet.
+                // The request is below both limits now, and neither has decided yet.
                 let (tell_first, tell_second) = passes.lock().unwrap().take().unwrap();
                 tell_second.send_replace(Some(second));
                 tell_first.send_replace(Some(first));

@@ -14,8 +14,8 @@ use tokio::time::Instant;
 
 use super::{Limiter, Quota};
 
-/// Counts in this process, in a table of bounded size. Callers seen longest ago are evicted, which can only admit more
-/// of their requests.
+/// Counts requests in the memory of this process, in a table of bounded size. If the table is full, the callers seen
+/// longest ago are evicted, which can only admit more of their requests.
 pub struct Gcra<K> {
     begin: Instant,
     /// Theoretical arrival time of each caller, in nanoseconds since `begin`.
@@ -50,8 +50,8 @@ impl<K: Eq + Hash + Clone> Gcra<K> {
     }
 }
 
-/// Returns the new arrival time if a request at `now` is admitted, or how long it must wait. All times in nanoseconds.
-/// `gcra.lua` computes the same in microseconds.
+/// Returns the new theoretical arrival time if a request at `now` is admitted, or else how long the caller must wait.
+/// All times are in nanoseconds. `gcra.lua` computes the same in microseconds.
 fn arrive(arrival: u64, now: u64, quota: Quota) -> Result<u64, Duration> {
     let interval = quota.per.as_nanos() / u128::from(quota.count.max(1));
     let interval = u64::try_from(interval).unwrap_or(u64::MAX);
@@ -117,7 +117,7 @@ mod tests {
         tokio::time::advance(Duration::from_secs(2)).await;
         assert_eq!(gcra.count(&"a", quota), Ok(()));
         assert_eq!(gcra.count(&"a", quota), Err(Duration::from_secs(2)));
-        // A rate below one burst still admits one request.
+        // Even if the quota of ten seconds is below one request, one request is admitted at once.
         let (one, few) = (Gcra::new(100), Quota::per_minute(1));
         assert_eq!(one.count(&"a", few), Ok(()));
         assert_eq!(one.count(&"a", few), Err(Duration::from_secs(60)));

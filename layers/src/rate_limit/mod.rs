@@ -1,7 +1,7 @@
-//! Limits requests per second or minute by the generic cell rate algorithm (GCRA, ITU-T I.371): one instant per caller,
-//! the *theoretical arrival time*, in a bounded table.
+//! Limits requests per second or minute by the generic cell rate algorithm (GCRA, ITU-T I.371). For each caller it
+//! stores one instant, the *theoretical arrival time*, in a table of bounded size.
 //!
-//! A closure decides which caller a request counts for, and at which rate:
+//! A closure decides which caller a request counts for, and which quota that caller has:
 //!
 //! ```
 //! use http::{Request, Response};
@@ -32,9 +32,10 @@
 //! # }
 //! ```
 //!
-//! [`by_address`] is the closure for the client's address. [`Gcra`] counts requests in this process, and [`PostPaid`]
-//! counts what requests use. Other counters implement [`Limiter`]. With the feature `redis`, `redis::RedisLimiter`
-//! counts over several processes, and so does `shared`, which decides most calls of busy callers in memory.
+//! [`by_address`] is the closure for limits by the client's address. [`Gcra`] counts requests in this process, and
+//! [`PostPaid`] counts what requests use, such as tokens. You can implement [`Limiter`] for other ways to count. With
+//! the feature `redis`, `redis::RedisLimiter` counts over several processes, and so does `shared`, which decides most
+//! requests of busy callers in memory.
 
 mod early;
 mod gcra;
@@ -73,14 +74,14 @@ use crate::{
     facts::ClientAddr,
 };
 
-/// A rate: `count` requests per `per`, with a burst.
+/// A rate limit: `count` requests per `per`, of which `burst` may arrive at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Quota {
     /// The number of requests per `per`, at least 1.
     pub count: u32,
-    /// The length of the period.
+    /// The period to which `count` applies.
     pub per: Duration,
-    /// Requests that may arrive at once, at least 1.
+    /// The number of requests that may arrive at once, at least 1.
     pub burst: u32,
 }
 
@@ -95,7 +96,7 @@ impl Quota {
         }
     }
 
-    /// `count` requests per minute; the burst is those of ten seconds.
+    /// Creates a quota of `count` requests per minute. The burst is the number of requests in ten seconds.
     #[must_use]
     pub const fn per_minute(count: u32) -> Self {
         Self {
@@ -105,14 +106,14 @@ impl Quota {
         }
     }
 
-    /// Returns the same rate with another burst.
+    /// Returns a quota with the same rate and another burst.
     #[must_use]
     pub const fn with_burst(self, burst: u32) -> Self {
         Self { burst, ..self }
     }
 }
 
-/// Counts by the client's address, IPv6 by its /64, as [`ClientAddr`] has it. A request without an address passes
+/// Counts requests by the client's [`ClientAddr`], an IPv6 address by its /64. A request without an address passes
 /// uncounted. The first such request logs a warning, because it means that no layer above inserts the address.
 pub fn by_address<B>(
     quota: Quota,
@@ -129,13 +130,13 @@ pub fn by_address<B>(
     }
 }
 
-/// Counts the requests of callers.
+/// Counts requests by caller, and decides whether a request is within its quota.
 pub trait Limiter<K>: Clone + Send + Sync + 'static {
-    /// Admits a request of `id`, or returns how long it should wait.
+    /// Admits and counts a request of the caller `id`, or returns how long the caller should wait.
     fn admit(&self, id: K, quota: Quota) -> impl Future<Output = Result<(), Duration>> + Send;
 
-    /// Decides like [`Limiter::admit`] if that is possible without waiting, which saves a future. `None` is always
-    /// correct: nothing was counted, and `admit` must decide.
+    /// Decides like [`Limiter::admit`] if that is possible without waiting, which saves a future. Returning `None` is
+    /// always correct: nothing was counted, and `admit` decides.
     fn admit_now(&self, _id: &K, _quota: Quota) -> Option<Result<(), Duration>> {
         None
     }
@@ -143,7 +144,8 @@ pub trait Limiter<K>: Clone + Send + Sync + 'static {
 
 /// Refuses requests over the quota with [`Error::TooManyRequests`].
 ///
-/// `by` returns the caller that a request counts for and its quota; with `None` the request passes uncounted.
+/// `by` returns the caller that a request counts for, and the caller's quota. If `by` returns `None`, the request
+/// passes uncounted.
 #[derive(Clone)]
 pub struct RateLimitLayer<L, F> {
     limiter: L,
@@ -152,7 +154,7 @@ pub struct RateLimitLayer<L, F> {
 }
 
 impl<L, F> RateLimitLayer<L, F> {
-    /// Counts with `limiter`, by the caller that `by` returns.
+    /// Creates a layer that counts requests with `limiter`, for the caller that `by` returns.
     pub const fn new(limiter: L, by: F) -> Self {
         Self {
             limiter,
@@ -161,13 +163,14 @@ impl<L, F> RateLimitLayer<L, F> {
         }
     }
 
-    /// Sets the name of this limit for the refusal.
+    /// Sets the limit that the error names to the caller.
     #[must_use]
     pub fn named(self, limit: Limit) -> Self {
         Self { limit, ..self }
     }
 
-    /// Starts the decision here and refuses further below: see [`EarlyRateLimitLayer`].
+    /// Converts this layer into one that requests the decision here and refuses further below: see
+    /// [`EarlyRateLimitLayer`].
     #[must_use]
     pub const fn early(self) -> EarlyRateLimitLayer<L, F> {
         EarlyRateLimitLayer::new(self)
@@ -197,7 +200,7 @@ impl<S, L: Clone, F: Clone> Layer<S> for RateLimitLayer<L, F> {
 #[derive(Clone)]
 pub struct RateLimit<S, L, F> {
     inner: S,
-    /// Shared by all clones; each call makes some.
+    /// Shared by all clones of the service, because every call clones it.
     layer: Arc<RateLimitLayer<L, F>>,
 }
 
@@ -258,7 +261,7 @@ mod tests {
 
     use super::*;
 
-    /// Counts how often a problem was logged.
+    /// Counts how often the warning was logged.
     struct Logged(Arc<AtomicU32>);
 
     impl tracing::Subscriber for Logged {
@@ -318,7 +321,7 @@ mod tests {
             let answered = service.oneshot(Request::new(())).await.map(|_| ());
             assert!(is_right(&answered), "{answered:?}");
         }
-        // The layers accept a service whose error is `Infallible`, as that of axum's routes.
+        // The service below may have any error, for example `Infallible`, as axum's routes do.
         let nobody = |_: &Request<()>| None::<((), Quota)>;
         let service = ServiceBuilder::new()
             .layer(RateLimitLayer::new(Gcra::new(1), nobody))

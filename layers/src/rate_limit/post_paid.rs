@@ -11,15 +11,15 @@ use tokio::time::Instant;
 
 use super::{Limiter, Quota};
 
-/// Counts what a request uses, which is known once it has ended. A caller without debt is admitted, and
-/// [`PostPaid::take`] takes the usage of the request.
+/// Limits what requests use, for example tokens, which is known only when a request has ended. A caller without debt is
+/// admitted; [`PostPaid::take`] then takes the usage of the request.
 ///
-/// Each caller has a bucket that holds the quota's burst and refills at its rate. A request is admitted unless more was
-/// taken than the bucket held; then the wait lasts until the debt is paid. Concurrent requests are counted when they
-/// end, so together they can take more than the bucket holds.
+/// Each caller has a bucket that holds the quota's burst and refills at the quota's rate. A request is refused while
+/// the caller has taken more than the bucket held; the wait is the time until this debt is refilled. Concurrent
+/// requests are counted when they end, so together they can take more than the bucket holds.
 ///
-/// The buckets are in this process, in a table of bounded size. Callers seen longest ago are evicted, which can only
-/// admit more of their requests.
+/// The buckets are in the memory of this process, in a table of bounded size. If the table is full, the callers seen
+/// longest ago are evicted, which can only admit more of their requests.
 ///
 /// ```
 /// use tollgate_layers::rate_limit::{Limiter, PostPaid, Quota};
@@ -40,21 +40,21 @@ pub struct PostPaid<K> {
     buckets: Arc<Cache<K, Arc<Mutex<Bucket>>>>,
 }
 
-/// Billionths of a unit, so that frequent refills lose nothing to rounding.
+/// Billionths of a unit, so that rounding loses nothing even if a bucket is refilled often.
 type Nanos = u128;
 
 pub(super) const UNIT: Nanos = 1_000_000_000;
 
 pub(super) struct Bucket {
     pub(super) quota: Quota,
-    /// The tokens that were taken and are not refilled yet.
+    /// The units that were taken and have not been refilled since.
     pub(super) taken: Nanos,
-    /// The time for which `taken` is valid, in nanoseconds since `begin`.
+    /// The time up to which `taken` is refilled, in nanoseconds since `begin`.
     pub(super) at: u128,
 }
 
 impl<K: Eq + Hash + Clone> PostPaid<K> {
-    /// Creates limits for at most `callers_max` callers.
+    /// Creates a limiter that tracks at most `callers_max` callers.
     #[must_use]
     pub fn new(callers_max: usize) -> Self {
         Self {
@@ -63,7 +63,8 @@ impl<K: Eq + Hash + Clone> PostPaid<K> {
         }
     }
 
-    /// Takes what a request of `id` has used. Does nothing for a caller that was never admitted here.
+    /// Takes the units that a request of the caller `id` has used. Does nothing if no request of the caller was
+    /// admitted here.
     pub fn take(&self, id: &K, units: u64) {
         if let Some(bucket) = self.buckets.get(id) {
             let now = self.begin.elapsed().as_nanos();
@@ -165,7 +166,7 @@ mod tests {
     async fn caller_in_debt_waits_until_it_is_paid() {
         let tokens = PostPaid::new(100);
         assert_eq!(tokens.look(&"a", QUOTA), Ok(()));
-        // The whole bucket may be used, and one request more.
+        // A caller may use the whole bucket and then one more request.
         tokens.take(&"a", 60);
         assert_eq!(tokens.look(&"a", QUOTA), Ok(()));
         tokens.take(&"a", 30);

@@ -1,4 +1,4 @@
-//! A limit counted in Redis: one count over all gateways, by the server's clock.
+//! Counts requests in Redis: all gateways share one count, by the clock of the Redis server.
 
 use std::{fmt, sync::Arc, time::Duration};
 
@@ -8,7 +8,7 @@ use crate::{
     redis_conn::{RedisConn, RedisScript},
 };
 
-/// Counts in Redis, under `tg:rl:<name>:<id>`. Clones share one connection.
+/// Counts requests in Redis, under `tg:rl:<name>:<id>`. Clones share one connection.
 #[derive(Clone)]
 pub struct RedisLimiter {
     conn: RedisConn,
@@ -17,7 +17,7 @@ pub struct RedisLimiter {
 }
 
 impl RedisLimiter {
-    /// Counts under `name`: limiters of one name share their counts.
+    /// Creates a limiter whose counts are stored under `name`. Limiters with the same name share their counts.
     #[must_use]
     pub fn new(conn: RedisConn, name: &str) -> Self {
         let script = Arc::new(conn.script("", include_str!("gcra.lua")));
@@ -28,10 +28,10 @@ impl RedisLimiter {
         }
     }
 
-    /// Admits a request of `id`, or returns how long it should wait.
+    /// Admits and counts a request of the caller `id`, or returns how long the caller should wait.
     ///
     /// # Errors
-    /// If Redis is out of reach. The caller decides whether to count by itself.
+    /// If Redis cannot be reached. The caller of this function may then count by itself.
     pub async fn check(&self, id: &str, quota: Quota) -> Result<Result<(), Duration>, BoxError> {
         let interval = quota.per.as_micros() / u128::from(quota.count.max(1));
         let interval = u64::try_from(interval).unwrap_or(u64::MAX).max(1);

@@ -14,11 +14,12 @@ use tower_service::Service;
 use super::{Limiter, Quota};
 use crate::error::{BoxError, Error, Limit};
 
-/// Counts only refusals of one kind. Once the quota is used up, a caller gets [`Error::TooManyRequests`] instead of the
-/// refusal, while its valid requests continue. This slows down guessing.
+/// Limits how often a caller is refused with a certain error. Once the quota is used up, [`Error::TooManyRequests`]
+/// replaces that error, while valid requests of the caller continue. This slows down the guessing of keys.
 ///
-/// The layer is above the layer that refuses, so a refused request has already cost a look-up; only its answer is
-/// withheld. `by` returns the caller that a request counts for and its quota; with `None` its refusal passes uncounted.
+/// Place this layer above the layer that refuses. A refused request has already cost a look-up then; only its error is
+/// replaced. `by` returns the caller that a request counts for, and the caller's quota. If `by` returns `None`, the
+/// refusal passes uncounted.
 ///
 /// ```
 /// use http::{Request, Response};
@@ -54,7 +55,8 @@ pub struct RefusalLimitLayer<L, F, C> {
 }
 
 impl<L, F, C> RefusalLimitLayer<L, F, C> {
-    /// Counts with `limiter`, by the caller that `by` returns, the errors for which `counts` is true.
+    /// Creates a layer that counts with `limiter`, for the caller that `by` returns, those errors for which `counts`
+    /// returns true.
     pub const fn new(limiter: L, by: F, counts: C) -> Self {
         Self {
             limiter,
@@ -87,7 +89,7 @@ impl<S, L: Clone, F: Clone, C: Clone> Layer<S> for RefusalLimitLayer<L, F, C> {
 #[derive(Clone)]
 pub struct RefusalLimit<S, L, F, C> {
     inner: S,
-    /// Shared by all clones; each call makes some.
+    /// Shared by all clones of the service, because every call clones it.
     layer: Arc<RefusalLimitLayer<L, F, C>>,
 }
 
@@ -130,9 +132,9 @@ pin_project! {
     pub struct RefusalFuture<A, L, F, C, K> {
         #[pin]
         call: A,
-        // The key under which a refusal is counted, and its quota.
+        // The caller for which a refusal counts, and its quota.
         counted: Option<(K, Quota, Arc<RefusalLimitLayer<L, F, C>>)>,
-        // Present once the request was refused. Refusals are rare, so other requests need no box.
+        // Counts the refusal; present once the request was refused. Refusals are rare, so other requests need no box.
         refusing: Option<Pin<Box<dyn Future<Output = Error> + Send>>>,
     }
 }
@@ -173,7 +175,8 @@ where
     }
 }
 
-/// The error that a caller gets whose request was refused with `error`.
+/// Returns the error for a request that was refused with `error`: the same, or that the caller's quota of refusals is
+/// used up.
 async fn refusal<L: Limiter<K>, K>(limiter: L, id: K, quota: Quota, error: Error) -> Error {
     match limiter.admit(id, quota).await {
         Ok(()) => error,

@@ -1,4 +1,4 @@
-//! Lowers the hold of a running call once its vendor has counted its input.
+//! Lowers the hold of a running call when its vendor has counted the input.
 
 use std::{
     fmt,
@@ -15,12 +15,13 @@ use super::{
 };
 use crate::money::MicroRub;
 
-/// A smaller reduction is not worth a step of the ledger; nor is one of less than an eighth of the hold.
+/// A smaller reduction does not justify another call of the ledger; nor does a reduction by less than an eighth of the
+/// hold.
 const REDUCTION_MIN: MicroRub = MicroRub::rubles(1);
 
 type Adjusting = Pin<Box<dyn Future<Output = (Adjustment, Result<Adjusted, LedgerError>)> + Send>>;
 
-/// The ledger of a call, whose type the call's body does not have.
+/// Adjusts holds in a ledger whose type the body of the answer does not have as a parameter.
 pub(super) trait AdjustHolds: Send + Sync {
     fn adjust(self: Arc<Self>, adjustment: Adjustment) -> Adjusting;
 }
@@ -34,11 +35,11 @@ impl<L: Ledger, T: Send + Sync + 'static> AdjustHolds for Shared<L, T> {
     }
 }
 
-/// Adjusts the hold of one call. It runs in the polls of the answer's body, which never wait for it, and is dropped with
-/// the hold's owner: a reduction that is lost leaves the hold as it was.
+/// Lowers the hold of one call. The answer's body polls it and never waits for it. If it is dropped before the ledger
+/// has answered, the hold keeps its amount or has the lower one; both cover the call.
 pub(super) struct Adjuster {
     ledger: Arc<dyn AdjustHolds>,
-    /// The vendor has not reported usage yet.
+    /// Whether the vendor has not reported usage yet, so that a reduction may still follow.
     is_watching: bool,
     running: Option<Adjusting>,
 }
@@ -52,7 +53,7 @@ impl Adjuster {
         }
     }
 
-    /// Sends a lower amount to the ledger, once, when the vendor has counted the input.
+    /// Sends a lower amount to the ledger, at most once, when the vendor has counted the input.
     pub(super) fn poll<T: Bill>(&mut self, call: &Granted<T>, cx: &mut Context<'_>) {
         if self.is_watching
             && let Some(amount) = self.lower_amount(call)
@@ -64,7 +65,7 @@ impl Adjuster {
             && let Poll::Ready((adjustment, answer)) = running.as_mut().poll(cx)
         {
             self.running = None;
-            // If no answer arrived, the hold may have been lowered or not; either amount covers the call.
+            // Without an answer, the hold may have either amount; both cover the call, so nothing is recorded.
             if let Ok(answer) = answer {
                 call.adjusted(&adjustment, answer);
             }
@@ -80,7 +81,7 @@ impl Adjuster {
         let (has_usage, has_text) = call
             .meter
             .look(|reading| (reading.usage.is_some(), reading.text_bytes > 0));
-        // A vendor that sends text before its first count of usage counts only at the end.
+        // If text arrives before any usage, the vendor counts only at the end, when a reduction has no use.
         self.is_watching = !has_usage && !has_text;
         if !has_usage {
             return None;

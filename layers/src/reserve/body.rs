@@ -24,23 +24,23 @@ use crate::{
     usage::{End, Meter},
 };
 
-/// The time for which a stream's usage is awaited if its client left after the last text.
+/// If the client disconnects after the last text, how long the gateway waits for the vendor's usage.
 const USAGE_PATIENCE: Duration = Duration::from_secs(10);
 
-/// The owner of a hold, from before it is made. Its drop settles or releases the hold, once.
+/// The owner of a hold, created before the hold is made. Dropping it settles or releases the hold, exactly once.
 #[derive(Debug)]
 pub(super) struct Guard<T: Bill> {
-    /// Place in the settler's queue; `None` once the hold has ended.
+    /// The place in the settler's queue, reserved in advance; `None` once the hold has ended.
     permit: Option<QueuePermit>,
     call: Arc<Granted<T>>,
-    /// Entry among the running calls, from the grant on.
+    /// The call's entry in the list of running calls, once the ledger has granted the hold.
     entry: Option<RunningEntry>,
-    /// Layer that stores the answer, and is notified of the cost.
+    /// If the answer will be stored, receives the cost of the call.
     told: Option<CallCost>,
 }
 
 impl<T: Bill> Guard<T> {
-    /// `None` if the settler's queue is full: no hold may be made that could not be ended.
+    /// Returns `None` if the settler's queue is full, because then no hold may be made: it could not be ended.
     pub(super) fn new(settler: &Settler, hold: Hold, meter: Meter, bill: T) -> Option<Self> {
         Some(Self {
             permit: Some(settler.permit()?),
@@ -58,23 +58,23 @@ impl<T: Bill> Guard<T> {
         })
     }
 
-    /// Notifies `told` of the cost when the call ends.
+    /// Writes the cost to `told` when the call ends.
     pub(super) fn tell_cost_to(&mut self, told: Option<CallCost>) {
         self.told = told;
     }
 
-    /// The call that this hold pays for.
+    /// Returns the call that this hold pays for.
     pub(super) fn call(&self) -> &Granted<T> {
         &self.call
     }
 
-    /// The hold that was requested from the ledger.
+    /// Returns the hold as it is requested from the ledger.
     pub(super) fn hold(&self) -> &Hold {
         &self.call.hold
     }
 
-    /// Records that the ledger granted `held`, and adds the call to the running ones. `fit` writes into the bill what
-    /// that pays for.
+    /// Records that the ledger granted `held`, and adds the call to the running calls. `fit` limits the bill to the
+    /// usage that `held` pays for.
     pub(super) fn granted(&mut self, settler: &Settler, held: MicroRub, fit: impl FnOnce(&mut T)) {
         let call = Arc::get_mut(&mut self.call);
         let call = call.expect("this is the only reference to the call");
@@ -84,12 +84,12 @@ impl<T: Bill> Guard<T> {
         self.entry = Some(settler.tend(Arc::clone(&self.call)));
     }
 
-    /// The ledger refused: there is no hold to end.
+    /// Records that the ledger refused the hold, so that there is none to end.
     pub(super) fn refused(&mut self) {
         self.permit = None;
     }
 
-    /// Runs `work` unless the call is ordered to end.
+    /// Runs `work`, until the settler orders the call to end.
     pub(super) async fn unless_cut<R, E: Into<BoxError> + 'static>(
         &mut self,
         work: impl Future<Output = Result<R, E>>,
@@ -104,7 +104,7 @@ impl<T: Bill> Guard<T> {
         .await
     }
 
-    /// Ends the call if that was ordered; whether it was.
+    /// Ends the call if the settler has ordered that; returns whether it has.
     fn is_cut(&mut self, cx: &Context<'_>) -> bool {
         if self.permit.is_none() || !self.call.cut.is_ordered(cx) {
             return false;
@@ -116,7 +116,7 @@ impl<T: Bill> Guard<T> {
         true
     }
 
-    /// The call's state, in case its client leaves now.
+    /// Returns the state of the call, in case its client disconnects now.
     fn left_now(&self) -> Left {
         self.call.meter.look(|reading| {
             if self.permit.is_none() || reading.end.is_some() {
@@ -129,32 +129,33 @@ impl<T: Bill> Guard<T> {
         })
     }
 
-    /// Returns whether the answer has ended.
+    /// Returns whether the answer has ended normally.
     fn is_finished(&self) -> bool {
         self.call
             .meter
             .look(|reading| reading.end == Some(End::Finished))
     }
 
-    /// Ends a call whose answer is complete, without waiting for the client to read it. Returns its cost.
+    /// Ends the hold if the whole answer has arrived, before the client reads it. Returns the cost; `None` if the
+    /// answer has not ended.
     pub(super) fn end_if_over(&mut self) -> Option<MicroRub> {
         self.call.meter.look(|reading| reading.end)?;
         self.end()
     }
 
-    /// Returns whether the answering vendor's stream is read to its end without the client.
+    /// Returns whether the stream of the vendor that answers is read to its end if the client disconnects.
     fn outlives_client(&self) -> bool {
         self.call.meter.look(|reading| reading.outlives_client)
     }
 
-    /// Ends the hold and returns the cost; `None` if it had ended before.
+    /// Ends the hold and returns the cost; `None` if the hold has already ended.
     fn end(&mut self) -> Option<MicroRub> {
         let permit = self.permit.take()?;
         self.entry = None;
         let Granted { hold, meter, .. } = &*self.call;
         let (cost, ending) = match self.call.ended(&meter.read()) {
             Some(settlement) => (settlement.cost, Ending::Settle(Arc::new(settlement))),
-            // The ledger's answer to the reserve was lost, or nothing was used.
+            // The ledger did not acknowledge the hold, or nothing was used.
             None => (
                 MicroRub::ZERO,
                 Ending::Release {
@@ -172,7 +173,7 @@ impl<T: Bill> Guard<T> {
     }
 }
 
-/// The state of a call whose client has left.
+/// The state of a call when its client disconnects, which decides how long the call continues.
 enum Left {
     Ended,
     UsageDue,
@@ -185,39 +186,39 @@ impl<T: Bill> Drop for Guard<T> {
     }
 }
 
-/// An answer's body that ends the call's hold when it ends, fails or is dropped.
+/// The body of an answer. It ends the call's hold when the answer ends, fails or is dropped.
 ///
-/// If a call continues without its client, the settler reads the rest. The hold of a stream that reports its cost ends
-/// with its last event, and the cost precedes that event, because nothing may follow it.
+/// If a call continues without its client, the settler reads the rest of the body. If a stream reports its cost, the
+/// hold ends with the last event, and the cost is inserted before that event, because nothing may follow it.
 #[derive(Debug)]
 pub struct ResponseBody<A, T>
 where
     A: Body<Data = Bytes, Error: Into<BoxError> + 'static> + Send + Unpin + 'static,
     T: Bill,
 {
-    /// `None` only once the guard is dropped.
+    /// The vendor's body; `None` if the call was ordered to end, or during the drop.
     inner: Option<A>,
-    /// `None` after the drop, or if the hold ended before.
+    /// The call's hold; `None` during the drop, or if the hold ended with the answer's head.
     held: Option<Held<T>>,
-    /// A stream that has not reported its cost yet; its frames are complete events.
+    /// Set for a stream that must still report its cost. Its frames are complete events.
     tells_cost: Option<EventStream>,
-    /// The inner body is being polled; if it panics, it must not be polled again.
+    /// Whether the inner body is being polled. If that panics, the inner body must not be polled again.
     polling: bool,
 }
 
-/// A hold that ends when the answer ends.
+/// The hold of a running answer, and what is needed to end it.
 #[derive(Debug)]
 struct Held<T: Bill> {
     guard: Guard<T>,
     settler: Settler,
     finish_without_client: bool,
-    /// Lowers the hold; `None` unless the answer is an event stream, and once the hold has ended.
+    /// Lowers the hold while the answer runs. `None` if the answer is not an event stream, or if the hold has ended.
     adjuster: Option<Adjuster>,
 }
 
 impl<T: Bill> Held<T> {
     fn end(&mut self) -> Option<MicroRub> {
-        // Ending the hold replaces an adjustment that is still under way.
+        // An adjustment without an answer is cancelled: the end of the hold makes it pointless.
         self.adjuster = None;
         self.guard.end()
     }
@@ -239,7 +240,7 @@ where
         body
     }
 
-    /// Lowers the hold in this ledger once the vendor has counted the input.
+    /// Lowers the hold in this ledger when the vendor has counted the input.
     pub(super) fn adjusted_in(mut self, ledger: Arc<dyn AdjustHolds>) -> Self {
         if let Some(held) = &mut self.held {
             held.adjuster = Some(Adjuster::new(ledger));
@@ -247,7 +248,7 @@ where
         self
     }
 
-    /// A body of a call whose hold has ended.
+    /// Creates the body of a call whose hold has already ended.
     pub(super) fn ended(inner: A) -> Self {
         Self {
             inner: Some(inner),
@@ -257,7 +258,7 @@ where
         }
     }
 
-    /// Returns whether the call continues to its end when its client leaves.
+    /// Sets whether the call continues to its end if its client disconnects.
     pub(super) fn finish_without_client(mut self, finish: bool) -> Self {
         if let Some(held) = &mut self.held {
             held.finish_without_client = finish;
@@ -265,13 +266,14 @@ where
         self
     }
 
-    /// Reports the cost of this stream in a comment before its last event.
+    /// Makes this stream report its cost in a comment before its last event.
     pub(super) fn tell_cost(mut self, stream: Option<EventStream>) -> Self {
         self.tells_cost = stream;
         self
     }
 
-    /// If these events include the stream's last one, ends the hold and inserts the cost before that event.
+    /// If these events include the stream's last event, ends the hold and returns the events with the cost before the
+    /// last.
     fn told(&mut self, events: &Bytes) -> Option<Bytes> {
         let stream = self.tells_cost?;
         let held = self.held.as_mut()?;
@@ -307,7 +309,7 @@ where
             return Poll::Ready(Some(Err(Error::Draining)));
         }
         this.polling = true;
-        // Inspected in place, because moving a frame is expensive.
+        // Matched by reference, because moving a frame costs time.
         let polled = Pin::new(&mut *inner).poll_frame(cx);
         this.polling = false;
         if let Some(held) = &mut this.held
@@ -318,7 +320,8 @@ where
         let Poll::Ready(frame) = &polled else {
             return Poll::Pending;
         };
-        // hyper does not poll again after trailers, or once the body reports its end.
+        // hyper does not poll the body again after trailers, or once the body has reported its end, so the hold ends
+        // now.
         let ended = !matches!(frame, Some(Ok(frame)) if frame.is_data()) || inner.is_end_stream();
         let data = frame
             .as_ref()
@@ -340,7 +343,7 @@ where
     fn size_hint(&self) -> SizeHint {
         match (self.tells_cost, &self.inner) {
             (None, Some(inner)) => inner.size_hint(),
-            // The comment with the cost adds to the length.
+            // The comment with the cost makes the body longer than the inner body states.
             _ => SizeHint::default(),
         }
     }
@@ -369,7 +372,7 @@ where
         }
         let patience = match guard.left_now() {
             Left::Ended => return,
-            // Everything was delivered: the usage arrives in a moment, or never.
+            // All text was delivered: the usage arrives soon, or never.
             Left::UsageDue => USAGE_PATIENCE,
             Left::Running if finish_without_client || guard.outlives_client() => Duration::MAX,
             Left::Running => return,
@@ -415,7 +418,7 @@ mod tests {
     const COST: MicroRub = MicroRub::new(859);
     const TOLD: &str = ": cost_rub 0.000859\n\n";
 
-    /// A fixed fee for each answer of which something arrived.
+    /// A tariff with a fixed fee for each answer of which at least a part arrived.
     #[derive(Clone)]
     struct Fee {
         payer: (AccountId, KeyId),
@@ -469,10 +472,11 @@ mod tests {
         }
     }
 
-    /// Frames of the vendor's answer, and what the meter records before each is forwarded.
+    /// Frames of the vendor's answer, each with the end that the meter records before the frame is forwarded.
     type Frames = Vec<(&'static str, Option<End>)>;
 
-    /// The frames that a client gets for these, and how each hold ended.
+    /// Makes a call with these frames, and reads at most `taken` frames. Returns the frames that the client gets, and
+    /// the cost and end of each hold.
     async fn answer(
         format: Format,
         tells_cost: bool,
@@ -528,7 +532,7 @@ mod tests {
         {
             out.push(frame.into_data().unwrap());
         }
-        // The settler ends when its last handle is dropped.
+        // The settler's task ends when the last handle of the settler is dropped.
         drop((body, layer));
         settling.run().await;
         let ends = ends.lock().unwrap().clone();
@@ -540,7 +544,7 @@ mod tests {
     const PING: &str = "event: ping\ndata: {\"type\":\"ping\"}\n\n";
     const STOP: &str = "event: message_stop\ndata: {\"type\":\"message_stop\"}\n\n";
 
-    /// Complete streams, each with the text before its last event and the text after it.
+    /// Complete streams: the format, the frames, the text before the last event, and the text from the last event on.
     fn finished() -> Vec<(Format, Frames, String, String)> {
         let over = Some(End::Finished);
         vec![
@@ -605,9 +609,9 @@ mod tests {
     async fn unfinished_stream_reports_no_cost() {
         for frames in [
             vec![(CHUNK, None), ("cut", Some(End::VendorCut))],
-            // `[DONE]` is not the last event, because the meter reports that more follows.
+            // `[DONE]` is not the last event here, because the meter has not recorded an end.
             vec![(DONE, None), ("cut", Some(End::VendorCut))],
-            // The end was lost above the layers that meter it.
+            // The meter has recorded the end, but a layer above it loses the last frame.
             vec![
                 (CHUNK, Some(End::Finished)),
                 ("cut", Some(End::VendorError)),

@@ -1,4 +1,5 @@
-//! Remembers which share of a conversation's last input was in the vendor's cache, to estimate its next call.
+//! Remembers which share of a conversation's last input was in the vendor's cache, to estimate the cost of its next
+//! call.
 
 use std::{
     hash::{BuildHasher, RandomState},
@@ -10,26 +11,26 @@ use tokio::time::Instant;
 
 use crate::{key::KeyId, price::Class, session::SessionId, usage::Usage};
 
-/// The number of entries. Conversations with the same index share an entry.
+/// The number of places for conversations. Conversations whose hashes give the same index replace each other.
 const PLACES: usize = 4096;
-/// The shortest lifetime of vendors' caches.
+/// The shortest time for which vendors cache a prompt; after it, a remembered share is not used.
 const LIFETIME: Duration = Duration::from_secs(5 * 60);
 
-/// The cached share of each conversation's last call. Contains no text.
+/// For each conversation, the cached share of its last call. Contains no text.
 #[derive(Debug)]
 pub(super) struct CachedShares {
     places: Mutex<Vec<Option<Last>>>,
     hasher: RandomState,
 }
 
-/// Hash of a session, its key and its model.
+/// The hash of a session, its key and its model: it identifies a conversation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Conversation(u64);
 
 #[derive(Clone, Copy, Debug)]
 struct Last {
     conversation: Conversation,
-    /// Tokens read from the cache, or written to it.
+    /// The number of tokens that were read from the cache or written to it.
     cached: u64,
     /// The number of all input tokens.
     input: u64,
@@ -55,7 +56,7 @@ impl CachedShares {
         Conversation(self.hasher.hash_one((key, &**session, model)))
     }
 
-    /// Records the vendor's usage of a call.
+    /// Records the usage that the vendor reported for a call.
     pub(super) fn remember(&self, conversation: Conversation, usage: &Usage) {
         let writes = [Class::CacheWrite1h, Class::CacheWrite12h];
         let written = writes.map(|class| usage.classes.get(class));
@@ -74,8 +75,8 @@ impl CachedShares {
         self.place(conversation, |place| *place = Some(last));
     }
 
-    /// Estimates how many of the next call's `input` tokens are in the vendor's cache: the same share, at most what was
-    /// there.
+    /// Estimates how many of the next call's `input` tokens are in the vendor's cache: the same share as in the last
+    /// call, and at most as many tokens as were cached then.
     pub(super) fn cached(&self, conversation: Conversation, input: u64) -> u64 {
         let last = self.place(conversation, |place| *place);
         let Some(last) = last.filter(|last| {
@@ -91,7 +92,7 @@ impl CachedShares {
     }
 
     fn place<T>(&self, conversation: Conversation, look: impl FnOnce(&mut Option<Last>) -> T) -> T {
-        // After a panic under this lock the entries are still valid numbers.
+        // No panic can leave an entry half written, so the lock may be used after a panic.
         let mut places = self.places.lock().unwrap_or_else(PoisonError::into_inner);
         let index = conversation.0 % PLACES as u64;
         look(&mut places[index as usize])

@@ -1,18 +1,19 @@
-//! Which vendors' first counts of input were also their last ones.
+//! Remembers which vendors' first counts of input were final.
 //!
-//! Some vendors count the input in the first event of a stream. If that is the final count, most of the hold can be
-//! returned while the call runs. Other vendors begin with a guess, or with zero, and a guess looks like a count. So a
-//! first count is believed once a call of the same vendor and model has ended with it, and never again after one has
-//! ended with more.
+//! Some vendors count the input in the first event of a stream. If that count is final, most of the hold can be
+//! returned while the call runs. Other vendors begin with an estimate, or with zero, and an estimate looks like a
+//! count. So first counts of a vendor and model are used only after one of their calls has ended with its first count,
+//! and never again after one has ended with a higher count.
 
 use std::hash::{BuildHasher, RandomState};
 
 use quick_cache::sync::Cache;
 
-/// The maximum number of pairs of a vendor and a model. A pair that is forgotten must prove itself again.
+/// The maximum number of pairs of a vendor and a model. If a pair was evicted, its first counts are not used until
+/// another call has ended.
 const PAIRS_MAX: usize = 4096;
 
-/// The record of how reliable first counts are, by vendor and model.
+/// For each pair of a vendor and a model, whether first counts were final.
 #[derive(Debug)]
 pub(super) struct EarlyCounts {
     right: Cache<u64, bool>,
@@ -29,12 +30,12 @@ impl Default for EarlyCounts {
 }
 
 impl EarlyCounts {
-    /// Returns whether a first count can be relied on.
+    /// Returns whether first counts of this vendor and model may be used.
     pub(super) fn are_final(&self, vendor: &str, model: &str) -> bool {
         self.right.get(&self.pair(vendor, model)) == Some(true)
     }
 
-    /// Records that a call has ended, and whether within its first count.
+    /// Records that a call has ended; `is_within`: its final count was at most its first count.
     pub(super) fn record(&self, vendor: &str, model: &str, is_within: bool) {
         let pair = self.pair(vendor, model);
         if !is_within || self.right.get(&pair).is_none() {

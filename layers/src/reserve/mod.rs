@@ -1,9 +1,10 @@
 //! Reserves the maximum cost of a call before it is made, and charges its actual cost afterwards, even if the call
 //! fails or is dropped.
 //!
-//! The layer is generic over what is sold: a [`Tariff`] computes what a request can cost, and its [`Bill`] what it did
-//! cost. [`tokens::ByTokens`] is the tariff of model calls; the one below charges a fee for each page. [`Bill::charge`]
-//! also runs if a call fails, so the fee is due only if the [`Meter`] recorded that the page was delivered.
+//! The layer does not depend on what is sold: a [`Tariff`] computes the most that a request can cost, and its [`Bill`]
+//! computes the actual cost. [`tokens::ByTokens`] is the tariff of model calls; the tariff below charges a fee for each
+//! page. [`Bill::charge`] also runs if a call fails, so the fee is charged only if the [`Meter`] recorded that the page
+//! was delivered.
 //!
 //! ```
 //! use std::time::Duration;
@@ -106,15 +107,15 @@
 //! # }
 //! ```
 //!
-//! A hold must be ended, and it never leaves this module: a guard owns it from before the ledger is called until the
-//! answer's body has ended or was dropped. The guard's `Drop` neither waits nor fails, because its place in the
-//! [`Settler`]'s queue was taken before the hold.
+//! Every hold must be ended, so no code outside this module gets one: a guard owns the hold from before the ledger is
+//! called until the answer's body has ended or was dropped. Dropping the guard neither waits nor fails, because its
+//! place in the [`Settler`]'s queue was reserved before the hold was made.
 //!
 //! # Cost in the answer
 //!
-//! If the usage of a plain answer is known with its head, the header [`X_COST_RUB`] has its cost in decimal rubles. An
-//! event stream can report its cost only at its end, in a comment, which clients ignore. The comment precedes the last
-//! event, because nothing may follow that:
+//! If the usage of a plain answer is known when its head is sent, the header [`X_COST_RUB`] states its cost in decimal
+//! rubles. An event stream can state its cost only at its end, in a comment, which clients ignore. The comment is sent
+//! before the last event, because nothing may follow that event:
 //!
 //! ```text
 //! : cost_rub 0.000859
@@ -122,8 +123,8 @@
 //! data: [DONE]
 //! ```
 //!
-//! This is the cost that the ledger receives. If it exceeds the hold and the account cannot pay the rest, the ledger
-//! charges less, and the receipt has the difference.
+//! This is the cost that the layer sends to the ledger. If the cost is higher than the hold and the account cannot pay
+//! the difference, the ledger charges less, and the receipt states the difference.
 
 #![warn(clippy::float_arithmetic)]
 
@@ -173,26 +174,26 @@ use crate::{
     usage::Meter,
 };
 
-/// Header with the cost of a plain answer, in decimal rubles.
+/// Header of a plain answer that states its cost, in decimal rubles.
 pub const X_COST_RUB: HeaderName = HeaderName::from_static("x-cost-rub");
 
-/// Prices requests of type `B`: their maximum cost before, and their cost after.
+/// Prices requests of type `B`: the most that a request can cost before the call, and its actual cost after it.
 pub trait Tariff<B>: Send + Sync + 'static {
-    /// Data kept from the request to compute its charge.
+    /// Data of the request from which the charge is computed after the call.
     type Bill: Bill;
 
-    /// Returns the hold that the request needs.
+    /// Returns the hold that this request needs.
     ///
     /// # Errors
-    /// If the request cannot be sold.
+    /// If the request cannot be sold, for example because its cost has no bound.
     fn quote(&self, req: &Request<B>) -> Result<Quote<Self::Bill>, Error>;
 
-    /// Called when the hold was granted; `held` is between the quote's `least` and `want`. Limits the request's usage
-    /// to what it pays for.
+    /// Called when the ledger has granted the hold; `held` is between the quote's `least` and `want`. Limits the
+    /// request to the usage that `held` pays for.
     fn granted(&self, req: &mut Request<B>, bill: &mut Self::Bill, held: MicroRub);
 }
 
-/// The request for a hold.
+/// The hold that a tariff requests for a call, and how the call is made.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Quote<T> {
@@ -200,25 +201,25 @@ pub struct Quote<T> {
     pub account: AccountId,
     /// The key with which the call is made.
     pub key: KeyId,
-    /// The highest possible cost of the request.
+    /// The most that the request can cost.
     pub want: MicroRub,
-    /// The smallest hold that is enough for the request.
+    /// The smallest hold with which the request can be sent; the layer then limits the request's usage.
     pub least: MicroRub,
-    /// Meter that the layers below write the usage into.
+    /// The meter, to which layers below write the usage.
     pub meter: Meter,
-    /// Whether the call runs to its end after its client has left, whichever vendor answers. The meter may state this
-    /// for the answering vendor alone (`Reading::outlives_client`).
+    /// Whether the call runs to its end if its client disconnects, whichever vendor answers. The meter may request this
+    /// only for the vendor that answers (`Reading::outlives_client`).
     pub finish_without_client: bool,
-    /// Whether an [`EventStream`], whose frames are complete events, reports its cost at its end.
+    /// Whether an [`EventStream`] states its cost at its end. Its frames must be complete events.
     pub tells_cost: bool,
-    /// Whether there is output, so that the caller can lower its maximum if the hold does not fit.
+    /// Whether the hold includes output. If so, the caller can lower the maximum output when the hold does not fit.
     pub has_output: bool,
-    /// The data from which the charge is computed later.
+    /// Data of the request from which the charge is computed after the call.
     pub bill: T,
 }
 
 impl<T> Quote<T> {
-    /// A request to hold `amount`, all or nothing, with a meter of its own. The other fields are false.
+    /// Creates a quote for exactly `amount`, with a new meter. The other fields are false.
     pub fn new(account: AccountId, key: KeyId, amount: MicroRub, bill: T) -> Self {
         Self {
             account,
@@ -234,7 +235,7 @@ impl<T> Quote<T> {
     }
 }
 
-/// Checks the funds of a key in a ledger, for `parse` and `select`.
+/// Checks in a ledger whether a key has money to spend; for the `parse` and `select` layers.
 #[derive(Clone, Debug)]
 pub struct LedgerFunds<L>(pub L);
 
@@ -245,10 +246,10 @@ impl<L: Ledger> Funds for LedgerFunds<L> {
     }
 }
 
-/// Holds money for each call.
+/// Holds money for each call before the call is made, and charges its cost afterwards.
 ///
-/// A call sold by tokens needs its price: with [`tokens::ByTokens`] this layer does not compile directly below `parse`,
-/// without `select` between them.
+/// Tokens have a price only once the model is known: with [`tokens::ByTokens`], this layer does not compile directly
+/// below `parse`, but only below `select`.
 ///
 /// ```
 /// # use std::time::Duration;
@@ -297,7 +298,8 @@ struct Shared<L, T> {
 }
 
 impl<L, T> ReserveLayer<L, T> {
-    /// Holds in `ledger` what `tariff` quotes. A hold expires after `ttl`, which must be longer than any call.
+    /// Creates a layer that holds in `ledger` the amount that `tariff` quotes. A hold expires after `ttl`, which must
+    /// be longer than any call.
     pub fn new(ledger: L, tariff: T, settler: Settler, ttl: impl Into<Setting<Duration>>) -> Self {
         Self {
             shared: Arc::new(Shared {
@@ -404,7 +406,7 @@ where
     }
 }
 
-/// Not an `async fn`, whose future would store each argument twice; the request is large.
+/// Not an `async fn`, whose future would store each argument twice: the request is large.
 fn held_call<S, L, T, B, A>(
     mut inner: S,
     shared: Arc<Shared<L, T>>,
@@ -431,8 +433,8 @@ where
     let mut hold = Hold::new(number, account, key, quote.want, shared.ttl.get());
     hold.least = least;
     async move {
-        // The hold may exist from here on. The guard is created before the ledger is called, because this future may be
-        // dropped while it waits for the answer.
+        // From now on the hold may exist. The guard is created before the ledger is called, because this future may be
+        // dropped while it waits for the ledger's answer.
         let mut guard =
             body::Guard::new(&shared.settler, hold, meter, bill).ok_or(Error::Overloaded)?;
         guard.tell_cost_to(req.extensions().get::<CallCost>().cloned());
@@ -472,8 +474,8 @@ where
     }
 }
 
-/// Converts a ledger's refusal of a call that needs `needs` to the caller's error. `has_output`: whether a lower
-/// maximum of output would help.
+/// Converts a ledger's error for a call that needs `needs` into the error for the caller. `has_output`: whether a lower
+/// maximum of output would make the call cheaper.
 #[must_use]
 pub fn refusal(error: LedgerError, needs: MicroRub, has_output: bool) -> Error {
     match error {
@@ -496,7 +498,7 @@ pub fn refusal(error: LedgerError, needs: MicroRub, has_output: bool) -> Error {
                 has_output,
             },
             Refusal::TooManyCalls { most } => Error::TooManyCalls { most },
-            // Request numbers are never used twice.
+            // Each request has its own number, so the ledger returns these only after a bug.
             Refusal::Gone | Refusal::Conflict => {
                 Error::Internal("request number used twice".into())
             }
@@ -508,14 +510,14 @@ type BoxCall<R> = Pin<Box<dyn Future<Output = Result<R, Error>> + Send>>;
 
 /// The future of [`Reserve`].
 ///
-/// If it is dropped before the head of the answer, and the call must run to its end without its client, the settler
-/// continues it, provided that a vendor already works on it.
+/// If the future is dropped before the answer's head, the settler continues the call, provided that the call must run
+/// to its end without its client and that a vendor already works on it.
 pub struct ResponseFuture<R: Send + 'static> {
     call: Option<BoxCall<R>>,
     left_behind: Option<LeftBehind>,
 }
 
-/// The parts of a call that its end needs when its client leaves.
+/// The parts that are needed to continue a call when its client disconnects.
 struct LeftBehind {
     meter: Meter,
     settler: Settler,
@@ -526,7 +528,7 @@ impl<R: Send + 'static> Future for ResponseFuture<R> {
     type Output = Result<R, Error>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        // Taken out while it is polled: if the call panics, the drop must not poll it again.
+        // Taken out of `self` while it is polled: if the poll panics, the drop must not poll the call again.
         let mut call = self.call.take().expect("polled after it was ready");
         let result = call.as_mut().poll(cx);
         if result.is_pending() {
@@ -543,7 +545,7 @@ impl<R: Send + 'static> Drop for ResponseFuture<R> {
         };
         let reading = left.meter.read();
         if reading.dispatched && (left.finish || reading.outlives_client) {
-            // If this vendor fails, no other vendor is tried, because no client would read the answer.
+            // If this vendor fails, no other vendor is tried, because no client waits for the answer.
             left.meter.update(|reading| reading.client_gone = true);
             left.settler.finish_without_client(Box::pin(async move {
                 drop(call.await);

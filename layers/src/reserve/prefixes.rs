@@ -1,8 +1,8 @@
-//! Remembers how many tokens a vendor counted for a conversation, to bound the next call that continues it.
+//! Remembers how many input tokens a vendor counted for a conversation, to bound the next call of that conversation.
 //!
-//! The vendor's count of a call covers its whole request. A later request of the same key that begins with the same
-//! turns, and is otherwise the same, has at most that count, and the bound of the turns after them. Only hashes and
-//! counts are stored, under a key of hashing that is random for each process.
+//! The vendor's count of a call covers its whole request. If a later request of the same key begins with the same
+//! turns, and is otherwise equal, its input has at most that count plus the bound of the turns after them. Only hashes
+//! and counts are stored; the key of the hash is random for each process.
 
 use std::{
     fmt,
@@ -19,52 +19,52 @@ use crate::{
     key::KeyId,
 };
 
-/// The default number of remembered conversations, which need about 3 MB.
+/// The default number of conversations that are remembered; they need about 3 MB.
 pub(super) const PREFIXES_MAX: usize = 32_768;
 
-/// A mark for the vendor's cache. Clients move marks from turn to turn; they are not part of the input.
+/// A mark for the vendor's cache. Marks are not hashed: clients move them from turn to turn, and they are not input.
 const MARK: &[u8] = b"\"cache_control\"";
-/// A longer value of [`MARK`] is hashed: it is none, or not as clients write it.
+/// A longer value after [`MARK`] is hashed: either it is not a mark, or it has a form that clients do not send.
 const MARK_BYTES_MAX: usize = 96;
 
-/// The conversations of all keys that vendors have counted.
+/// The conversations of all keys whose input was counted by vendors.
 pub(super) struct Prefixes {
     counts: Cache<u64, Counted>,
-    /// Random for each process, like `shared_seed`: nobody can choose two conversations with the same hash.
+    /// Random for each process, like `shared_seed`, so that nobody can construct two conversations with the same hash.
     seed: u64,
     shared_seed: SharedSeed,
     mark: Finder<'static>,
 }
 
-/// A conversation that a vendor counted.
+/// A conversation whose input was counted by a vendor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Counted {
-    /// The number of bytes that were hashed.
+    /// The number of bytes of the request that were hashed.
     bytes: u64,
-    /// The number of input tokens, by the vendor's count.
+    /// The number of input tokens that the vendor counted for this conversation.
     tokens: u64,
 }
 
-/// The complete conversation of a call.
+/// The hash of the complete conversation of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Prefix {
     hash: u64,
     bytes: u64,
 }
 
-/// The beginning of a call's conversation that is known.
+/// The longest beginning of a call's conversation whose input was counted before.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Known {
-    /// The number of input tokens, by the vendor's count.
+    /// The number of input tokens that the vendor counted for the known turns.
     pub(super) tokens: u64,
-    /// The bytes of text that the count may not include: those after the known turns, and marks for the cache.
+    /// The bytes of text that the count may not include: those of the turns after the known ones, and cache marks.
     pub(super) text_bytes: u64,
-    /// The turns after the known ones.
+    /// The number of turns after the known ones.
     pub(super) turns: u64,
 }
 
 impl Prefixes {
-    /// Remembers at most `count` conversations; returns `None` for 0.
+    /// Creates a memory for at most `count` conversations; `None` if `count` is 0.
     pub(super) fn new(count: usize) -> Option<Self> {
         (count > 0).then(|| Self {
             counts: Cache::new(count),
@@ -80,7 +80,8 @@ impl Prefixes {
         hasher.finish()
     }
 
-    /// The conversation of this call, and its longest beginning that is known. `None` if its turns were not located.
+    /// Returns the hash of this call's conversation, and its longest beginning that is remembered. `None` if the parser
+    /// did not record the positions of turns.
     pub(super) fn read(
         &self,
         key: &KeyId,
@@ -98,8 +99,8 @@ impl Prefixes {
             bytes: 0,
             mark_bytes: 0,
         };
-        // All other fields come first, wherever they are in the body: they apply to every turn. The model and the
-        // ceiling of output are no input.
+        // All other fields are hashed before the turns, wherever they are in the body, because they apply to every
+        // turn. The names of the model and the output ceiling are left out, because they are not input.
         let mut skipped = [all.clone(), ceiling, name.clone()];
         skipped.sort_by_key(|range| range.start);
         let mut at = 0;
@@ -125,7 +126,7 @@ impl Prefixes {
         Some((ends.last()?.prefix, known))
     }
 
-    /// Remembers the vendor's count of a call.
+    /// Remembers the input tokens that the vendor counted for this conversation.
     pub(super) fn remember(&self, prefix: Prefix, tokens: u64) {
         let counted = Counted {
             bytes: prefix.bytes,
@@ -143,7 +144,7 @@ impl fmt::Debug for Prefixes {
     }
 }
 
-/// Bits from the system's source of randomness, which the standard library's hash maps use.
+/// Returns random bits from the source with which the standard library seeds its hash maps.
 fn random() -> u64 {
     RandomState::new().hash_one(0)
 }
@@ -152,7 +153,7 @@ fn text_after(turn: &Turn, last: &Turn) -> u64 {
     last.text_bytes.saturating_sub(turn.text_bytes)
 }
 
-/// The hash of a request up to one of its turns.
+/// The state of hashing a request: the hash up to the last turn that was added.
 struct Hashing<'a> {
     prefixes: &'a Prefixes,
     hash: u64,
@@ -160,10 +161,10 @@ struct Hashing<'a> {
     mark_bytes: u64,
 }
 
-/// Returns the hash state after a turn.
+/// The state of hashing after a turn.
 struct TurnEnd {
     prefix: Prefix,
-    /// The bytes of marks so far, which were not hashed.
+    /// The bytes of the marks before the end of this turn, which were not hashed.
     mark_bytes: u64,
 }
 
@@ -179,7 +180,7 @@ impl Hashing<'_> {
         })
     }
 
-    /// Hashes a part of the body without its marks.
+    /// Hashes a part of the body, except the cache marks in it.
     fn push(&mut self, part: &[u8]) {
         let (mut at, mut joined) = (0, Vec::new());
         for found in self.prefixes.mark.find_iter(part) {
@@ -189,7 +190,7 @@ impl Hashing<'_> {
                 at = mark.end;
             }
         }
-        // Most parts have no marks, and are not copied.
+        // If there is no mark, as in most parts, nothing is copied.
         let rest = &part[at..];
         let hashed = if at == 0 {
             rest
@@ -202,8 +203,9 @@ impl Hashing<'_> {
     }
 }
 
-/// The mark whose name is at `name`, with one of the commas around it. `None` if these bytes are part of a text, or the
-/// value is not a short flat object. Another meaning of such an object does no harm: its bytes are counted.
+/// Returns the range of the mark whose name is at `name`, with one comma next to it. `None` if the bytes are in a text,
+/// or if the value is not a short object without nested values. If such an object is not a mark, leaving it out of the
+/// hash is harmless: its bytes still count as text.
 fn mark_at(part: &[u8], name: usize) -> Option<Range<usize>> {
     let blanks = |bytes: &[u8]| bytes.iter().take_while(|b| b.is_ascii_whitespace()).count();
     let before = part[..name].trim_ascii_end();
@@ -291,7 +293,7 @@ mod tests {
             turns: 2,
         };
         assert_eq!(known, Some(longer));
-        // The longest known beginning of the conversation counts.
+        // If several beginnings of the conversation are known, the longest is used.
         prefixes.remember(prefix, 5_100);
         let (_, known) = read(&prefixes, "k", &body(&next));
         assert_eq!(known.map(|known| known.tokens), Some(5_100));
@@ -343,7 +345,7 @@ mod tests {
         let prefixes = Prefixes::new(10).unwrap();
         let short = body(&[arguments(&json!({ "type": "x" }))]);
         prefixes.remember(read(&prefixes, "k", &short).0, 5_000);
-        // Columns: value, whether its beginning is known.
+        // Columns: value of the field, whether the conversation is recognized although the value differs.
         for (value, is_known) in [
             (json!({ "type": "y" }), true),
             (json!({ "type": "y".repeat(50) }), true),

@@ -1,4 +1,4 @@
-//! The tariff of model calls: tokens at the rates of the call's snapshot.
+//! The tariff of model calls: charges tokens at the rates that applied when the call began.
 
 mod bill;
 mod bounds;
@@ -28,29 +28,29 @@ use crate::{
     usage::Bounds,
 };
 
-/// How the bytes of a request's text bound its input tokens.
+/// How many input tokens a request's text may have, by its number of bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
 pub enum HoldMode {
-    /// 1.5 bytes per token: ordinary text has more. Base64, the densest, has 1.49.
+    /// At most one token per 1.5 bytes. Ordinary text has more bytes per token; base64 has the fewest, 1.49.
     #[default]
     Usual,
-    /// 1 byte per token: no byte-level tokenizer produces more tokens.
+    /// At most one token per byte, which no byte-level tokenizer exceeds.
     Strict,
 }
 
-/// Assumed input tokens per web search, if the configuration sets none. Anthropic's example of a call with one search
-/// has 14 573 tokens of input, all but 105 of them written to the cache and read from it again
+/// The input tokens that are held for each web search if the configuration sets no number. Anthropic's example of a
+/// call with one search has 14 573 input tokens, all but 105 of them written to the cache and read from it again
 /// (<https://platform.claude.com/docs/en/agents-and-tools/tool-use/web-search-tool>).
 const SEARCH_TOKENS: u64 = 15_000;
 
-/// Tokens held for an image of full size, by default.
+/// The number of tokens that are held for an image of full size by default.
 const IMAGE_TOKENS: u64 = 5_000;
 /// The number of tokens that are held for a document by default.
 const DOCUMENT_TOKENS: u64 = 50_000;
 
-/// Holds by the size of the input and the maximum output; charges by the usage.
+/// Holds the cost of the input's upper bound and of the maximum output; charges the cost of the usage.
 #[derive(Clone, Debug)]
 pub struct ByTokens {
     mode: HoldMode,
@@ -62,8 +62,8 @@ pub struct ByTokens {
     early: Arc<EarlyCounts>,
 }
 
-/// [`HoldMode::Usual`], 5 000 tokens for an image, 50 000 for a document, 15 000 for a search of the web: what the
-/// gateway takes without a setting.
+/// The values that the gateway uses without a setting: [`HoldMode::Usual`], and 5 000 tokens for an image, 50 000 for a
+/// document, 15 000 for a web search.
 impl Default for ByTokens {
     fn default() -> Self {
         Self::new(HoldMode::default(), IMAGE_TOKENS, DOCUMENT_TOKENS)
@@ -71,8 +71,8 @@ impl Default for ByTokens {
 }
 
 impl ByTokens {
-    /// An image of full size holds `image_tokens`, smaller ones hold fewer. A document holds `document_tokens`, or more
-    /// if its pages and bytes need more.
+    /// Creates a tariff that holds `image_tokens` for an image of full size, and fewer for smaller images. For a
+    /// document it holds `document_tokens`, or more if the document's pages and bytes require that.
     #[must_use]
     pub fn new(mode: HoldMode, image_tokens: u64, document_tokens: u64) -> Self {
         Self {
@@ -86,25 +86,25 @@ impl ByTokens {
         }
     }
 
-    /// Sets the input tokens that each web search by the vendor may add, 15 000 by default. Every search that a request
-    /// allows holds this number.
+    /// Sets how many input tokens are held for each web search that the request allows the vendor to make; 15 000 by
+    /// default.
     #[must_use]
     pub fn search_tokens(mut self, tokens: u64) -> Self {
         self.search_tokens = tokens;
         self
     }
 
-    /// Sets how many conversations are remembered with the vendor's count of their input, 32 768 by default. A request
-    /// that continues such a conversation holds that count and the bound of what was added. 0: every request is bounded
-    /// by its bytes.
+    /// Sets the number of conversations for which the vendor's count of the input is remembered; 32 768 by default. For
+    /// a request that continues such a conversation, that count and the bound of the new text are held. With 0, every
+    /// request is held by its bytes.
     #[must_use]
     pub fn conversations_max(mut self, conversations: usize) -> Self {
         self.prefixes = Prefixes::new(conversations).map(Arc::new);
         self
     }
 
-    /// The call's conversation, if a vendor's count of it bounds a longer one: the vendor sees the caller's bytes, it
-    /// adds nothing to them, and every route leads to the same model.
+    /// Returns the call's conversation, if a vendor's count of it can bound a longer conversation: the vendor receives
+    /// the caller's bytes, adds nothing to them, and all routes lead to the same model.
     fn prefix(&self, key: &KeyId, priced: &Priced) -> Option<(Prefix, Option<Known>)> {
         let Priced { call, model, .. } = priced;
         let prefixes = self.prefixes.as_ref()?;
@@ -150,8 +150,8 @@ impl Tariff<Priced> for ByTokens {
             tokens: by_bytes,
             longest_step,
         } = self.input_bound(&call.input, &asked.classes, model.input_tokens_max);
-        // The bound decides, not the actual length: a call that may be long is refused here, even if it turned out to
-        // be short.
+        // The upper bound is compared and not the actual length, which is not known yet: a call that may be too long is
+        // refused even if its input is short.
         if let Some(max) = model
             .input_tokens_priced_max
             .filter(|max| longest_step > *max)
@@ -172,14 +172,14 @@ impl Tariff<Priced> for ByTokens {
             let parts = self.parts_bound(&call.input, &asked.classes, model.input_tokens_max);
             by_bytes.min(self.continued_bound(known, parts))
         });
-        // Pages of documents also count as images.
+        // Vendors bill the pages of a document as images, too.
         let images = call.input.images.saturating_add(call.input.documents);
         *asked.classes.get_mut(Class::InputImage) = images;
         let bound = prices.bound(input_bound, &asked);
         let cost = |output: u64| bound.cost(input_bound, output.saturating_mul(call.choices));
         let output_tokens = sent_at_most(call.format, model, *output_tokens);
         let want = cost(output_tokens);
-        // The client's own maximum is held in full; the gateway's is lowered if the balance is low.
+        // The maximum that the client has set is held in full. Without one, the hold may be smaller if money is short.
         let least = match call.output_tokens {
             Some(_) => want,
             None => {
@@ -224,7 +224,7 @@ impl Tariff<Priced> for ByTokens {
                     output_bound: output_tokens.saturating_mul(call.choices),
                     output_limit: model.output_tokens_max.saturating_mul(call.choices),
                     calls_max: Some(asked.classes.get(Class::WebSearchCall)).filter(|max| *max > 0),
-                    // Without a price, the vendor is not requested to use this lifetime.
+                    // A lifetime without a price is not requested from the vendor.
                     cache_write: call.asks.as_ref().and_then(|asks| {
                         let priced = |class: &Class| prices.usual.classes.get(*class).is_some();
                         asks.cache_write().filter(priced)
@@ -253,13 +253,14 @@ impl Tariff<Priced> for ByTokens {
             let sent = sent_at_most(priced.call.format, &priced.model, priced.output_tokens);
             bounds.output_bound = sent.saturating_mul(choices);
         }
-        // Layers that complete an answer without usage use these bounds, so that they report what will be charged.
+        // Layers below that complete an answer without usage need these bounds, so that they report the usage that will
+        // be charged.
         priced.meter.charge_within(bill.bounds.clone());
     }
 }
 
-/// The highest maximum that may be sent to a vendor of the model instead of this one: some vendors refuse small values,
-/// and get a higher one when the call is translated to their format.
+/// Returns the highest output ceiling that a vendor of the model may get instead of `output_tokens`: some vendors
+/// refuse low ceilings, and translation to their format raises a lower one to their minimum.
 fn sent_at_most(caller: Format, model: &Model, output_tokens: u64) -> u64 {
     let routes = model.routes.iter();
     let formats = routes.map(|route| route.vendor.speaking(caller).format);

@@ -16,10 +16,10 @@ use crate::{
 };
 
 pin_project! {
-    /// The body of an answer: the inner body, or a refusal.
+    /// The body of an answer: the body of the service below, or that of an error's answer.
     ///
-    /// If an event stream fails in the middle, its last event reports the error in the caller's format. Any other body
-    /// fails, so that the connection is closed and the client sees a truncated answer.
+    /// If an event stream fails in the middle, a last event with the error is sent, in the caller's format. If any
+    /// other body fails, this body fails too, so that the connection is closed and the client sees a truncated answer.
     pub struct ResponseBody<A, P = UsualShape> {
         #[pin]
         inner: Option<A>,
@@ -43,7 +43,7 @@ impl<A, P> ResponseBody<A, P> {
         }
     }
 
-    /// Attaches the progress of a stream whose format reports it.
+    /// Sets the position of a stream whose format has sequence numbers.
     pub(super) fn within(mut self, progress: Option<StreamProgress>) -> Self {
         self.progress = progress;
         self
@@ -116,7 +116,7 @@ where
 
     fn size_hint(&self) -> SizeHint {
         match (&self.inner, &self.refusal, self.format) {
-            // A stream's last event may exceed the length that the inner body promises.
+            // An error event at the end may make the stream longer than the inner body states.
             (Some(_), _, Some(_)) => SizeHint::default(),
             (Some(inner), _, None) => inner.size_hint(),
             (None, refusal, _) => {

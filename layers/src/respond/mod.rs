@@ -1,6 +1,7 @@
-//! Turns every [`Error`] into an HTTP answer with its request number. No other module writes HTTP for an error.
+//! Turns every [`Error`] into an HTTP answer that contains the request's number. No other module writes HTTP for an
+//! error.
 //!
-//! Layers above it never see an error: its error type is [`Infallible`].
+//! Layers above this layer never see an error, so its error type is [`Infallible`].
 //!
 //! ```
 //! use http::{Request, Response, StatusCode};
@@ -29,8 +30,8 @@
 //! # }
 //! ```
 //!
-//! For another shape of answers, implement [`Shape`], or pass a closure. It starts from [`Refused::usual`], which has
-//! the status and the headers that clients depend on:
+//! To answer errors in another form, implement [`Shape`], or pass a closure. You can start from [`Refused::usual`],
+//! which has the status and the headers that clients depend on:
 //!
 //! ```
 //! # use bytes::Bytes;
@@ -68,7 +69,8 @@
 //! # }
 //! ```
 //!
-//! For a refusal of your own, implement [`CustomError`](crate::error::CustomError); it defines the status and the texts:
+//! For errors of your own, implement [`CustomError`](crate::error::CustomError), which defines the status and the
+//! texts:
 //!
 //! ```
 //! # use http::{Request, Response, StatusCode};
@@ -112,7 +114,7 @@
 //! # }
 //! ```
 //!
-//! To number answers differently, or not at all, override [`Shape::stamp`].
+//! To write the request's number to other headers, or to none, override [`Shape::stamp`].
 
 mod body;
 mod refused;
@@ -146,10 +148,10 @@ use crate::{
 };
 
 const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
-/// Header that the messages SDK shows as the request's id.
+/// Header that SDKs of the messages format show as the id of the request.
 const REQUEST_ID: HeaderName = HeaderName::from_static("request-id");
 
-/// Answers the request for every error of the services below.
+/// Answers requests with the errors of the services below.
 #[derive(Clone, Copy)]
 pub struct RespondLayer<P = UsualShape> {
     language: Language,
@@ -170,7 +172,7 @@ impl RespondLayer {
 }
 
 impl<P> RespondLayer<P> {
-    /// Answers in the error format `shape`.
+    /// Sets the form in which errors are answered.
     #[must_use]
     pub fn shaped_by<Q: Shape>(self, shape: Q) -> RespondLayer<Q> {
         RespondLayer {
@@ -180,7 +182,7 @@ impl<P> RespondLayer<P> {
         }
     }
 
-    /// Does not log errors, for programs that log them elsewhere.
+    /// Turns off the logging of errors, for programs that log errors elsewhere.
     #[must_use]
     pub fn without_log(mut self) -> Self {
         self.logs = false;
@@ -196,15 +198,15 @@ impl<P> fmt::Debug for RespondLayer<P> {
     }
 }
 
-/// The form of an error's answer. A closure from [`Refused`] to the answer is a shape.
+/// The form in which errors are answered. A closure that turns [`Refused`] into an answer is a shape.
 ///
-/// When the shape is called, the error and its cause are already logged.
+/// Before a shape is called, the layer has logged the error and its cause.
 pub trait Shape: Clone + Send + Sync + 'static {
-    /// The complete answer to a request that was refused.
+    /// Returns the complete answer to a request that failed.
     fn answer(&self, refused: &Refused<'_>) -> Response<Bytes>;
 
-    /// Writes the request's number into the headers of each answer, refused or not: `x-request-id`, and `request-id`,
-    /// which the messages SDK shows.
+    /// Writes the request's number into the headers of each answer, also of successful ones: `x-request-id`, and
+    /// `request-id`, which SDKs of the messages format show.
     fn stamp(&self, number: RequestNumber, headers: &mut HeaderMap) {
         let mut text = [0; Hyphenated::LENGTH];
         let text = number.uuid().hyphenated().encode_lower(&mut text);
@@ -213,7 +215,7 @@ pub trait Shape: Clone + Send + Sync + 'static {
         headers.insert(REQUEST_ID, number);
     }
 
-    /// Returns the last event of a stream that failed, with the blank lines around it.
+    /// Returns the last event of a stream that failed, with a blank line before and after it.
     fn event(&self, refused: &Refused<'_>, format: Format) -> Bytes {
         refused.usual_event(format)
     }
@@ -228,7 +230,7 @@ where
     }
 }
 
-/// The shape that SDKs of both formats read: `{"error":{"message","type","code"}}`.
+/// The form of errors that SDKs of both formats can read: `{"error":{"message","type","code"}}`.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct UsualShape;
 
@@ -255,15 +257,15 @@ impl<S, P: Clone> Layer<S> for RespondLayer<P> {
 /// The service of [`RespondLayer`].
 pub struct Respond<S, P = UsualShape> {
     inner: S,
-    /// The error with which the inner service refused to become ready. It answers the next call, and the inner service
-    /// is not called.
+    /// The error with which the inner service failed to become ready. It answers the next request, for which the inner
+    /// service is not called.
     unready: Option<Error>,
     language: Language,
     logs: bool,
     shape: P,
 }
 
-/// Each clone becomes ready on its own.
+/// A clone does not inherit the error with which the inner service failed to become ready.
 impl<S: Clone, P: Clone> Clone for Respond<S, P> {
     fn clone(&self) -> Self {
         Self {
@@ -296,7 +298,7 @@ where
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
         if self.unready.is_none() {
-            // The error is kept for the next call, which has a number to report with it.
+            // The error is stored until the next request, which is answered with it.
             self.unready = ready!(self.inner.poll_ready(cx))
                 .map_err(Error::from_below)
                 .err();
@@ -305,7 +307,7 @@ where
     }
 
     fn call(&mut self, req: Request<B>) -> Self::Future {
-        // Read before the call, because an error does not return the request.
+        // Read before the inner service takes the request, because its error would not return it.
         let number = req
             .extensions()
             .get::<RequestNumber>()
@@ -334,7 +336,7 @@ pin_project! {
     pub struct ResponseFuture<F, P = UsualShape> {
         #[pin]
         inner: Inner<F>,
-        // Kept in case of a refusal; taken when the answer is ready.
+        // Needed to answer an error; taken when the answer is ready.
         answering: Option<Answering<P>>,
     }
 }
@@ -343,7 +345,7 @@ pin_project! {
     #[project = Projected]
     enum Inner<F> {
         Called { #[pin] call: F },
-        // `Some` until the refusal is answered.
+        // `None` after the request was answered with the error.
         Refused { error: Option<Error> },
     }
 }
@@ -390,7 +392,7 @@ where
     }
 }
 
-/// Data for an error's answer in addition to the error.
+/// The data that the answer to an error needs in addition to the error.
 struct Answering<P> {
     number: RequestNumber,
     language: Language,
@@ -399,7 +401,7 @@ struct Answering<P> {
 }
 
 impl<P> Answering<P> {
-    /// Logs the error, and returns the part that the caller may see.
+    /// Logs the error, and returns it in the form from which shapes build answers.
     fn refused<'a>(&self, error: &'a Error) -> Refused<'a> {
         let refused = Refused::new(error, self.number, self.language);
         if self.logs {
@@ -409,7 +411,7 @@ impl<P> Answering<P> {
     }
 }
 
-/// Logs the operator's side of an error, which support finds by its number.
+/// Logs the error with its cause. Support finds the line by the request's number.
 fn log(refused: &Refused<'_>) {
     let (error, number) = (refused.error(), refused.number());
     let cause = std::error::Error::source(error).map(ToString::to_string);
@@ -462,7 +464,7 @@ mod tests {
         )
     }
 
-    /// A service that is never ready and must not be called.
+    /// A service that always fails to become ready and must not be called.
     #[derive(Clone)]
     struct Full;
 
@@ -566,7 +568,7 @@ mod tests {
         }
     }
 
-    /// An error of a foreign service, with the wait before a retry.
+    /// An error type of a service that is not a layer, with the wait before a retry.
     #[derive(Debug, thiserror::Error)]
     #[error("shop closed")]
     struct Closed(Option<Duration>);
@@ -609,7 +611,7 @@ mod tests {
         assert!(!res.headers().contains_key(X_SHOULD_RETRY));
     }
 
-    /// The log shows the error and its cause, and a shape finds its type.
+    /// The log has the error and its cause, and a shape can find the type of the error.
     #[test]
     fn custom_error_keeps_its_text_cause_and_type() {
         #[derive(Debug, thiserror::Error)]
@@ -686,7 +688,7 @@ mod tests {
         assert_eq!(res.headers()[WWW_AUTHENTICATE], "Bearer");
     }
 
-    /// Some clients give up if the wait is longer than a minute.
+    /// Some clients give up if the wait is longer than a minute, so longer waits are cut.
     #[tokio::test]
     async fn retry_after_is_whole_seconds_from_1_to_60() {
         fn waits(make: fn(Duration) -> Error) -> Vec<Error> {

@@ -16,14 +16,14 @@ use crate::{
     stream_progress::StreamProgress,
 };
 
-/// SDKs of both formats retry every 5xx twice unless this header forbids it.
+/// Header that forbids a retry. Without it, SDKs of both formats retry every 5xx twice.
 pub(super) const X_SHOULD_RETRY: HeaderName = HeaderName::from_static("x-should-retry");
 
-/// Upper bound of `retry-after`: some clients give up if it is longer. A client that returns too early gets another
-/// one.
+/// The largest `retry-after`, because some clients give up if it is longer. A client that retries too early gets
+/// another `retry-after`.
 const RETRY_AFTER_SECONDS_MAX: u64 = 60;
 
-/// An error with everything that a [`Shape`](super::Shape) needs for its answer.
+/// An error, with all that a [`Shape`](super::Shape) needs to answer it.
 #[derive(Debug)]
 pub struct Refused<'a> {
     error: &'a Error,
@@ -34,7 +34,7 @@ pub struct Refused<'a> {
 }
 
 impl<'a> Refused<'a> {
-    /// Returns the answer to `error`, in `language`.
+    /// Prepares the answer to `error`, with its text in `language`.
     #[must_use]
     pub fn new(error: &'a Error, number: RequestNumber, language: Language) -> Self {
         Self {
@@ -46,7 +46,7 @@ impl<'a> Refused<'a> {
         }
     }
 
-    /// Returns the same in the middle of a stream of the responses format.
+    /// Adds the position of the stream in which the error occurred, for the responses format.
     #[must_use]
     pub const fn within(mut self, progress: Option<&'a StreamProgress>) -> Self {
         self.progress = progress;
@@ -65,23 +65,23 @@ impl<'a> Refused<'a> {
         self.class.status
     }
 
-    /// Class of the refusal, `error.type` of the usual body.
+    /// Returns the class of the error: `error.type` of the usual body.
     #[must_use]
     pub const fn kind(&self) -> &'static str {
         self.class.kind
     }
 
-    /// Returns a stable word for programs, or empty: `error.code` of the usual body.
+    /// Returns a stable code for programs; may be empty. `error.code` of the usual body.
     #[must_use]
     pub const fn code(&self) -> &'static str {
         self.class.code
     }
 
-    /// Returns the urgency of the refusal for an operator.
+    /// Returns how urgent the error is for an operator.
     #[must_use]
     pub fn severity(&self) -> Severity {
         match self.error {
-            // The error persists until the operator acts.
+            // These errors persist until the operator acts.
             Error::VendorKeyRefused { .. } | Error::Internal(_) => Severity::Error,
             Error::ModelUnknown { .. } => Severity::Info,
             _ if self.status().is_server_error() => Severity::Warn,
@@ -89,12 +89,12 @@ impl<'a> Refused<'a> {
         }
     }
 
-    /// The progress of the stream that the refusal ends.
+    /// Returns the position of the stream that this error ends.
     pub(super) const fn progress(&self) -> Option<&'a StreamProgress> {
         self.progress
     }
 
-    /// Returns the request's number; [`super::Shape::stamp`] puts it into the headers of every answer.
+    /// Returns the request's number, which [`super::Shape::stamp`] writes into the headers of every answer.
     #[must_use]
     pub const fn number(&self) -> RequestNumber {
         self.number
@@ -106,7 +106,7 @@ impl<'a> Refused<'a> {
         self.language
     }
 
-    /// Returns the text for people, in their language, without the cause and without the number.
+    /// Returns the text for people, in their language. It contains neither the cause nor the request's number.
     #[must_use]
     pub fn text(&self) -> String {
         text::caller(self.error, self.language)
@@ -118,8 +118,8 @@ impl<'a> Refused<'a> {
         format!("{} ({})", self.text(), self.number)
     }
 
-    /// Returns how long to wait before a retry, in whole seconds from 1 to 60; `None` if the client decides, or if a
-    /// retry is useless.
+    /// Returns how long the client should wait before a retry, in whole seconds from 1 to 60. `None` if the client
+    /// decides, or if a retry cannot succeed.
     #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
         match retry(self.error) {
@@ -131,7 +131,7 @@ impl<'a> Refused<'a> {
         }
     }
 
-    /// The usual answer: status, headers, and the body `{"error":{"message","type","code"}}`.
+    /// Returns the usual answer: status, headers, and the body `{"error":{"message","type","code"}}`.
     #[must_use]
     pub fn usual(&self) -> Response<Bytes> {
         let mut res = Response::new(Bytes::from(json!({ "error": self.object() }).to_string()));
@@ -154,12 +154,13 @@ impl<'a> Refused<'a> {
         res
     }
 
-    /// Returns the usual last event, or events, of a stream that failed; no `[DONE]` and no `message_stop` follows.
+    /// Returns the usual last event or events of a stream that failed. Neither `[DONE]` nor `message_stop` follows
+    /// them.
     #[must_use]
     pub fn usual_event(&self, format: Format) -> Bytes {
         let object = self.object();
         Bytes::from(match format {
-            // The blank line first: the vendor may have been cut off in the middle of an event.
+            // Begins with a blank line, because the vendor's stream may have broken off in the middle of an event.
             Format::Chat => format!("\n\ndata: {}\n\n", json!({ "error": object })),
             Format::Messages => format!(
                 "\n\nevent: error\ndata: {}\n\n",
@@ -169,7 +170,7 @@ impl<'a> Refused<'a> {
         })
     }
 
-    /// The object under `error`, in answers and in streams alike.
+    /// Returns the object in the field `error`, which answers and streams have alike.
     fn object(&self) -> serde_json::Value {
         let mut object =
             json!({ "message": self.message(), "type": self.kind(), "code": self.code() });
@@ -178,24 +179,24 @@ impl<'a> Refused<'a> {
             ..
         } = self.error
         {
-            // This header makes the messages SDK send the whole conversation again.
+            // On this code, SDKs of the messages format send the whole conversation again.
             object["details"] =
                 json!({ "error_code": "thread_unsupported_request", "unsupported": [] });
         }
         if let Error::VendorRefused { text, .. } = self.error {
-            // Some clients recognise a refusal by its complete text.
+            // Some clients compare the whole text, so it is added unchanged.
             object["vendor"] = json!({ "message": text });
         }
         object
     }
 }
 
-/// The urgency of a refusal for an operator.
+/// How urgent an error is for an operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Severity {
     /// The caller can correct the request.
     Info,
-    /// A fault that may disappear by itself.
+    /// The fault may disappear by itself.
     Warn,
     /// The fault persists until the operator acts.
     Error,
@@ -208,7 +209,7 @@ struct Class {
     code: &'static str,
 }
 
-/// Returns the complete status table.
+/// Returns status, type and code of each error.
 fn class(error: &Error) -> Class {
     use StatusCode as S;
     const INVALID: &str = "invalid_request_error";
@@ -287,11 +288,11 @@ fn class(error: &Error) -> Class {
 }
 
 enum Retry {
-    /// A retry may help: the answer has `retry-after`.
+    /// A retry after this time may succeed: the answer has `retry-after`.
     After(Duration),
-    /// A retry is useless: the answer has `x-should-retry: false`.
+    /// A retry cannot succeed: the answer has `x-should-retry: false`.
     Never,
-    /// Sends neither: the client applies its own rule for the status.
+    /// The answer has neither header, so the client applies its own rule for the status.
     AsTheyLike,
 }
 
@@ -307,7 +308,7 @@ fn retry(error: &Error) -> Retry {
             None => Retry::AsTheyLike,
         },
         Error::ModelUnknown { .. } | Error::AnswerTooLong(_) => Retry::Never,
-        // Running calls may end and return money.
+        // A retry may succeed, because running calls may end and return the money that they hold.
         Error::DoesNotFit { held, .. } if *held > MicroRub::ZERO => Retry::AsTheyLike,
         Error::PriceUnavailable => Retry::After(Duration::from_secs(30)),
         Error::VendorKeyRefused { .. } => Retry::After(Duration::from_secs(10)),
@@ -316,7 +317,7 @@ fn retry(error: &Error) -> Retry {
         | Error::Overloaded
         | Error::Draining
         | Error::VendorUnavailable(_) => Retry::After(Duration::from_secs(1)),
-        // A wrong key or a wrong field fails again.
+        // A wrong key or field fails again, whenever it is sent.
         _ if class(error).status.is_client_error() => Retry::Never,
         _ => Retry::AsTheyLike,
     }

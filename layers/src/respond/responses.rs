@@ -1,5 +1,5 @@
-//! The end of a failed stream of the responses format: SDKs raise on the first of two events, coding tools read the
-//! second.
+//! The end of a failed stream of the responses format. It consists of two events: SDKs raise an error on the first, and
+//! coding tools read the second.
 
 use std::fmt::Write as _;
 
@@ -11,7 +11,8 @@ use crate::{
     stream_progress::{Created, Reached},
 };
 
-/// `error` and `response.failed`, after a `response.created` if there was none: one SDK requires it.
+/// Returns the events `error` and `response.failed`. If the stream had no `response.created`, that comes first, because
+/// one SDK requires it.
 pub(super) fn events(refused: &Refused<'_>) -> String {
     let Reached {
         created,
@@ -62,7 +63,8 @@ fn response(created: &Created, status: &str, error: &Value) -> Value {
         "top_p": null })
 }
 
-/// A code of the format, if it has one. Clients have their own texts for other codes, and for that of an empty account.
+/// Returns the format's code for this error, or else `server_error`. Codes for which clients show texts of their own,
+/// such as that of an empty account, are not used.
 const fn code(error: &Error) -> &'static str {
     match error {
         Error::VendorLimit { .. } => "rate_limit_exceeded",

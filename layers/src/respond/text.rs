@@ -1,4 +1,4 @@
-//! Texts for callers. The caller of this module appends the number.
+//! Texts of errors for callers. The request's number is not part of them; `respond` appends it.
 
 mod english;
 mod russian;
@@ -12,7 +12,7 @@ use crate::{
     money::MicroRub,
 };
 
-/// The text for people, in their language, without the cause, which is only logged.
+/// Returns the text for people, in their language. The cause is only logged.
 pub(super) fn caller(error: &Error, language: Language) -> String {
     match language {
         Language::Ru => russian::text(error),
@@ -20,7 +20,7 @@ pub(super) fn caller(error: &Error, language: Language) -> String {
     }
 }
 
-/// Remedies for a call that does not fit, other than making it smaller.
+/// The remedy for a hold that is larger than the free money, other than to make the call smaller.
 enum OtherWay {
     Wait,
     Renewal,
@@ -31,7 +31,7 @@ enum OtherWay {
 impl OtherWay {
     fn new(held: MicroRub, ceiling: Option<&Ceiling>) -> Self {
         match ceiling {
-            // Waiting helps only if a call is running that may return money.
+            // Waiting helps only if running calls may return money that they hold.
             _ if held > MicroRub::ZERO => Self::Wait,
             Some(ceiling) if ceiling.resets_on().is_some() => Self::Renewal,
             Some(_) => Self::HigherCeiling,
@@ -40,8 +40,8 @@ impl OtherWay {
     }
 }
 
-/// An amount that is not negative, as people write it: `1 000,50 ₽`, or `1,000.50 RUB` in English, whose refusals are ASCII. The Russian
-/// one has no place for a line break.
+/// Formats an amount that is not negative as people write it: `1 000,50 ₽` in Russian, without places for a line break,
+/// or `1,000.50 RUB` in English, in ASCII.
 fn rubles(amount: MicroRub, language: Language) -> String {
     let (thousands, point, unit) = match language {
         Language::Ru => ('\u{202f}', ',', "\u{a0}₽"),
@@ -59,7 +59,7 @@ fn rubles(amount: MicroRub, language: Language) -> String {
     format!("{shown}{point}{fraction}{unit}")
 }
 
-/// Returns whether the problem is in a header, not in a field of the body.
+/// Returns whether the problem is in a header and not in a field of the body.
 fn is_header(field: &str, problem: &Problem) -> bool {
     matches!(
         problem,
@@ -67,7 +67,7 @@ fn is_header(field: &str, problem: &Problem) -> bool {
     ) || matches!(field, "host" | "content-length" | "transfer-encoding")
 }
 
-/// `A, B or C`, and whether there are several.
+/// Lists the paths like `A, B or C`, and returns whether there are several.
 fn listed(surfaces: &[&str], or: &str) -> (String, bool) {
     match surfaces {
         [] => (String::new(), false),
@@ -76,13 +76,13 @@ fn listed(surfaces: &[&str], or: &str) -> (String, bool) {
     }
 }
 
-/// A wait in the seconds that callers get: rounded up, at least one.
+/// Returns the wait as callers get it: in seconds, rounded up, at least one.
 pub(super) fn whole_seconds(wait: Duration) -> u64 {
     let seconds = wait.as_millis().div_ceil(1000).max(1);
     u64::try_from(seconds).unwrap_or(u64::MAX)
 }
 
-/// Returns a client's text for use in ours: short, and without control characters.
+/// Shortens a text of a client and removes control characters, so that it can be part of the gateway's text.
 fn shown(text: &str) -> String {
     let mut shown: String = text.chars().filter(|c| !c.is_control()).take(80).collect();
     if shown.len() < text.len() {

@@ -1,16 +1,16 @@
-//! Finds where the arguments of a tool call begin when they arrive in pieces.
+//! Finds where the arguments of a tool call begin, if they arrive in pieces.
 //!
-//! Vendors send blanks or `null` for a call without arguments. A single piece may also be `null` inside real arguments,
-//! as in `[1,` `null` `]`, so only the pieces together decide.
+//! For a call without arguments, vendors send blanks or `null`. But a piece `null` may also be a part of arguments, as
+//! in `[1,` `null` `]`. So a piece alone does not decide; the pieces before and after it do.
 
 use std::str::Bytes;
 
 const NULL: &str = "null";
 
-/// Tracks arguments until they contain more than blanks or `null`.
+/// Tracks the arguments of a call until they contain more than blanks or `null`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Lead {
-    /// The number of letters of `null` that have been received.
+    /// How many letters of `null` were received so far.
     letters: usize,
     begun: bool,
 }
@@ -21,8 +21,8 @@ impl Lead {
         self.begun
     }
 
-    /// Takes the next piece, as written between the quotes of a JSON string. Returns what to forward now: the part of
-    /// earlier pieces that was held back, and the rest of this piece.
+    /// Takes the next piece, which is JSON-escaped and has no quotes. Returns the text to forward now: the letters of
+    /// earlier pieces that were kept back, and the part of this piece from the arguments' beginning on.
     pub(super) fn take<'p>(&mut self, piece: &'p str) -> (&'static str, &'p str) {
         if self.begun {
             return ("", piece);
@@ -38,7 +38,7 @@ impl Lead {
                 self.letters += 1;
             } else if !(between && byte.is_ascii_whitespace()) {
                 self.begun = true;
-                // A `null` before an object was only a placeholder for it.
+                // Before an object, `null` is only a placeholder and is not forwarded.
                 let kept = if between && byte == b'{' {
                     ""
                 } else {
@@ -49,12 +49,12 @@ impl Lead {
         }
     }
 
-    /// Returns whether there are no arguments: only blanks, or `null`.
+    /// Returns whether the call has no arguments: only blanks or `null` arrived.
     pub(super) const fn is_none(self) -> bool {
         !self.begun && matches!(self.letters, 0 | 4)
     }
 
-    /// Arguments to send if they ended before they began: the empty object, or the letters of a truncated `null`.
+    /// Returns the arguments to send if nothing else arrived: the empty object, or the letters of a truncated `null`.
     pub(super) fn end(self) -> &'static str {
         match self.letters {
             0 | 4 => "{}",
@@ -63,8 +63,8 @@ impl Lead {
     }
 }
 
-/// Next byte between the quotes of a JSON string. For an escape it is the decoded character, or, above U+00FF, a byte
-/// without a meaning in JSON.
+/// Returns the next byte of the text of a JSON string. For an escape, it is the decoded character or, for a character
+/// above U+00FF, a byte that has no meaning in JSON.
 pub(super) fn next_byte(bytes: &mut Bytes<'_>) -> Option<u8> {
     const NO_MEANING: u8 = b'x';
     let byte = bytes.next()?;
@@ -91,7 +91,7 @@ pub(super) fn next_byte(bytes: &mut Bytes<'_>) -> Option<u8> {
 mod tests {
     use super::*;
 
-    /// The arguments forwarded for these pieces, including the end.
+    /// Returns the arguments that are forwarded for these pieces, including those at their end.
     fn taken(pieces: &[&str]) -> String {
         let (mut lead, mut all) = (Lead::default(), String::new());
         for piece in pieces {
@@ -114,12 +114,12 @@ mod tests {
             (&[" nu", "ll\\t"], "{}"),
             (&["n", "u", "l", "l"], "{}"),
             (&["\\u006eu", "l\\u006c"], "{}"),
-            // This `null` is a placeholder for the object that follows.
+            // This `null` is a placeholder for the object that follows it.
             (&["null", " {\\\"a\\\":", "1}"], "{\\\"a\\\":1}"),
             (&["nul", "l{}"], "{}"),
             (&["{\\\"a\\\":[1,", "null", "]}"], "{\\\"a\\\":[1,null]}"),
             (&["[", "null", "]"], "[null]"),
-            // The pieces are a cut `null`, or another word: they are forwarded unchanged.
+            // These pieces are a truncated `null`, or begin another word, so they are forwarded unchanged.
             (&["nu"], "nu"),
             (&["nu", "m"], "num"),
             (&["nu", " ll"], "nu ll"),

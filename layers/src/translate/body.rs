@@ -16,7 +16,7 @@ use crate::{
 };
 
 pin_project! {
-    /// An answer body in the caller's format: forwarded unchanged, or translated.
+    /// The body of an answer in the caller's format: the vendor's body unchanged, or translated.
     #[derive(Debug)]
     pub struct ResponseBody<A> {
         #[pin]
@@ -47,7 +47,8 @@ impl<A> ResponseBody<A> {
         }
     }
 
-    /// Translates event by event. If translation fails, the meter records how the answer ended.
+    /// Translates each event of the vendor's stream. If the translation fails, this is recorded in the meter as the end
+    /// of the answer.
     pub(super) fn events(inner: A, translator: Translator, meter: Meter) -> Self {
         let stream = Stream {
             splitter: Splitter::default(),
@@ -102,7 +103,7 @@ where
                 }
                 None => stream.end(),
             };
-            // Events without a counterpart in the caller's format produce no frame.
+            // An event without a counterpart in the caller's format produces no frame.
             if !translated.is_empty() {
                 return Poll::Ready(Some(Ok(Frame::data(translated))));
             }
@@ -133,14 +134,15 @@ struct Stream {
     splitter: Splitter,
     translator: Translator,
     meter: Meter,
-    /// Since when the vendor has sent only events that produce nothing for the caller.
+    /// The time since which the vendor has sent only events that produce no output for the caller.
     quiet: Option<Instant>,
     failure: Option<Error>,
     ended: bool,
 }
 
 impl Stream {
-    /// Returns everything that the chunk completes as one frame; no event waits for a later one.
+    /// Translates the events that this chunk completes, and returns their output as one frame. No event waits for a
+    /// later one.
     fn chunk(&mut self, chunk: &Bytes) -> Bytes {
         let Self {
             splitter,
@@ -161,7 +163,8 @@ impl Stream {
         if !out.is_empty() {
             *quiet = None;
         } else if failure.is_none() && told_nothing_for_long(quiet) {
-            // The vendor sends, but nothing reaches the caller. For a silent vendor, `passthrough` sends keep-alives.
+            // The vendor's events produce no output, so the caller needs a keep-alive. (`passthrough` sends one if the
+            // vendor sends nothing.)
             *failure = translator.alive(&mut out).err();
         }
         self.ended = self.failure.is_some();
@@ -180,9 +183,9 @@ impl Stream {
         out.freeze()
     }
 
-    /// Records the failure in the meter. The meter sees only the vendor's bytes, and would take an answer that cannot
-    /// be translated for a running or complete one. The caller receives an error, so the call is charged and recorded
-    /// as failed.
+    /// Records the failure in the meter, which otherwise only records the vendor's bytes: for it, an answer that cannot
+    /// be translated is running or complete. The caller receives an error, so the call must be charged and recorded as
+    /// failed.
     fn tell_failure(&self) {
         let end = match &self.failure {
             None => return,
@@ -197,7 +200,7 @@ impl Stream {
     }
 }
 
-/// Translates an event. If that fails, it retries with invalid characters removed.
+/// Translates an event. If that fails, replaces invalid characters in the event and translates it again.
 fn translated(translator: &mut Translator, event: &Event, out: &mut BytesMut) -> Result<(), Error> {
     let written = out.len();
     translator.event(event, out).or_else(|error| {
@@ -231,7 +234,8 @@ mod tests {
     const START: &str =
         "data: {\"type\":\"message_start\",\"message\":{\"id\":\"1\",\"model\":\"m\"}}\n\n";
 
-    /// How a stream ends for its caller, and in the meter, which records each frame's end as the frame arrives.
+    /// Returns whether the caller receives a complete stream, and the end that the meter has recorded. Each frame has
+    /// the end that the layer below records before it.
     async fn ended(caller: Format, frames: &[(&'static str, Option<End>)]) -> (bool, Option<End>) {
         let meter = Meter::default();
         let (frames, told) = (frames.to_vec(), meter.clone());
@@ -256,7 +260,7 @@ mod tests {
         (whole, meter.read().end)
     }
 
-    /// For example reasoning that the caller did not request.
+    /// The hidden output is, for example, reasoning that the caller did not request.
     #[tokio::test(start_paused = true)]
     async fn ten_seconds_of_output_hidden_from_the_caller_send_a_keep_alive() {
         const THOUGHT: &str = "data: {\"id\":\"1\",\"model\":\"m\",\"choices\":[{\"index\":0,\"delta\":{\"reasoning_content\":\"a\"}}]}\n\n";
@@ -281,7 +285,8 @@ mod tests {
             let is_ping = data.starts_with(b"event: ping");
             told.push((begun.elapsed().as_secs(), is_ping));
         }
-        // The first output is forwarded; twelve seconds after the first hidden event, the caller receives a keep-alive.
+        // At 3 s, the first text is forwarded. Twelve seconds after the first hidden event, and again after twelve
+        // seconds, the caller receives a keep-alive.
         assert_eq!(told, [(3, false), (18, true), (30, true)]);
     }
 

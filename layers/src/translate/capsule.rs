@@ -1,8 +1,8 @@
-//! Carries a vendor's signed reasoning through a caller of another format and back.
+//! A capsule carries a vendor's signed reasoning through a caller of another format, and back to that vendor.
 //!
-//! Form: `tg1.<vendor's name>.<JSON>`, both parts base64url without padding. A capsule is neither secret nor signed by
-//! the gateway: the vendor verifies its own signature. A capsule of another vendor, or one with another prefix, is
-//! dropped from the request.
+//! It has the form `tg1.<vendor's name>.<JSON>`, with both parts in base64url without padding. A capsule is neither
+//! secret nor signed by the gateway: the vendor verifies its own signature. If a request has a capsule of another
+//! vendor, or one with another prefix, it is not sent to the vendor.
 
 use std::{collections::BTreeSet, fmt};
 
@@ -15,7 +15,7 @@ use crate::capsule::PREFIX;
 
 const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
 
-/// Encodes a vendor's JSON so that it needs no escapes in a JSON string.
+/// Encodes a vendor's JSON as a capsule, which needs no escapes in a JSON string.
 pub(super) fn seal(vendor: &str, json: &str) -> String {
     let mut sealed = String::with_capacity(PREFIX.len() + (vendor.len() + json.len()) * 4 / 3 + 8);
     sealed.push_str(PREFIX);
@@ -25,7 +25,7 @@ pub(super) fn seal(vendor: &str, json: &str) -> String {
     sealed
 }
 
-/// Decodes a capsule, if it has the gateway's prefix and belongs to this vendor.
+/// Decodes a capsule; `None` if the text is not a capsule, or if the capsule is of another vendor.
 pub(super) fn open(sealed: &str, vendor: &str) -> Option<String> {
     let (whose, json) = sealed.strip_prefix(PREFIX)?.split_once('.')?;
     if decode(whose)? != vendor.as_bytes() {
@@ -34,14 +34,14 @@ pub(super) fn open(sealed: &str, vendor: &str) -> Option<String> {
     String::from_utf8(decode(json)?).ok()
 }
 
-/// Returns whether every JSON reader takes the object for one of these types. Callers can forge capsules, and readers
-/// differ on a field that occurs twice or in another case: some take the first, some the last.
+/// Returns whether every JSON parser reads one of these types from the object. Callers can forge capsules, and parsers
+/// differ if a field occurs twice or in another case: some use the first occurrence, some the last.
 pub(super) fn is_of(json: &str, kinds: &[&str]) -> bool {
     let kind = serde_json::from_str::<Kind>(json);
     kind.is_ok_and(|Kind(kind)| kinds.contains(&&*kind))
 }
 
-/// The type of an object, all of whose field names differ, ignoring case.
+/// The type of an object in which no two field names are equal, ignoring case.
 struct Kind(String);
 
 impl<'de> Deserialize<'de> for Kind {

@@ -1,5 +1,5 @@
-//! Removes capsules from a messages call that goes to a vendor of the same format: the reasoning in them is in another
-//! format. Calls of the responses format are parsed, so their capsules are removed there.
+//! Removes capsules from a messages call that is sent to a vendor of the same format: they carry the reasoning of
+//! vendors of another format. From calls of the responses format, capsules are removed while they are parsed.
 
 use std::{borrow::Cow, ops::Range};
 
@@ -8,9 +8,9 @@ use serde_json::value::RawValue;
 
 use crate::{capsule, json::members};
 
-/// Range of `messages` in the body and its replacement; `None` if it contains no capsule.
+/// Returns the range of `messages` in the body and its replacement without capsules; `None` if there is no capsule.
 pub(super) fn left_out(body: &[u8]) -> Option<(Range<usize>, Cow<'static, str>)> {
-    // Few calls with thinking contain a capsule, so the others, which may be large, are not parsed again.
+    // Few calls with thinking contain a capsule, so a search avoids parsing large bodies without one again.
     memmem::find(body, capsule::PREFIX.as_bytes())?;
     let body = std::str::from_utf8(body).ok()?;
     let [messages] = members(body, &["messages"]).ok()?;
@@ -25,7 +25,8 @@ pub(super) fn left_out(body: &[u8]) -> Option<(Range<usize>, Cow<'static, str>)>
     Some((place(body, messages), left.into()))
 }
 
-/// Returns the message without capsules; `None` if nothing else is in it, since vendors reject an empty message.
+/// Returns the message without its capsules; `None` if no other content remains, because vendors reject an empty
+/// message.
 fn message(message: &str) -> Option<Cow<'_, str>> {
     let blocks = |content| serde_json::from_str::<Vec<&RawValue>>(content).ok();
     let content = members(message, &["content"]).ok().and_then(|[it]| it);
@@ -61,7 +62,7 @@ fn is_capsule(block: &str) -> bool {
     text.is_some_and(|text| text.starts_with(capsule::PREFIX))
 }
 
-/// Returns the byte range of a part within its text.
+/// Returns the byte range of `part`, which must be a slice of `text`.
 fn place(text: &str, part: &str) -> Range<usize> {
     let start = part.as_ptr() as usize - text.as_ptr() as usize;
     start..start + part.len()
@@ -102,7 +103,7 @@ mod tests {
                 ),
                 format!("[{user},{}]", assistant(&format!("{signed},{call}"))),
             ),
-            // A message that has only capsules is removed.
+            // A message that contains only capsules is removed.
             (
                 format!(
                     "[{user},{},{user}]",

@@ -1,10 +1,10 @@
-//! Carries state that a chat vendor needs back together with the tool calls that followed it: its reasoning, and the
-//! signatures of its calls (`extra_content`).
+//! Carries the state of a chat vendor through callers of other formats: reasoning, and signatures of tool calls
+//! (`extra_content`). The vendor needs it back together with the tool calls that followed it.
 //!
-//! [`Kept`] collects the state from an answer. A capsule carries it through a caller of another format: as the
-//! signature of a thinking block, as the data of a redacted one, or as the `encrypted_content` of a reasoning item.
-//! [`Returned`] reads it from the caller's next request, and the assistant's message gets it back under the vendor's
-//! own field names. It is sent only to the vendor that the capsule names.
+//! [`Kept`] collects the state from an answer. A capsule carries it through the caller: as the signature of a thinking
+//! block, as the data of a redacted thinking block, or as the `encrypted_content` of a reasoning item. [`Returned`]
+//! reads the state from the caller's next request, and the assistant's message gets it under the vendor's own field
+//! names. It is sent only to the vendor that the capsule names.
 
 use std::collections::HashMap;
 
@@ -17,36 +17,37 @@ use super::{
     wire::{Fields, compact},
 };
 
-/// The largest state of one capsule, in bytes before encoding. Of a larger state only the field's name is kept.
+/// The largest state in one capsule, in bytes before encoding. If the state is larger, only the name of the reasoning
+/// field is kept.
 const STATE_BYTES_MAX: usize = 256 << 10;
-/// The type of the object in a capsule.
+/// The value of `type` in the capsule's object.
 const KIND: &str = "chat_state";
 
-/// The field of a message that holds the text of its reasoning.
+/// The field in which the vendor sends the text of its reasoning.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Field {
-    /// The name that most vendors use; also used for thinking without a capsule.
+    /// `reasoning_content`, which most vendors use. Also used for thinking that comes back without a capsule.
     #[default]
     ReasoningContent,
-    /// The name that some vendors use for the reasoning.
+    /// `reasoning`, which some vendors use.
     Reasoning,
 }
 
-/// The state of an answer that is not in a capsule yet.
+/// The state of an answer that was not put into a capsule yet.
 #[derive(Debug, Default)]
 pub(super) struct Kept {
     field: Option<Field>,
-    /// Reasoning that is hidden from the caller, as written between quotes.
+    /// Reasoning that the caller does not see, JSON-escaped and without quotes.
     hidden: String,
     details: Vec<Map<String, Json>>,
-    /// Signatures of calls, with the calls' ids as written between quotes.
+    /// Pairs of a call's id (JSON-escaped, without quotes) and the call's signature.
     signed: Vec<(String, String)>,
     bytes: usize,
 }
 
 impl Kept {
-    /// Adds the fields of a message, or of a piece of it, except for its texts.
+    /// Adds the state in the fields of a message, or of a piece of a message, except for its texts.
     pub(super) fn fields(&mut self, field: Option<Field>, details: Option<&RawValue>) {
         self.field = field.or(self.field);
         let Some(details) = details else { return };
@@ -59,8 +60,8 @@ impl Kept {
         }
     }
 
-    /// Adds a piece of reasoning that is hidden from the caller. It is kept only if the vendor has a field to which it
-    /// can return.
+    /// Adds a piece of reasoning that the caller does not see. It is kept only if the vendor has a field in which it
+    /// can be sent back.
     pub(super) fn hide(&mut self, piece: &str) {
         if self.field.is_none() {
             return;
@@ -71,7 +72,7 @@ impl Kept {
         }
     }
 
-    /// Adds the signature of the call with this id.
+    /// Adds the signature of the tool call with this id.
     pub(super) fn sign(&mut self, id: &str, signature: &RawValue) {
         self.bytes += id.len() + signature.get().len();
         if self.fits() {
@@ -84,19 +85,19 @@ impl Kept {
         self.bytes <= STATE_BYTES_MAX
     }
 
-    /// Returns whether there is more than a visible text under the usual field name.
+    /// Returns whether there is state that visible text in the field `reasoning_content` would not carry.
     pub(super) fn is_more_than_text(&self) -> bool {
         self.needs_block() || self.field == Some(Field::Reasoning)
     }
 
-    /// Returns whether there is state that needs a block of its own.
+    /// Returns whether there is state that needs a block or item of its own to carry it.
     pub(super) fn needs_block(&self) -> bool {
         let some = !self.hidden.is_empty() || !self.signed.is_empty() || self.keeps_details();
         some && self.fits()
     }
 
-    /// Returns whether the details are needed. Unsigned details only repeat the text of the message's field, if it has
-    /// one.
+    /// Returns whether `reasoning_details` must be kept. Details without a signature only repeat the text of the
+    /// message's reasoning field, if it has one.
     fn keeps_details(&self) -> bool {
         let proves = |detail: &Map<String, Json>| {
             ["signature", "data"].iter().any(|name| {
@@ -109,7 +110,7 @@ impl Kept {
             .any(|it| self.field.is_none() || proves(it))
     }
 
-    /// Moves the state into a capsule for the vendor of this name; none is left.
+    /// Moves the state into a capsule for the vendor of this name, and leaves the state empty.
     pub(super) fn seal(&mut self, vendor: &str) -> String {
         let Self {
             field,
@@ -141,7 +142,7 @@ impl Kept {
         capsule::seal(vendor, &json)
     }
 
-    /// The part of the state that goes into a capsule.
+    /// Reduces the state to the part that goes into a capsule.
     fn bounded(mut self) -> Self {
         if !self.fits() {
             return Self {
@@ -156,7 +157,7 @@ impl Kept {
     }
 }
 
-/// Adds a detail, or a piece of the last one: pieces of one detail have the same type and index.
+/// Adds a detail; if it is a piece of the last detail (same type and index), appends it to that.
 fn merge(details: &mut Vec<Map<String, Json>>, piece: Map<String, Json>) {
     let same = |known: &&mut Map<String, Json>| {
         let same = |name| known.get(name) == piece.get(name);
@@ -180,7 +181,7 @@ fn merge(details: &mut Vec<Map<String, Json>>, piece: Map<String, Json>) {
     }
 }
 
-/// State that a request returns, for the assistant's message that is being read.
+/// The state that a request returns, collected for the assistant's message that is being translated.
 #[derive(Debug, Default)]
 pub(super) struct Returned<'a> {
     reasoning: Reasoning<'a>,
@@ -188,7 +189,7 @@ pub(super) struct Returned<'a> {
     signed: HashMap<String, Box<RawValue>>,
 }
 
-/// The reasoning of a message, under its vendor's field names.
+/// The reasoning of a message, for the vendor's own field names.
 #[derive(Debug, Default)]
 pub(super) struct Reasoning<'a> {
     texts: [Vec<Literal<'a>>; 2],
@@ -209,8 +210,8 @@ struct State<'a> {
 }
 
 impl<'a> Returned<'a> {
-    /// Adds reasoning with its signature and its visible texts. Unsigned reasoning is sent to any vendor of the format.
-    /// If the signature is another vendor's, or not a capsule, the reasoning is dropped.
+    /// Adds reasoning: its signature (`proof`) and its visible texts. Reasoning without a signature is sent to any
+    /// vendor of the format. If the signature is another vendor's, or not a capsule, the reasoning is left out.
     pub(super) fn take(&mut self, proof: &str, vendor: &str, texts: Vec<Literal<'a>>) {
         if proof.is_empty() {
             self.reasoning.say(Field::default(), texts);
@@ -237,12 +238,12 @@ impl<'a> Returned<'a> {
             .extend(signed.map(|(id, raw)| (id.into_owned(), raw.to_owned())));
     }
 
-    /// Takes the signature of the call with this id.
+    /// Removes and returns the signature of the tool call with this id.
     pub(super) fn signature(&mut self, id: &str) -> Option<Box<RawValue>> {
         self.signed.remove(id)
     }
 
-    /// Takes the reasoning so far, for the message with the calls that followed it.
+    /// Removes and returns the reasoning so far; it belongs to the message with the calls that followed it.
     pub(super) fn reasoning(&mut self) -> Reasoning<'a> {
         std::mem::take(&mut self.reasoning)
     }
@@ -253,7 +254,7 @@ impl<'a> Reasoning<'a> {
         self.texts[field as usize].extend(texts);
     }
 
-    /// Appends reasoning of the same message.
+    /// Appends more reasoning of the same message.
     pub(super) fn append(&mut self, mut more: Self) {
         for (all, more) in self.texts.iter_mut().zip(&mut more.texts) {
             all.append(more);
@@ -261,7 +262,7 @@ impl<'a> Reasoning<'a> {
         self.details.append(&mut more.details);
     }
 
-    /// The value of a field with the reasoning's text; `None` if the message has no such field.
+    /// Returns the text of the reasoning in this field; `None` if the message has no such field.
     pub(super) fn text(&self, field: Field) -> Option<Literal<'a>> {
         let pieces: Vec<&str> = self.texts[field as usize]
             .iter()
@@ -282,7 +283,8 @@ mod tests {
         RawValue::from_string(json.to_string()).unwrap()
     }
 
-    /// State that this vendor gets back from a capsule: the text of either field, the details, the signature of `c1`.
+    /// Returns the state that this vendor gets back from a capsule: the text of either field, the details, the
+    /// signature of `c1`.
     fn back(sealed: &str, vendor: &str, shown: &[&str]) -> Json {
         let mut returned = Returned::default();
         let shown = shown.iter().map(|text| quoted(&[text])).collect();
@@ -314,7 +316,7 @@ mod tests {
         let nothing = json!([null, null, [], null]);
         assert_eq!(back(&sealed, "other", &["hm"]), nothing);
         assert_eq!(back("EqQB", "deep", &["hm"]), nothing);
-        // Visible text is not in the capsule, and text without a capsule returns under the usual field name.
+        // Text that the caller sees is not in the capsule. Without a capsule, it is sent back as `reasoning_content`.
         kept.fields(Some(Field::Reasoning), None);
         let sealed = kept.seal("deep");
         assert_eq!(
@@ -347,7 +349,7 @@ mod tests {
             back(&sealed, "v", &["hm"]),
             json!([null, "hm", whole, null])
         );
-        // Unsigned details only repeat the text, unless the vendor has no other field for it.
+        // Details without a signature are kept only if the vendor has no field with the same text.
         let unsigned = json!([{"type": "reasoning.text", "text": "hm"}]);
         kept.fields(Some(Field::Reasoning), Some(&raw(&unsigned)));
         assert!(!kept.needs_block());

@@ -11,7 +11,7 @@ use super::ResponseBody;
 use crate::error::{BoxError, Error};
 
 pin_project! {
-    /// Future of [`Translate`](super::Translate).
+    /// The future of [`Translate`](super::Translate).
     pub struct ResponseFuture<F, A> {
         #[pin]
         inner: Inner<F, A>,
@@ -29,14 +29,14 @@ pin_project! {
 }
 
 impl<F, A> ResponseFuture<F, A> {
-    /// Creates a call whose caller and vendor use the same format.
+    /// Creates the future of a call whose caller and vendor use the same format.
     pub(super) const fn same(call: F) -> Self {
         Self {
             inner: Inner::Same { call },
         }
     }
 
-    /// A call whose answer needs translation, or whose request failed to translate.
+    /// Creates the future of a call whose answer must be translated, or whose request could not be.
     pub(super) fn translated(
         answer: impl Future<Output = Result<Response<ResponseBody<A>>, Error>> + Send + 'static,
     ) -> Self {

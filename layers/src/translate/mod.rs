@@ -1,8 +1,10 @@
-//! Translates a call to its vendor's format, and the answer to the caller's: `Request<Attempt>` → `Request<Outbound>`.
+//! Translates a call to its vendor's format, and the answer to the caller's format: `Request<Attempt>` →
+//! `Request<Outbound>`.
 //!
-//! If both sides use the same format, the client's bytes are forwarded unchanged except for the spans that must change
-//! ([`splice`]), and the answer's frames are not touched. Otherwise [`chat`] or [`messages`] translates, named after
-//! the caller's format, or [`responses`] if either side uses that format: pure functions over bodies and events.
+//! If caller and vendor use the same format, the caller's bytes are forwarded, except for the parts that must change
+//! ([`splice`]), and the frames of the answer are not changed. If not, one of these modules translates bodies and
+//! events: [`responses`] if either side uses that format; otherwise [`chat`] or [`messages`], named after the caller's
+//! format.
 //!
 //! ```
 //! # use std::sync::Arc;
@@ -74,7 +76,7 @@
 //! # }
 //! ```
 //!
-//! Without a gateway, `examples/convert_sse.rs` translates a recorded stream.
+//! You can also translate without a gateway: `examples/convert_sse.rs` translates a recorded stream.
 
 mod arguments;
 mod body;
@@ -122,7 +124,7 @@ use crate::{
     usage::{End, Meter, Reading},
 };
 
-/// Translates calls to the format of the route's vendor, and answers back.
+/// Translates calls to the format of the route's vendor, and the vendor's answers to the caller's format.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct TranslateLayer(());
 
@@ -186,8 +188,8 @@ where
     }
 }
 
-/// Ends the meter of an answer that cannot be delivered. The call is free, unless the vendor counted the answer, or the
-/// answer became too long, which the caller's request caused.
+/// Records in the meter that an answer cannot be delivered. The call is free, unless the vendor counted its usage, or
+/// the answer was too long, which the caller's request can cause.
 fn undelivered(error: &Error, meter: &Meter) {
     let is_too_long = matches!(error, Error::AnswerTooLong(_));
     let counted = |reading: &Reading| reading.usage.is_some_and(|usage| !usage.is_zero());
@@ -229,7 +231,7 @@ fn outbound(attempt: Attempt, caller: Option<&Caller>) -> Result<Outbound, Error
     Ok(Outbound {
         body,
         stream: call.stream,
-        // A translated stream has its usage where the caller's format defines it.
+        // In a translated stream, usage is always sent where the caller's format defines it, so nothing is removed.
         choices: call.choices,
         kind: call.kind,
         strip_usage: pair.is_none()
@@ -242,8 +244,8 @@ fn outbound(attempt: Attempt, caller: Option<&Caller>) -> Result<Outbound, Error
     })
 }
 
-/// Key under which the vendor's cache groups the calls of a session. It is a hash, so the vendor does not learn the
-/// caller's key.
+/// Returns the key by which the vendor's cache groups the calls of a session. It is a hash, so that the vendor does not
+/// learn the caller's key.
 fn cache_key(caller: Option<&Caller>, call: &Call) -> Option<String> {
     let session = call.session.as_deref()?;
     let key: &str = caller.map_or("", |Caller(key)| &key.id);

@@ -1,4 +1,4 @@
-//! The origin of an answer: what its translation needs besides the caller's settings.
+//! The origin of an answer: data of its vendor and of the request that the translation of the answer needs.
 
 use std::{borrow::Cow, collections::HashMap, sync::Arc};
 
@@ -8,17 +8,18 @@ use serde_json::value::RawValue;
 use super::messages::text::{inner, shortened};
 use crate::json::members;
 
-/// The vendor of an answer, and the tools that were renamed for it.
+/// The vendor of an answer, and the tools whose names were changed for that vendor.
 #[derive(Clone, Debug, Default)]
 pub struct Origin {
     /// The operator's name for the vendor, stored in capsules.
     pub(super) vendor: Arc<str>,
-    /// The caller's names of tools by the vendor's names, as written between quotes.
+    /// For each tool whose name was changed for the vendor: the caller's name, by the vendor's name. Both are
+    /// JSON-escaped and without quotes.
     names: HashMap<String, String>,
 }
 
 impl Origin {
-    /// The origin of the vendor's answer to a chat or messages request with this body.
+    /// Creates the origin of the answer to this body of a chat or messages request.
     #[must_use]
     pub fn new(vendor: &Arc<str>, request: &[u8]) -> Self {
         Self {
@@ -27,13 +28,13 @@ impl Origin {
         }
     }
 
-    /// Returns the caller's name of a tool; both are as written between quotes.
+    /// Returns the caller's name of a tool for the vendor's name. Both are JSON-escaped and without quotes.
     pub(super) fn name<'n>(&'n self, name: &'n str) -> &'n str {
         self.names.get(name).map_or(name, String::as_str)
     }
 }
 
-/// A tool, whose name is one level deeper in the chat format.
+/// A tool of a request. In the chat format, its name is one level deeper than in the messages format.
 #[derive(Deserialize)]
 struct Tool<'a> {
     #[serde(borrow)]

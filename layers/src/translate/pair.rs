@@ -16,7 +16,7 @@ use crate::{
     stream_progress::StreamProgress,
 };
 
-/// Two formats between which a call is translated, the caller's first.
+/// The format of the caller and the format of the vendor, if they differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Pair {
     ChatToMessages,
@@ -28,7 +28,7 @@ pub(super) enum Pair {
 }
 
 impl Pair {
-    /// The translation that an attempt needs; `None` if both sides use the same format.
+    /// Returns the translation that an attempt needs; `None` if caller and vendor use the same format.
     pub(super) fn of(attempt: &Attempt) -> Option<Self> {
         match (attempt.priced.call.format, attempt.route.vendor.format) {
             (Format::Chat, Format::Chat)
@@ -43,7 +43,7 @@ impl Pair {
         }
     }
 
-    /// Translates the request for the vendor.
+    /// Translates the body of the request to the vendor's format.
     pub(super) fn request(
         self,
         body: &Bytes,
@@ -61,7 +61,7 @@ impl Pair {
     }
 }
 
-/// Returns the context for translating the answer.
+/// The translation of an answer, with the data that it needs.
 #[derive(Clone, Debug)]
 pub(super) enum Answering {
     ChatToMessages(AnswerCx),
@@ -73,10 +73,10 @@ pub(super) enum Answering {
 }
 
 impl Answering {
-    /// `None` if both sides use the same format.
+    /// Returns the translation of the answer to this attempt; `None` if caller and vendor use the same format.
     ///
     /// # Errors
-    /// Those of the request's translation.
+    /// Those of translating the request.
     pub(super) fn of(
         attempt: &Attempt,
         number: Option<RequestNumber>,
@@ -118,7 +118,7 @@ impl Answering {
         }
     }
 
-    /// Translates the answer for the caller.
+    /// Translates a plain answer to the caller's format.
     pub(super) fn whole(self, body: &Bytes) -> Result<Bytes, Error> {
         match self {
             Self::ChatToMessages(cx) => chat::answer(body, &cx),
@@ -130,7 +130,8 @@ impl Answering {
         }
     }
 
-    /// The translator of events, and its progress if the caller uses the responses format.
+    /// Returns the translator of the stream's events and, if the caller uses the responses format, the position of the
+    /// stream.
     pub(super) fn events(self) -> (Translator, Option<StreamProgress>) {
         match self {
             Self::ChatToMessages(cx) => (Translator::ChatToMessages(chat::Events::new(cx)), None),
@@ -160,7 +161,7 @@ impl Answering {
     }
 }
 
-/// Translates the vendor's events to those of the caller's format.
+/// Translates the events of a vendor's stream to the caller's format.
 #[derive(Debug)]
 pub(super) enum Translator {
     ChatToMessages(chat::Events),
@@ -193,7 +194,7 @@ impl Translator {
             Self::ResponsesToMessages(events) => events.end(out),
         }
     }
-    /// Writes a keep-alive for the caller.
+    /// Writes a keep-alive in the caller's format.
     pub(super) fn alive(&mut self, out: &mut BytesMut) -> Result<(), Error> {
         let vendor = match self {
             Self::MessagesToChat(_) | Self::ResponsesToChat(_) => Format::Chat,

@@ -1,4 +1,5 @@
-//! Rewrites the role of instructions for a vendor that uses the caller's format but accepts only one such role.
+//! Replaces the role of instructions in a request whose vendor uses the caller's format but accepts only one of the two
+//! roles.
 
 use std::{borrow::Cow, ops::Range};
 
@@ -7,7 +8,7 @@ use serde_json::value::RawValue;
 
 use crate::{call::Format, json::members, model::SystemRole};
 
-/// Returns the edits that rename roles for the vendor.
+/// Returns the edits of the body that replace the role of instructions.
 pub(super) fn renamed(
     format: Format,
     body: &[u8],
@@ -20,7 +21,7 @@ pub(super) fn renamed(
     let list = match format {
         Format::Chat => "messages",
         Format::Responses => "input",
-        // Instructions are in a field of their own, not in a turn.
+        // In the messages format, instructions have a field of their own and no role.
         Format::Messages => return Vec::new(),
     };
     if memmem::find(body, other.as_bytes()).is_none() {

@@ -1,6 +1,6 @@
-//! Edits the client's body in place: only spans that must change are replaced. These are the model's name, the request
-//! for usage, a missing output limit, a role that the vendor does not accept, and content that no vendor of the format
-//! can read. Every other byte stays.
+//! Edits the body of a call whose vendor uses the caller's format. Only these parts are replaced: the model's name, the
+//! request for usage, a missing output ceiling, a role that the vendor does not accept, and content that no vendor of
+//! the format can read. Every other byte is forwarded unchanged.
 
 use std::{borrow::Cow, ops::Range};
 
@@ -12,10 +12,10 @@ use crate::{
     model::{ModelKind, OutputField, Route},
 };
 
-/// The smallest body that is not copied. A smaller one is cheaper to copy than to send in segments.
+/// Bodies of at least this size are sent in segments. To copy a smaller body costs less than to send it in segments.
 const SHARED_BYTES_MIN: usize = 16 * 1024;
 
-/// Returns the body for a vendor of the client's own format. A large body shares the client's memory.
+/// Returns the body for a vendor that uses the client's format. A large body shares the client's memory.
 #[must_use]
 pub fn body(priced: &Priced, route: &Route) -> Segments {
     let call = &*priced.call;
@@ -42,19 +42,19 @@ pub fn body(priced: &Priced, route: &Route) -> Segments {
 /// A range of the client's body, and its replacement.
 type Edit<'a> = (Range<usize>, Cow<'a, str>);
 
-/// Replaces the model's name by the vendor's.
+/// Replaces the model's name by the vendor's name of the model.
 fn named<'a>(call: &Call, name: &'a str) -> Edit<'a> {
     let value = call.spans.model.clone();
     let is_plain = |byte: u8| !matches!(byte, ..b' ' | b'"' | b'\\');
     if call.body[value.clone()].starts_with(b"\"") && name.bytes().all(is_plain) {
-        // The usual case: only the text between the quotes changes.
+        // Usually only the text between the quotes has to change.
         return (value.start + 1..value.end - 1, name.into());
     }
     let name = serde_json::to_string(name).expect("a string is JSON");
     (value, name.into())
 }
 
-/// Requests usage for a stream, even if the client did not: streams are charged by it.
+/// Requests usage in a stream even if the client did not, because streams are charged by it.
 fn usage_wish(call: &Call) -> Option<Edit<'static>> {
     if !call.stream || call.usage_asked {
         return None;
@@ -80,27 +80,27 @@ fn usage_wish(call: &Call) -> Option<Edit<'static>> {
     })
 }
 
-/// Sets the output limit to the one for which the hold pays. This is needed if the client set none (null counts as
-/// none) or more than the model allows, or used a name that the vendor does not know.
+/// Sets the output ceiling to the one that the hold covers, if the body has another one: the client set none (or null),
+/// set more than the model allows, or used a name that the vendor does not accept.
 fn ceiling(priced: &Priced, route: &Route, edits: &mut Vec<Edit<'_>>) {
     let (call, tokens) = (&*priced.call, priced.output_tokens);
     let spans = &call.spans;
-    // The bytes can be compared, because an integer has only one spelling.
+    // Compared as numbers; if they are equal, the body has the same digits and stays unchanged.
     let differs = |value: &Range<usize>| {
         let written = std::str::from_utf8(&call.body[value.clone()]).ok();
         written.and_then(|written| written.parse::<u64>().ok()) != Some(tokens)
     };
     let field = match call.format {
-        // Embeddings have no output to limit.
+        // An embeddings call has no output.
         _ if call.kind == ModelKind::Embedding => return,
-        // The request is only counted, so it needs no limit.
+        // The request only counts tokens, so it needs no ceiling.
         Format::Messages if spans.max_tokens.is_none() => return,
         Format::Messages => OutputField::MaxTokens,
         Format::Responses => return output_ceiling(call, tokens, edits),
         Format::Chat => route.dialect.output_field,
     };
     match (field, &spans.max_tokens, &spans.max_completion_tokens) {
-        // Every vendor accepts the older name, or rejects it by name.
+        // Every vendor accepts the older name, or refuses it with an error that names the field.
         (_, Some(value), None) if call.output_tokens.is_some() => {
             if differs(value) {
                 edits.push((value.clone(), tokens.to_string().into()));
@@ -120,7 +120,7 @@ fn ceiling(priced: &Priced, route: &Route, edits: &mut Vec<Edit<'_>>) {
         }
         (_, Some(old), Some(new)) => {
             let is_null = |value: &Range<usize>| &call.body[value.clone()] == b"null";
-            // A vendor may reject the two together; a null does not count as one.
+            // A vendor may reject a request with both fields; a field with null does not count.
             let (by_old, by_new) = match (is_null(old), is_null(new)) {
                 (false, new_is_null) => (true, !new_is_null),
                 (true, _) => (
@@ -144,7 +144,7 @@ fn ceiling(priced: &Priced, route: &Route, edits: &mut Vec<Edit<'_>>) {
     }
 }
 
-/// Writes the limit of output into a request of the responses format, which has one name for it.
+/// Sets the output ceiling in a request of the responses format, which has only one name for it.
 fn output_ceiling(call: &Call, tokens: u64, edits: &mut Vec<Edit<'_>>) {
     let start = call.spans.start;
     match &call.spans.max_tokens {
@@ -157,8 +157,8 @@ fn output_ceiling(call: &Call, tokens: u64, edits: &mut Vec<Edit<'_>>) {
     }
 }
 
-/// Stops the vendor from storing the answer, and requests its encrypted reasoning instead. Removes what is meant for
-/// the gateway alone.
+/// Makes the vendor not store the answer, and requests encrypted reasoning instead, which the caller can send back.
+/// Removes content that is meant only for the gateway.
 fn kept_nowhere(call: &Call, spans: &ResponsesSpans, route: &Route, edits: &mut Vec<Edit<'_>>) {
     const ENCRYPTED: &str = "\"reasoning.encrypted_content\"";
     let start = call.spans.start;
@@ -184,8 +184,8 @@ fn kept_nowhere(call: &Call, spans: &ResponsesSpans, route: &Route, edits: &mut 
     edits.extend(spans.cut.iter().map(|cut| (cut.clone(), "".into())));
 }
 
-/// The offset of the quote that begins the name of the member whose value begins at `value`. The names read here
-/// contain no quotes.
+/// Returns the offset of the quote that begins the name of the field whose value begins at `value`. The search is safe,
+/// because the names that are read here contain no quotes.
 fn name_before(body: &[u8], value: usize) -> usize {
     let end = memchr::memrchr(b'"', &body[..value]).unwrap_or(0);
     memchr::memrchr(b'"', &body[..end]).unwrap_or(end)
@@ -195,7 +195,7 @@ fn apply(body: &Bytes, mut edits: Vec<Edit<'_>>) -> Segments {
     if edits.is_empty() {
         return body.clone().into();
     }
-    // At the same offset, an insertion precedes a replacement.
+    // At the same offset, an insertion comes before a replacement.
     edits.sort_by_key(|(span, _)| (span.start, span.end));
     if body.len() < SHARED_BYTES_MIN {
         copied(body, &edits).into()
@@ -204,7 +204,7 @@ fn apply(body: &Bytes, mut edits: Vec<Edit<'_>>) -> Segments {
     }
 }
 
-/// Returns the edited body in a new buffer.
+/// Copies the body with the edits into a new buffer.
 fn copied(body: &[u8], edits: &[Edit<'_>]) -> Bytes {
     let grown: usize = edits.iter().map(|(_, text)| text.len()).sum();
     let gone: usize = edits.iter().map(|(span, _)| span.len()).sum();
@@ -219,7 +219,7 @@ fn copied(body: &[u8], edits: &[Edit<'_>]) -> Bytes {
     spliced.into()
 }
 
-/// Returns the edited body in segments: only the replacements are in new memory.
+/// Returns the body with the edits in segments: only the replacements are in new memory.
 fn shared(body: &Bytes, edits: &[Edit<'_>]) -> Segments {
     let mut spliced = Segments::default();
     let mut at = 0;
@@ -292,7 +292,7 @@ mod tests {
         assert_eq!(body.iter().count(), 1);
     }
 
-    /// Returns the body sent to a vendor of the caller's own format.
+    /// Returns the body that is sent to a vendor of the caller's format.
     #[cfg(feature = "parse")]
     fn sent(operation: crate::call::Operation, body: &'static str, dialect: Dialect) -> Bytes {
         use std::sync::Arc;
@@ -359,7 +359,8 @@ mod tests {
     }
 
     proptest! {
-        /// Unchanged text, removed text and replacement, repeated; any of them may be empty, also at either end.
+        /// `parts` repeats unchanged text, text to remove and its replacement. Each of them may be empty, also at the
+        /// beginning and at the end of the body.
         #[test]
         fn body_has_the_same_bytes_copied_and_shared(
             parts in vec((".{0,9}", ".{0,9}", ".{0,9}"), 0..5),

@@ -1,4 +1,4 @@
-//! Tests what the meter records of an answer that is too long.
+//! Tests what the meter records if an answer is too long to be translated.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use crate::{
     usage::{Reading, Usage},
 };
 
-/// The meter's reading of a responses call to which a chat vendor sends this answer, and the call's error.
+/// Answers a responses call with this answer of a chat vendor. Returns the meter's reading, and the call's error.
 async fn answered(answer: String, usage: Option<Usage>) -> (Reading, Option<Error>) {
     let endpoint = Uri::from_static("https://vendor.example/v1");
     let key = Format::Chat.credential("our key").unwrap();
@@ -31,7 +31,7 @@ async fn answered(answer: String, usage: Option<Usage>) -> (Reading, Option<Erro
         meter: meter.clone(),
     };
     let vendor = move |req: Request<Outbound>| {
-        // Usage as the meter would read it from the vendor's bytes.
+        // The usage that the layer below has read from the vendor's bytes.
         req.body().meter.update(|reading| {
             reading.dispatched = true;
             reading.usage = usage;

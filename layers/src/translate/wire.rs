@@ -1,5 +1,6 @@
-//! Shared by both directions: the context of a translation, and reading and writing JSON that copies values as written.
-//! Values that are not interpreted, such as a number too large for any type, a schema or an escape, do not change.
+//! Used by requests and answers: the context of a translation, and JSON that is read and written with its values as
+//! they are written. So values that are not interpreted do not change, such as a number outside the range of every
+//! numeric type, a schema or an escape.
 
 use std::{borrow::Cow, fmt};
 
@@ -19,37 +20,37 @@ use crate::{
     path::Path,
 };
 
-/// The context for translating a request.
+/// The data, in addition to the body, from which a request is translated.
 #[derive(Clone, Copy, Debug)]
 pub struct RequestCx<'a> {
     /// The name that the vendor gives the model.
     pub model: &'a str,
-    /// The limit of output tokens, per choice, for which the hold pays.
+    /// The ceiling of output tokens, per choice, that the hold covers.
     pub output_tokens: u64,
-    /// Features of the vendor's format that the model supports.
+    /// The fields of the vendor's format that the model accepts.
     pub dialect: &'a Dialect,
-    /// The settings for the vendor's cache.
+    /// The settings for the vendor's prompt cache.
     pub cache: CacheCx<'a>,
 }
 
 /// A request's settings for the vendor's cache.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CacheCx<'a> {
-    /// Equal for all calls of one key in one session. `None`: the caller named no session.
+    /// A hash that is equal for all calls of one key in one session; `None` if the caller named no session.
     pub key: Option<&'a str>,
-    /// Whether the model has a price for one-hour cache writes.
+    /// Whether the model has a price for cache writes with a lifetime of an hour.
     pub hour_priced: bool,
 }
 
 impl RequestCx<'_> {
-    /// Returns the limit of output tokens, if `field` is the name that the vendor's chat requests use.
+    /// Returns the ceiling of output tokens, if `field` is the name under which the vendor accepts it.
     pub(super) fn ceiling(&self, field: OutputField) -> Option<u64> {
         (self.dialect.output_field == field).then_some(self.output_tokens)
     }
 
-    /// `prompt_cache_key`: the caller's own, or one derived from its session, if the vendor accepts it. It routes calls
-    /// to the vendor's machine that has their prompt cached. Unless the dialect decides, vendors of the chat format get
-    /// no derived key, because many reject unknown fields.
+    /// Returns `prompt_cache_key`, if the vendor accepts it: the caller's own, or a key that is derived from the
+    /// session. With it, a vendor routes calls to the machine that has their prompt in its cache. Unless the dialect
+    /// decides, vendors of the chat format get no derived key, because many of them reject unknown fields.
     pub(super) fn cache_key<'a>(
         &self,
         fields: &Object<'a, '_>,
@@ -66,7 +67,7 @@ impl RequestCx<'_> {
         Ok(self.cache.key.filter(|_| ours).map(string))
     }
 
-    /// A number that has the same name in each format, as written, if the model accepts it.
+    /// Returns a number that has the same name in all formats, as it is written, if the model accepts it.
     pub(super) fn sampling<'a>(
         &self,
         fields: &Object<'a, '_>,
@@ -80,7 +81,7 @@ impl RequestCx<'_> {
     }
 }
 
-/// `stream_options` of a chat request: requests the usage by which the stream is charged.
+/// `stream_options` of a chat request. It requests the usage by which the stream is charged.
 #[derive(Debug, Serialize)]
 pub(super) struct StreamOptions {
     include_usage: bool,
@@ -94,37 +95,37 @@ impl StreamOptions {
     }
 }
 
-/// The context for translating an answer.
+/// The data, in addition to the body, from which an answer is translated.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct AnswerCx {
     /// The current time in Unix seconds.
     pub created: u64,
-    /// Chat callers: whether a stream's usage was requested (`stream_options.include_usage`).
+    /// For chat callers: whether the caller requested the usage of a stream (`stream_options.include_usage`).
     pub usage_asked: bool,
-    /// For messages callers: whether thinking blocks are requested.
+    /// For messages callers: whether the caller requested blocks of thinking.
     pub thinking_asked: bool,
 }
 
-/// Returns a vendor's answer that violates its format: a 502.
+/// Creates the error for a vendor's answer that violates its format: a 502.
 pub(super) fn broken(why: impl Into<BoxError>) -> Error {
     Error::VendorBroken(why.into())
 }
 
-/// Returns an answer that exceeds a memory limit: a 502 that is charged.
+/// Creates the error for an answer that exceeds a memory limit: a 502 that is charged.
 pub(super) fn too_much(why: String) -> Error {
     Error::AnswerTooLong(why.into())
 }
 
-/// Appends `value` as compact JSON.
+/// Appends `value` to the output as JSON without white space.
 pub(super) fn write_json(out: &mut BytesMut, value: &impl Serialize) {
     serde_json::to_writer(out.writer(), value)
         .expect("writing to memory does not fail, and keys are strings");
 }
 
-/// Returns a value's JSON without blanks between its tokens; the tokens stay as written.
+/// Returns the JSON of a value without white space between its tokens, which stay as they are written.
 pub(super) fn compact(value: &RawValue) -> Cow<'_, str> {
     let json = value.get();
-    // Blanks within strings only make this miss the fast path.
+    // White space within strings also leads past this shortcut; then the value is copied unchanged.
     if !json.bytes().any(|byte| byte.is_ascii_whitespace()) {
         return Cow::Borrowed(json);
     }
@@ -141,7 +142,7 @@ pub(super) fn compact(value: &RawValue) -> Cow<'_, str> {
     Cow::Owned(text)
 }
 
-/// A value of the request, not parsed yet, and its path.
+/// A value of the request, which is not parsed yet, with its path.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Value<'a, 'p> {
     pub(super) path: Path<'p>,
@@ -149,12 +150,12 @@ pub(super) struct Value<'a, 'p> {
 }
 
 impl<'a, 'p> Value<'a, 'p> {
-    /// Creates a 400 that names this value.
+    /// Creates a 400 error that names this value.
     pub(super) fn refuse(&self, problem: Problem) -> Error {
         self.path.refuse(problem)
     }
 
-    /// Returns the decoded text.
+    /// Returns the value as decoded text; other types are refused.
     pub(super) fn string(&self) -> Result<Cow<'a, str>, Error> {
         match serde_json::from_str(self.raw.get()) {
             Ok(Text(text)) => Ok(text),
@@ -205,17 +206,17 @@ impl<'a, 'p> Value<'a, 'p> {
         serde_json::from_str(self.raw.get()).map_err(|_| self.wrong_type("array"))
     }
 
-    /// A 400 for a value that is not of the expected type.
+    /// Creates a 400 error: the value is not of the expected type.
     pub(super) fn wrong_type(&self, expected: &'static str) -> Error {
         self.refuse(Problem::WrongType(expected))
     }
 }
 
-/// A string that borrows if it has no escapes; serde borrows for `Cow` only with this attribute.
+/// A string that is borrowed from the JSON if it has no escapes. serde borrows in a `Cow` only with this attribute.
 #[derive(Deserialize)]
 struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
 
-/// An object of the request, and its path.
+/// An object of the request, with its path.
 #[derive(Clone, Debug)]
 pub(super) struct Object<'a, 'p> {
     pub(super) path: Path<'p>,
@@ -242,13 +243,13 @@ impl<'a> Object<'a, '_> {
             .ok_or_else(|| self.refuse(name, Problem::Missing))
     }
 
-    /// Returns a 400 that names a field of this object.
+    /// Creates a 400 error that names a field of this object.
     pub(super) fn refuse(&self, name: &str, problem: Problem) -> Error {
         Path::Key(&self.path, name).refuse(problem)
     }
 }
 
-/// An object's fields in order, with values not parsed yet.
+/// The fields of an object in order; their values are not parsed yet.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Fields<'a>(pub(super) Vec<(Cow<'a, str>, &'a RawValue)>);
 
@@ -275,7 +276,7 @@ impl<'de: 'a, 'a> Deserialize<'de> for Fields<'a> {
     }
 }
 
-/// JSON with replacement characters for invalid UTF-8 and unpaired surrogates. `None` if it has neither.
+/// Returns the JSON with replacement characters for invalid UTF-8 and lone surrogates; `None` if it has neither.
 pub(super) fn mended(json: &[u8]) -> Option<Bytes> {
     let mut text = String::from_utf8_lossy(json);
     for at in lone_halves(text.as_bytes()) {
@@ -287,7 +288,7 @@ pub(super) fn mended(json: &[u8]) -> Option<Bytes> {
     }
 }
 
-/// Returns the offsets of the escapes of unpaired surrogates.
+/// Returns the offsets of the escapes of lone surrogates.
 fn lone_halves(json: &[u8]) -> Vec<usize> {
     let (mut found, mut at) = (Vec::new(), 0);
     while let Some(skipped) = json.get(at..).and_then(|rest| memchr(b'\\', rest)) {
@@ -304,7 +305,7 @@ fn lone_halves(json: &[u8]) -> Vec<usize> {
     found
 }
 
-/// Returns the surrogate that is escaped at this offset.
+/// Returns the surrogate whose escape is at this offset, if there is one.
 fn half(json: &[u8], at: usize) -> Option<u16> {
     let digits = json.get(at..)?.strip_prefix(b"\\u")?.get(..4)?;
     let unit = u16::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()?;

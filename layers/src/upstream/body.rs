@@ -1,4 +1,4 @@
-//! A vendor's answer as it arrives from a connection, with its timeouts.
+//! The body of a vendor's answer, with its timeouts, as it arrives from a connection.
 
 use std::{
     pin::Pin,
@@ -17,26 +17,26 @@ use super::{
 };
 use crate::error::{BoxError, Error};
 
-/// The clock is read once per this many frames.
+/// The clock is read once for this number of frames.
 const FRAMES_A_LOOK: u8 = 64;
 
 /// The timeouts of a body.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Patience {
-    /// The deadline for the body's first byte.
+    /// The deadline for the first byte of the body; `None` for a plain answer, and once the first byte has arrived.
     pub(super) first: Option<Instant>,
-    /// The longest time between two frames.
+    /// The longest time between two frames of the body.
     pub(super) idle: Duration,
     /// The deadline for the body's end.
     pub(super) deadline: Instant,
 }
 
-/// A vendor's body. Its silence and its total time are bounded.
+/// The body of a vendor's answer. The time between two frames and the total time are limited.
 #[derive(Debug)]
 pub struct ResponseBody {
     inner: VendorBody,
     wait: Wait,
-    /// Rewrites the answers of vendors that have functions.
+    /// Rewrites function calls into tool calls; only for vendors that use `functions`.
     functions: Option<Box<functions::Answer>>,
 }
 
@@ -49,7 +49,7 @@ impl ResponseBody {
         }
     }
 
-    /// Rewrites function calls to tool calls.
+    /// Makes this body rewrite function calls into tool calls.
     pub(super) fn with_functions(mut self) -> Self {
         let is_stream = self.wait.patience.first.is_some();
         self.functions = Some(Box::new(functions::Answer::new(is_stream)));
@@ -61,7 +61,7 @@ impl ResponseBody {
         self.wait.in_time(frame, self.inner.alarm(), cx)
     }
 
-    /// Polls for frames until one completes an event, or the answer.
+    /// Polls for frames until an event is complete or, in a plain answer, until the answer is complete.
     fn poll_rewritten(
         &mut self,
         cx: &mut Context<'_>,
@@ -80,7 +80,7 @@ impl ResponseBody {
             };
             let data = match frame.map(|frame| frame.map(Frame::into_data)) {
                 Some(Ok(Ok(data))) => answer.feed(&data)?,
-                // Trailers.
+                // Trailers are dropped.
                 Some(Ok(Err(_))) => continue,
                 Some(Err(error)) => return Poll::Ready(Some(Err(error))),
                 None => answer.finish(),
@@ -121,17 +121,17 @@ impl Body for ResponseBody {
     }
 }
 
-/// A body that arrives on a connection.
+/// The body of an answer, with the way in which its connection is polled.
 #[derive(Debug)]
 pub(super) enum VendorBody {
-    /// The task that reads the body drives its connection.
+    /// HTTP/1.1: the task that reads the body also polls the connection.
     Driven(DrivenBody),
-    /// The connection is driven by a separate task.
+    /// HTTP/2: a separate task polls the connection.
     Shared(Incoming, Alarm),
 }
 
 impl VendorBody {
-    /// The timer of the task that reads the body.
+    /// Returns the timer of the task that reads the body.
     fn alarm(&mut self) -> &mut Alarm {
         match self {
             Self::Driven(inner) => inner.alarm(),
@@ -169,13 +169,14 @@ impl Body for VendorBody {
     }
 }
 
-/// The state of waiting for one frame after another.
+/// Measures the wait for one frame after another.
 #[derive(Debug)]
 struct Wait {
     patience: Patience,
-    /// Start of the wait for a frame. The clock is not read for frames that are ready.
+    /// The time since which a frame is awaited; `None` if the last poll returned a frame. The clock is not read for
+    /// frames that are ready at once.
     since: Option<Instant>,
-    /// The number of frames received, modulo 256.
+    /// The number of frames that were received, modulo 256.
     frames: u8,
 }
 
@@ -188,7 +189,7 @@ impl Wait {
         }
     }
 
-    /// Returns the result of a poll, or an error if the wait is too long.
+    /// Passes on the result of a poll, or returns an error if the wait has taken too long.
     fn in_time<E: Into<BoxError>>(
         &mut self,
         frame: Poll<Option<Result<Frame<Bytes>, E>>>,
@@ -214,7 +215,7 @@ impl Wait {
         self.patience.first = None;
         self.since = None;
         self.frames = self.frames.wrapping_add(1);
-        // A body that always has a frame ready never waits, so its deadline is checked here.
+        // The timer is polled only if no frame is ready. A body that always has a frame is checked here.
         if self.frames.is_multiple_of(FRAMES_A_LOOK) && Instant::now() >= deadline {
             return Poll::Ready(Some(Err(too_slow(first))));
         }
@@ -242,7 +243,7 @@ mod tests {
 
     use super::*;
 
-    /// A body with timeouts.
+    /// A body of a test, together with its timeouts.
     struct Waited<A> {
         inner: Pin<Box<A>>,
         wait: Wait,
@@ -259,7 +260,7 @@ mod tests {
         }
     }
 
-    /// Returns a body whose bytes arrive after this many seconds each; 0: at once.
+    /// Returns a body of which each frame arrives after this many seconds; 0: at once.
     fn body(
         waits: Vec<u64>,
         patience: Patience,

@@ -1,4 +1,4 @@
-//! The connection pools, one per [`Egress`].
+//! One client with a pool of connections for each [`Egress`].
 
 use std::{
     collections::HashMap,
@@ -29,22 +29,23 @@ use crate::{
     model::{Egress, Protocol},
 };
 
-/// The maximum number of clients kept; one that is no longer configured is dropped long before.
+/// The largest number of clients; clients that are no longer configured are dropped long before it is reached.
 const CLIENTS_MAX: usize = 1024;
-/// HTTP/2 window of a stream, read ahead of its reader. An event of a model's stream has some hundred bytes.
+/// The HTTP/2 window of a stream: how many bytes arrive before they are read. An event of a model's stream has some
+/// hundred bytes.
 const HTTP2_STREAM_BYTES: u32 = 64 * 1024;
-/// HTTP/2 window of a connection: a few hundred streams may be stalled while the others continue.
+/// The HTTP/2 window of a connection: a few hundred streams may be unread while the others continue.
 const HTTP2_CONNECTION_BYTES: u32 = 16 * 1024 * 1024;
-/// The interval of HTTP/2 pings while a call uses the connection.
+/// The interval of HTTP/2 pings while a call uses the connection, to notice a lost connection.
 const HTTP2_PING_EVERY: Duration = Duration::from_secs(30);
 const HTTP2_PING_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// A client that sends requests by one egress.
+/// A client that makes its connections as one egress configures.
 #[derive(Clone)]
 pub(super) enum VendorClient {
-    /// HTTP/1.1: one call at a time on a connection.
+    /// HTTP/1.1: a connection has one call at a time.
     Http1(Arc<Http1Client>),
-    /// HTTP/2 is allowed: many calls on one connection.
+    /// HTTP/2 is allowed: a connection may have many calls at a time.
     Shared(Arc<Client<Connector, RequestBody>>),
 }
 
@@ -63,8 +64,8 @@ impl VendorClient {
             .timer(TokioTimer::new())
             .pool_timer(TokioTimer::new())
             .pool_idle_timeout(idle_timeout)
-            // If a connection turns out to be closed before a byte was sent, the request is sent on another one. The
-            // failover layer decides about all other failures.
+            // If a connection was closed before any byte of the request was sent, the request is sent on another
+            // connection. The failover layer decides what happens after all other failures.
             .retry_canceled_requests(true)
             .http2_only(egress.protocol == Protocol::Http2)
             .http2_adaptive_window(false)
@@ -75,10 +76,11 @@ impl VendorClient {
         Ok(Self::Shared(Arc::new(builder.build(connector))))
     }
 
-    /// Sends a request to an address and returns the head of the answer; `None` if it has not arrived by `until`.
+    /// Sends a request to an absolute address and returns the head of the answer; `None` if the head has not arrived by
+    /// `until`.
     ///
     /// # Errors
-    /// If no connection could be made, or if it broke before the head.
+    /// If no connection could be made, or if the connection broke before the head arrived.
     pub(super) async fn send(
         &self,
         address: &Uri,
@@ -106,7 +108,7 @@ impl VendorClient {
     }
 }
 
-/// Takes a connection that is old enough out of the pool.
+/// Removes a connection from the pool when it is old enough to be closed.
 fn retire(res: &Response<Incoming>, connection: &CaptureConnection) {
     let retires = res.extensions().get::<Retires>();
     if retires.is_some_and(|retires| Instant::now() >= retires.0)
@@ -116,15 +118,15 @@ fn retire(res: &Response<Incoming>, connection: &CaptureConnection) {
     }
 }
 
-/// The clients, one per egress.
+/// One client for each egress, with its pool of connections.
 #[derive(Default)]
 pub(super) struct Clients {
-    /// The operator chooses the keys, so a fast hash is safe.
+    /// The operator chooses the keys of this map, so a fast hash is safe.
     by_egress: RwLock<HashMap<Arc<Egress>, VendorClient, RandomState>>,
 }
 
 impl Clients {
-    /// Returns the client for this egress, and creates it on first use.
+    /// Returns the client of this egress; creates the client when it is first needed.
     ///
     /// # Errors
     /// If [`Connector::new`] fails.
@@ -143,13 +145,13 @@ impl Clients {
             .write()
             .unwrap_or_else(PoisonError::into_inner);
         if clients.len() >= CLIENTS_MAX {
-            // Running calls keep their clients.
+            // Running calls keep their own references to the clients.
             clients.clear();
         }
         Ok(clients.entry(Arc::clone(egress)).or_insert(made).clone())
     }
 
-    /// Drops the clients, with their idle connections, of all other egresses.
+    /// Drops the clients of all egresses that are not in `used`, with their idle connections.
     pub(super) fn retain(&self, used: &[&Egress]) {
         let mut clients = self
             .by_egress

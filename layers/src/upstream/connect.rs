@@ -33,13 +33,14 @@ use crate::{
     model::{Egress, Protocol, Proxy},
 };
 
-/// A connection accepts no new call once it is between this and 1.5 times as old. Names are resolved for each
-/// connection, so a vendor's new addresses are followed.
+/// The age at which a connection accepts no more calls is between this and 1.5 times this. New connections resolve the
+/// vendor's name again, so changes of its addresses take effect.
 const AGE_MAX: Duration = Duration::from_secs(240);
-/// Idle time after which TCP probes the peer, so that a lost peer is noticed.
+/// Idle time after which TCP probes the peer, so that the loss of the peer is noticed.
 const TCP_KEEP_ALIVE: Duration = Duration::from_secs(30);
 
-/// Opens connections: TCP, through a proxy if there is one, and TLS inside, all within the vendor's connect timeout.
+/// Opens connections over TCP, through a proxy if one is configured, with TLS inside. All of this must take less than
+/// the vendor's connect timeout.
 #[derive(Clone, Debug)]
 pub(super) struct Connector {
     way: Way,
@@ -53,7 +54,7 @@ enum Way {
     Socks(HttpsConnector<SocksV5<HttpConnector>>),
 }
 
-/// No connection was made within the timeout.
+/// The error if no connection was made within the timeout.
 #[derive(Debug, thiserror::Error)]
 #[error("no connection within {0:?}")]
 pub(super) struct TooSlow(Duration);
@@ -84,7 +85,7 @@ impl Connector {
 /// Checks that a PEM file is usable for the authorities of an [`Egress`].
 ///
 /// # Errors
-/// If it contains no certificate, or an invalid one.
+/// If the file contains no certificate, or an invalid one.
 pub fn check_authorities(pem: &[u8]) -> Result<(), BoxError> {
     roots(pem).map(drop)
 }
@@ -108,7 +109,7 @@ struct Https {
 
 impl Https {
     fn new(egress: &Egress) -> Result<Self, BoxError> {
-        // rustls panics if a program has several providers and has chosen none.
+        // Chosen explicitly, because rustls panics if a program contains several providers and has installed none.
         let provider = CryptoProvider::get_default().map_or_else(
             || Arc::new(rustls::crypto::ring::default_provider()),
             Arc::clone,
@@ -131,8 +132,8 @@ impl Https {
             .https_or_http()
             .enable_http1();
         match self.protocol {
-            // The peer may close an h2 connection that many streams of small frames share, because of its limits on
-            // frames. So h2 is only offered if the operator enables it.
+            // HTTP/2 is offered only if the operator enables it: many streams of small frames share a connection then,
+            // and the peer may close it because of its own limits on frames.
             Protocol::Http1 => builder.wrap_connector(connector),
             Protocol::Http2Offered | Protocol::Http2 => {
                 builder.enable_http2().wrap_connector(connector)
@@ -150,7 +151,7 @@ fn through(proxy: &Intercept, tcp: HttpConnector, https: Https) -> Way {
             None => tunnel,
         }));
     }
-    // The proxy resolves names: it may know names that the gateway does not.
+    // The proxy resolves the vendor's name, because it may have names that the gateway cannot resolve.
     let socks = SocksV5::new(address, tcp);
     Way::Socks(https.over(match proxy.raw_auth() {
         Some((user, password)) => socks.with_auth(user.to_owned(), password.to_owned()),
@@ -158,7 +159,7 @@ fn through(proxy: &Intercept, tcp: HttpConnector, https: Https) -> Way {
     }))
 }
 
-/// Parses the address of a proxy.
+/// Parses the URL of a proxy, with its user and password.
 fn intercept(proxy: &Proxy) -> Option<Intercept> {
     let anywhere = Uri::from_static("https://vendor.example");
     Matcher::builder()
@@ -167,7 +168,7 @@ fn intercept(proxy: &Proxy) -> Option<Intercept> {
         .intercept(&anywhere)
 }
 
-/// Adds the port for the proxy, which would otherwise get the port of https.
+/// Adds the port to the vendor's address; without it, the proxy would use the port of https even for http.
 fn with_port(address: Uri) -> Uri {
     let (None, Some(host)) = (address.port(), address.host()) else {
         return address;
@@ -220,24 +221,25 @@ impl Service<Uri> for Connector {
     }
 }
 
-/// Random, so that connections opened together are not closed together.
+/// Returns the age at which a connection accepts no more calls. It is random, so that connections that were opened
+/// together are not closed together.
 fn age_max() -> Duration {
     let chance = RandomState::new().hash_one(()) % 1000;
     AGE_MAX + AGE_MAX * u32::try_from(chance).unwrap_or_default() / 2000
 }
 
-/// The time at which a connection accepts no further call. Each answer from it has this as an extension.
+/// The time after which a connection accepts no more calls. Every answer from the connection has this extension.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Retires(pub(super) Instant);
 
 /// A connection to a vendor.
 pub(super) struct Stream {
-    /// Boxed: TLS state is larger than everything else of a connection, and plain TCP has none.
+    /// Boxed, because TLS state is larger than the rest of a connection, and a connection without TLS does not need it.
     inner: Box<dyn Carrier>,
     retires: Retires,
 }
 
-/// A stream of bytes that describes its connection.
+/// A stream of bytes that hyper can use as a connection.
 trait Carrier: Read + Write + Connection + Send + Sync + Unpin {}
 
 impl<T: Read + Write + Connection + Send + Sync + Unpin> Carrier for T {}

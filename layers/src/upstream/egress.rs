@@ -1,4 +1,5 @@
-//! Sends requests that are no calls, such as those for tokens, the way that calls to a vendor are sent.
+//! Sends requests that are not model calls, such as those for tokens, through the proxy and with the certificates of a
+//! vendor.
 
 use std::{fmt, time::Duration};
 
@@ -10,10 +11,11 @@ use tokio::time::{Instant, timeout_at};
 use super::{clients::VendorClient, request::RequestBody};
 use crate::{error::BoxError, model::Egress, usage::Meter};
 
-/// Maximum bytes of an answer.
+/// The maximum size of an answer, in bytes.
 const BODY_BYTES_MAX: usize = 256 * 1024;
 
-/// A client with the proxy, certificate authorities and connection timeout of an [`Egress`], and a pool of its own.
+/// A client that uses the proxy, certificate authorities and connect timeout of an [`Egress`]. It has its own pool of
+/// connections.
 #[derive(Clone)]
 pub struct EgressClient(VendorClient);
 
@@ -21,12 +23,12 @@ impl EgressClient {
     /// Creates the client. Must be called in a tokio runtime.
     ///
     /// # Errors
-    /// If a proxy or a certificate of the egress is invalid.
+    /// If the proxy or a certificate of the egress is invalid.
     pub fn new(egress: &Egress) -> Result<Self, BoxError> {
         VendorClient::new(egress).map(Self)
     }
 
-    /// Sends a request to its absolute address, and returns the whole answer. Redirects are not followed.
+    /// Sends a request to its absolute address, and returns the complete answer. Redirects are not followed.
     ///
     /// # Errors
     /// If there is no answer within `time_max`, or the answer is longer than 256 KiB.

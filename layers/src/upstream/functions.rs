@@ -1,7 +1,7 @@
-//! The dialect of chat vendors that have `functions` in place of `tools`: GigaChat.
+//! The dialect of chat vendors, such as GigaChat, that have `functions` instead of `tools`.
 //!
-//! A request's tools, tool calls and their results become functions, one call per message. In answers a
-//! `function_call` becomes one entry of `tool_calls`, so that everything above sees the usual format.
+//! Tools of a request, tool calls and their results are rewritten to functions, with one call per message. In an
+//! answer, a `function_call` becomes one entry of `tool_calls`, so that the layers above see only the usual format.
 
 use std::{
     collections::HashMap,
@@ -14,16 +14,16 @@ use serde_json::{Map, Value, json};
 
 use crate::error::{Error, Problem};
 
-/// Prefix of ids of tool calls, before the vendor's `functions_state_id` if it sent one.
+/// Prefix of the ids of tool calls. If the vendor sent a `functions_state_id`, that follows the prefix.
 const ID: &str = "call_";
 
-/// Maximum bytes of an answer that is not streamed, and of one event of a stream.
+/// The maximum size of a plain answer, and of one event of a stream, in bytes.
 const BYTES_MAX: usize = 64 << 20;
 
-/// Rewrites a request.
+/// Rewrites a chat request for such a vendor.
 ///
 /// # Errors
-/// [`Error::Invalid`] for what functions cannot express: other tools than functions, images.
+/// [`Error::Invalid`] if the request has something that functions cannot express: tools that are not functions, images.
 pub(super) fn request(body: &[u8]) -> Result<Bytes, Error> {
     let Ok(Value::Object(mut body)) = serde_json::from_slice(body) else {
         return Err(Error::Internal("the request is not an object".into()));
@@ -50,7 +50,7 @@ fn unfit(field: &'static str) -> Error {
     Error::invalid(field, Problem::NotTranslated)
 }
 
-/// Takes a field out of an object; null if there is no such field.
+/// Removes a field from an object and returns its value; null if there is no such field.
 fn take(object: &mut Value, field: &str) -> Value {
     object.get_mut(field).map(Value::take).unwrap_or_default()
 }
@@ -72,7 +72,7 @@ fn functions(tools: Option<Value>) -> Result<Vec<Value>, Error> {
     tools.into_iter().map(function).collect()
 }
 
-/// Functions cannot be required, except a named one.
+/// Returns `function_call` for this `tool_choice`. Such vendors can require a certain function, but not any function.
 fn function_choice(choice: Option<&Value>, functions: &[Value]) -> Value {
     let named = choice.map(|choice| &choice["function"]["name"]);
     match (choice.and_then(Value::as_str), named) {
@@ -86,7 +86,7 @@ fn function_choice(choice: Option<&Value>, functions: &[Value]) -> Value {
     }
 }
 
-/// Each call is followed by its result.
+/// Rewrites the messages so that the result of each call follows the call.
 fn messages(given: Vec<Value>) -> Result<Vec<Value>, Error> {
     let mut results: HashMap<String, Value> = HashMap::new();
     for message in &given {
@@ -123,7 +123,7 @@ fn messages(given: Vec<Value>) -> Result<Vec<Value>, Error> {
                 asked["functions_state_id"] = state.into();
             }
             written.push(asked);
-            // The text of the message is sent once.
+            // Only the message of the first call has the text.
             message["content"] = "".into();
             if let Some(result) = results.remove(id) {
                 let result = as_json(text(result)?);
@@ -136,7 +136,8 @@ fn messages(given: Vec<Value>) -> Result<Vec<Value>, Error> {
     Ok(written)
 }
 
-/// Whether an id was made of a state. Other vendors' ids have the same prefix.
+/// Returns whether an id was made from a `functions_state_id`, which is a UUID. Ids of other vendors have the same
+/// prefix.
 fn is_state(text: &str) -> bool {
     let is_uuid = |(at, byte): (usize, u8)| match at {
         8 | 13 | 18 | 23 => byte == b'-',
@@ -145,7 +146,7 @@ fn is_state(text: &str) -> bool {
     text.len() == 36 && text.bytes().enumerate().all(is_uuid)
 }
 
-/// Content as one text.
+/// Returns the content of a message as one text.
 fn text(content: Value) -> Result<String, Error> {
     match content {
         Value::String(text) => Ok(text),
@@ -161,7 +162,7 @@ fn text(content: Value) -> Result<String, Error> {
     }
 }
 
-/// A result must be JSON: an object, as text.
+/// Returns the result of a call as the text of a JSON object, because the vendor accepts nothing else.
 fn as_json(result: String) -> String {
     match serde_json::from_str::<Value>(&result) {
         Ok(Value::Object(_)) => result,
@@ -169,11 +170,11 @@ fn as_json(result: String) -> String {
     }
 }
 
-/// Rewrites an answer as it arrives.
+/// Rewrites the function calls of an answer while it arrives.
 #[derive(Debug)]
 pub(super) struct Answer {
     is_stream: bool,
-    /// Received bytes of the next event, or of the whole answer.
+    /// The bytes received so far of the next event, or of the plain answer.
     pending: BytesMut,
     has_ended: bool,
 }
@@ -187,15 +188,15 @@ impl Answer {
         }
     }
 
-    /// Whether [`finish`](Self::finish) was called.
+    /// Returns whether [`finish`](Self::finish) was called.
     pub(super) const fn has_ended(&self) -> bool {
         self.has_ended
     }
 
-    /// Takes data and returns what is complete, which may be empty.
+    /// Adds received data, and returns the complete events that are rewritten. May return nothing.
     ///
     /// # Errors
-    /// [`Error::VendorBroken`] if an event, or a whole answer, is too long.
+    /// [`Error::VendorBroken`] if an event or a plain answer is too long.
     pub(super) fn feed(&mut self, data: &[u8]) -> Result<Bytes, Error> {
         if self.pending.len() + data.len() > BYTES_MAX {
             return Err(Error::VendorBroken("an event that is too long".into()));
@@ -231,7 +232,7 @@ impl Answer {
         Ok(written.into())
     }
 
-    /// Returns the rest at the end.
+    /// Ends the answer, and returns what was not returned before: of a plain answer, all.
     pub(super) fn finish(&mut self) -> Bytes {
         self.has_ended = true;
         let rest = std::mem::take(&mut self.pending).freeze();
@@ -242,7 +243,7 @@ impl Answer {
     }
 }
 
-/// Where the last complete event ends. Events before `searched` are known to be incomplete.
+/// Returns the position after the last complete event. No event ends before `searched`.
 fn last_end(events: &[u8], searched: usize) -> Option<usize> {
     let after = |mark: &[u8]| {
         let at = memchr::memmem::rfind(&events[searched..], mark)?;
@@ -251,7 +252,7 @@ fn last_end(events: &[u8], searched: usize) -> Option<usize> {
     after(b"\n\n").max(after(b"\r\n\r\n"))
 }
 
-/// An answer or an event of a stream, if it has a function call.
+/// Returns the JSON of an answer or an event with its function call as a tool call; `None` if it has no function call.
 fn rewritten(json: &[u8]) -> Option<String> {
     let mut answer: Value = serde_json::from_slice(json).ok()?;
     let choices = answer.get_mut("choices")?.as_array_mut()?;
@@ -297,7 +298,7 @@ fn with_tool_calls(message: &mut Map<String, Value>, is_event: bool) -> bool {
     true
 }
 
-/// An id that no other call of a conversation has.
+/// Returns an id that no other call of the conversation has.
 fn own_id() -> String {
     static COUNT: AtomicU64 = AtomicU64::new(0);
     let since = SystemTime::now()
@@ -342,7 +343,7 @@ mod tests {
         assert_eq!(with(named)["function_call"], json!({ "name": "now" }));
         let only = sent(json!({ "tools": [plain], "tool_choice": "required" }));
         assert_eq!(only["function_call"], json!({ "name": "now" }));
-        // Without tools nothing is added.
+        // A choice without tools is removed.
         assert_eq!(sent(json!({ "tool_choice": "auto" })), json!({}));
     }
 
@@ -385,7 +386,7 @@ mod tests {
         }
     }
 
-    /// As GigaChat's documentation shows it.
+    /// An answer from GigaChat's documentation.
     const CALL: &str = r#"{"choices":[{"message":{"content":"","role":"assistant","function_call":{"name":"weather","arguments":{"city":"Москва"}},"functions_state_id":"77d3fb14-457a-46ba-937e-8d856156d003"},"index":0,"finish_reason":"function_call"}],"created":1700471392,"model":"GigaChat:2.0.28.2","object":"chat.completion","usage":{"prompt_tokens":150,"completion_tokens":32,"total_tokens":182,"precached_prompt_tokens":0}}"#;
 
     #[test]
@@ -403,7 +404,7 @@ mod tests {
         );
         assert!(choice["message"].get("function_call").is_none());
         assert_eq!(read["usage"]["prompt_tokens"], 150);
-        // An answer without a call stays as it is.
+        // An answer without a function call is not changed.
         let plain = r#"{"choices":[{"message":{"content":"hi", "role":"assistant"},"finish_reason":"stop"}]}"#;
         let mut answer = Answer::new(false);
         answer.feed(plain.as_bytes()).unwrap();

@@ -1,4 +1,5 @@
-//! Sends a request of a vendor with a login: signs it, and once more if the vendor refuses the credential.
+//! Sends a request to a vendor that requires a login: signs the request, and signs and sends it once more if the vendor
+//! refuses the credential.
 
 use http::{Request, Response, Uri};
 use tokio::time::{Instant, timeout_at};
@@ -13,10 +14,10 @@ use crate::{
     login::{Login, Unsigned},
 };
 
-/// Like [`VendorClient::send`], with a credential.
+/// Like [`VendorClient::send`], but signs the request first.
 ///
 /// # Errors
-/// Also if there is no credential.
+/// If the client fails to send the request, and the login's error if there is no credential.
 pub(super) async fn send(
     login: &dyn Login,
     client: &VendorClient,
@@ -80,7 +81,7 @@ mod tests {
         usage::Meter,
     };
 
-    /// Signs with the number of the attempt, and fails after `signed_max` signatures.
+    /// A login that signs requests with increasing numbers, and fails after `signed_max` signatures.
     #[derive(Debug)]
     struct Counted {
         signed: AtomicUsize,
@@ -103,7 +104,8 @@ mod tests {
         }
     }
 
-    /// Refuses tokens below `first_accepted` with this status line. Returns the outcome and the number of requests.
+    /// Sends a call to a vendor that refuses signatures below `first_accepted` with this status line. Returns the
+    /// outcome, and how many requests the vendor got.
     async fn call(
         refusal: &'static str,
         first_accepted: u8,
@@ -173,7 +175,7 @@ mod tests {
             "{answer:?}"
         );
         assert_eq!(requests, 2);
-        // Another refusal is not about the credential.
+        // Other refusals are not about the credential, so the request is not sent again.
         let (answer, requests) = call("400 Bad Request", 1, 9).await;
         assert!(matches!(answer, Err(Error::VendorRefused { .. })) && requests == 1);
     }

@@ -1,9 +1,9 @@
-//! Sends a call to its vendor: a pooled hyper client, with the vendor's address, key and timeouts.
+//! Sends a call to its vendor, with the vendor's address, key and timeouts, over pooled hyper connections.
 //!
-//! Headers are built from scratch: only the headers named here are forwarded. Redirects are not followed.
+//! Only those headers of the caller that this module names are forwarded. Redirects are not followed.
 //!
-//! A request is sent once, with one exception: if its pooled connection ends before a byte of an answer, it is sent
-//! once more over a new one. Retries after a vendor's failure are decided elsewhere.
+//! A request is sent once. The exception is a pooled connection that ends before a byte of an answer: then the request
+//! is sent once more, over a new connection. The failover layer decides about retries after failures of the vendor.
 //!
 //! ```no_run
 //! use std::{sync::Arc, time::Duration};
@@ -84,23 +84,23 @@ use crate::{
 };
 
 const X_API_KEY: HeaderName = HeaderName::from_static("x-api-key");
-/// Headers of the messages format that tools depend on.
+/// Headers of the messages format on which tools depend.
 const ANTHROPIC_VERSION: HeaderName = HeaderName::from_static("anthropic-version");
 const ANTHROPIC_BETA: HeaderName = HeaderName::from_static("anthropic-beta");
 
-// Constants are checked at compile time; other values are checked whenever they are created.
+// Constants, because these are checked at compile time and other header values whenever they are created.
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 const EVENTS: HeaderValue = HeaderValue::from_static("text/event-stream");
 const IDENTITY: HeaderValue = HeaderValue::from_static("identity");
 const TOLLGATE: HeaderValue =
     HeaderValue::from_static(concat!("tollgate/", env!("CARGO_PKG_VERSION")));
-/// Version for callers who send none, like those of the chat format.
+/// The version for callers that send no version, for example callers of the chat format.
 const VERSION: HeaderValue = HeaderValue::from_static("2023-06-01");
 
-/// The maximum number of header lines sent to a vendor, with `host` and `content-length`.
+/// The maximum number of headers that are sent to a vendor, including `host` and `content-length`.
 const HEADERS: usize = 9;
 
-/// The innermost service: `Request<Outbound>` → the vendor's answer, or an error that describes why there is none.
+/// The innermost service: `Request<Outbound>` → the vendor's answer, or an error that states why there is no answer.
 #[derive(Clone)]
 pub struct Upstream {
     shared: Arc<Shared>,
@@ -123,8 +123,8 @@ impl Upstream {
         }
     }
 
-    /// Closes the idle connections and forgets the proxies of all other vendors, after a new configuration was read.
-    /// Running calls continue unchanged.
+    /// Closes the idle connections of vendors that are not in `vendors`, and forgets their proxies; called after the
+    /// configuration was reloaded. Running calls continue unchanged.
     pub fn retain<'a>(&self, vendors: impl IntoIterator<Item = &'a Vendor>) {
         let used: Vec<&Egress> = vendors.into_iter().map(|vendor| &*vendor.egress).collect();
         self.shared.clients.retain(&used);
@@ -156,7 +156,7 @@ impl Service<Request<Outbound>> for Upstream {
     }
 }
 
-/// A vendor's request being sent, with its timeouts.
+/// A request that is ready to be sent to its vendor, with its timeouts.
 struct Sending {
     client: VendorClient,
     route: Arc<Route>,
@@ -187,7 +187,7 @@ impl Upstream {
         };
         let began = Instant::now();
         let deadline = began + self.shared.call_time_max.get();
-        // The head of a plain answer arrives after all its tokens.
+        // The head of a plain answer arrives only after all tokens were generated, so it has a longer timeout.
         let head = deadline.min(if stream {
             began + vendor.first_byte_timeout
         } else {
@@ -225,7 +225,7 @@ impl Upstream {
 impl Sending {
     /// Waits for the head of the answer.
     ///
-    /// Not an `async fn`, whose future would store all of this twice.
+    /// Not an `async fn`, whose future would store all of these fields twice.
     fn head(self) -> impl Future<Output = Result<Response<ResponseBody>, Error>> + Send {
         let Self {
             client,
@@ -239,7 +239,7 @@ impl Sending {
         async move {
             let address = &route.vendor.endpoint;
             let sent = match &route.vendor.authentication {
-                // Boxed: otherwise every call's future would contain this one.
+                // Boxed, because every call's future would reserve space for this future, and few vendors have logins.
                 Authentication::Login(login) => {
                     Box::pin(login::send(&**login, &client, address, req, began, head)).await
                 }
@@ -258,7 +258,8 @@ impl Sending {
                         }));
                     }
                     let until = patience.deadline.min(Instant::now() + patience.idle);
-                    // Boxed: otherwise every call's future would contain this one.
+                    // Boxed, because every call's future would reserve space for this future, and few calls are
+                    // refused.
                     Box::pin(refusal::read(res, until)).await
                 }
                 Ok(None) => Error::VendorTimeout {
@@ -276,7 +277,7 @@ impl Sending {
 }
 
 fn no_answer(error: &BoxError, sent: bool) -> Error {
-    // All causes in one text: the log must show whether the proxy or the certificate failed.
+    // The text has all causes, so that the log shows, for example, whether the proxy or a certificate failed.
     let mut text = String::new();
     let mut next: Option<&(dyn std::error::Error + 'static)> = Some(&**error);
     while let Some(cause) = next {
@@ -296,7 +297,8 @@ fn no_answer(error: &BoxError, sent: bool) -> Error {
     })
 }
 
-/// Builds the headers for the vendor: of the caller's headers only those named here are forwarded.
+/// Builds the headers for the vendor. Of the caller's headers, only `anthropic-version` and `anthropic-beta` are
+/// forwarded.
 fn vendor_headers(
     caller: HeaderMap,
     vendor: &Vendor,
@@ -337,13 +339,14 @@ fn vendor_headers(
     headers
 }
 
-/// Compared without regard to case, because a vendor may ignore it.
+/// Returns whether the beta's name begins with this prefix, in upper or lower case, because a vendor may ignore the
+/// case.
 fn begins_with(beta: &str, prefix: &str) -> bool {
     let begin = beta.as_bytes().get(..prefix.len());
     begin.is_some_and(|begin| begin.eq_ignore_ascii_case(prefix.as_bytes()))
 }
 
-/// The betas that the caller requests, without those that change the price.
+/// Returns the betas that the caller requests, except those that change the price.
 fn betas(client: &HeaderMap, removed: &[String]) -> Option<HeaderValue> {
     let lines = client
         .get_all(ANTHROPIC_BETA)

@@ -1,4 +1,4 @@
-//! Classifies a vendor's refusal for the caller.
+//! Converts a vendor's answer with an error status into the error that the caller gets.
 
 use std::time::{Duration, SystemTime};
 
@@ -14,13 +14,13 @@ use crate::{
     vendor_words::Words,
 };
 
-/// The maximum length of an error's text; a longer one is ignored.
+/// The largest body of an error that is read, in bytes; a longer body is ignored.
 const BODY_BYTES_MAX: usize = 64 * 1024;
 
-/// The timeout for an error's text. If it is late, the status alone decides.
+/// The longest wait for the body of an error. If the body arrives later, the status alone is used.
 const BODY_TIME_MAX: Duration = Duration::from_secs(5);
 
-/// Converts an answer other than 200 to an error. Its text is awaited at most until `until`.
+/// Converts an answer with a status other than 200 into an error. Waits for its body at most until `until`.
 pub(super) async fn read<A>(res: Response<A>, until: Instant) -> Error
 where
     A: Body<Data = Bytes>,
@@ -46,7 +46,7 @@ fn classify(status: StatusCode, headers: &HeaderMap, body: &[u8]) -> Error {
             retry_after: retry_after(headers).unwrap_or(Duration::from_secs(1)),
         },
         200..400 => Error::VendorBroken(format!("answered {status}").into()),
-        // Some proxies of vendors answer with this status, whatever their vendor answered.
+        // Some proxies of vendors answer with a 5xx, whatever the status of the vendor was.
         500.. if words.is_too_long() => refused(status, &words),
         _ => Error::VendorUnavailable(Box::new(VendorAnswered {
             status,
@@ -56,13 +56,15 @@ fn classify(status: StatusCode, headers: &HeaderMap, body: &[u8]) -> Error {
     }
 }
 
-/// A request that the vendor would refuse again, unless its words are about our key.
+/// Returns the error for a request that the vendor would refuse again, or for the operator's key if the message is
+/// about the key.
 fn refused(status: StatusCode, words: &Words) -> Error {
     if words.is_about_operator() {
         return Error::VendorKeyRefused { status };
     }
     Error::VendorRefused {
-        // To a caller, 403 means that its key lacks a permission, and 5xx that a retry may help.
+        // The gateway's 403 means that the caller's key lacks a permission, and its 5xx that a retry may help; both
+        // would be wrong here.
         status: match status.as_u16() {
             403 | 500.. => StatusCode::BAD_REQUEST,
             _ => status,
@@ -72,7 +74,7 @@ fn refused(status: StatusCode, words: &Words) -> Error {
     }
 }
 
-/// Returns the vendor's words, or those of its status.
+/// Returns the vendor's message without secrets or, if there is no message, the name of the status.
 fn text(status: StatusCode, words: &Words) -> String {
     match words.text() {
         "" => status.to_string(),
@@ -159,7 +161,7 @@ mod tests {
                 "max_tokens: 99 > 64",
             ),
             ("<html>", "400 Bad Request"),
-            // An empty text is replaced by the status's name.
+            // An empty message is replaced by the name of the status.
             (r#"{"error":{"message":""}}"#, "400 Bad Request"),
         ] {
             match classify(StatusCode::BAD_REQUEST, &HeaderMap::new(), body.as_bytes()) {
@@ -255,7 +257,7 @@ mod tests {
         assert!(matches!(error, Error::VendorKeyRefused { .. }), "{error:?}");
         for words in [
             "Invalid value: 'Incorrect API key provided: x'.",
-            // The text begins with the name of a field of the caller's, so it is not about the operator's account.
+            // This text begins with the name of a field of the caller, so it is not about the operator's account.
             "your credit balance is too low: Extra inputs are not permitted",
         ] {
             let body = serde_json::json!({ "error": { "message": words } }).to_string();

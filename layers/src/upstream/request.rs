@@ -1,4 +1,4 @@
-//! The body of a vendor's request.
+//! The body of a request to a vendor.
 
 use std::{
     convert::Infallible,
@@ -12,18 +12,18 @@ use http_body::{Body, Frame, SizeHint};
 
 use crate::{call::Segments, usage::Meter};
 
-/// Boxed, because it is large and is moved often.
+/// A request to a vendor. Boxed, because it is large and is moved often.
 pub(super) type BoxRequest = Box<Request<RequestBody>>;
 
-/// A complete body that notifies the meter when a connection takes it: from then on the vendor may work on it.
+/// A complete body. When a connection takes it, it notifies the meter: from then on, the vendor may work on the call.
 #[derive(Debug)]
 pub(super) struct RequestBody {
-    /// Boxed: a connection has room for 32 requests, in a channel of hyper.
+    /// Boxed, because each connection has a channel of hyper with space for 32 requests.
     body: Option<Box<Segments>>,
     meter: Meter,
 }
 
-// Each open connection multiplies every byte by 32.
+// Each connection reserves this size 32 times.
 const _: () = assert!(size_of::<RequestBody>() <= 2 * size_of::<usize>());
 
 impl RequestBody {
@@ -36,14 +36,14 @@ impl RequestBody {
 }
 
 impl RequestBody {
-    /// The segments of a body that was not sent yet.
+    /// Returns the segments of a body that was not sent yet.
     pub(super) fn segments(&self) -> Vec<Bytes> {
         let body = self.body.as_deref();
         body.into_iter().flat_map(Segments::iter).cloned().collect()
     }
 }
 
-/// Returns a copy of the request that shares its bytes.
+/// Returns a copy of the request, whose body shares the bytes of this one.
 pub(super) fn copy(req: &BoxRequest) -> BoxRequest {
     let RequestBody { body, meter } = req.body();
     let mut copy = Request::new(RequestBody {
@@ -57,8 +57,8 @@ pub(super) fn copy(req: &BoxRequest) -> BoxRequest {
 }
 
 impl Body for RequestBody {
-    // All segments are one frame: hyper flushes between two frames once its buffer is full, and HTTP/2 adds a header to
-    // each frame.
+    // All segments are one frame, because hyper flushes its buffer between two frames when it is full, and HTTP/2 adds
+    // a header to each frame.
     type Data = Box<Segments>;
     type Error = Infallible;
 

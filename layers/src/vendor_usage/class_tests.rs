@@ -1,4 +1,4 @@
-//! Every class that vendors count, in both formats, plain and in streams.
+//! Reads every rate class that vendors count, in both formats, from plain answers and from streams.
 
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -10,7 +10,7 @@ fn chat(usage: &Value) -> VendorUsage {
     chat_usage(&usage.to_string()).unwrap_or_else(|| panic!("{usage}"))
 }
 
-/// Applies the events one after the other.
+/// Reads the usage of a messages stream from its events.
 fn messages(events: &[Value]) -> VendorUsage {
     let mut all = MessagesUsage::default();
     for event in events {
@@ -19,7 +19,7 @@ fn messages(events: &[Value]) -> VendorUsage {
     all.counts().unwrap_or_else(|| panic!("{events:?}"))
 }
 
-/// Input, cached, written, output, and the counts of other classes.
+/// Input, cached, written and output tokens; then the counts of the other rate classes.
 type Read = ([u64; 4], Vec<(Class, u64)>);
 
 fn read(said: &VendorUsage) -> Read {
@@ -81,7 +81,7 @@ fn the_chat_format_has_every_class_inside_its_totals() {
             [70, 0, 10, 50],
             vec![(Class::CacheWrite12h, 20)],
         ),
-        // The total is missing, or is above both parts.
+        // The total of written tokens is missing, or is larger than both lifetimes together.
         (
             json!({ "cache_write_tokens_details": { "ttl_30m_tokens": 10, "ttl_12h_tokens": 20 } }),
             Value::Null,
@@ -94,7 +94,7 @@ fn the_chat_format_has_every_class_inside_its_totals() {
             [65, 0, 15, 50],
             vec![(Class::CacheWrite12h, 20)],
         ),
-        // Sound that was read from the cache counts as sound.
+        // Sound that was read from the cache counts as sound, and not as cached text.
         (
             json!({ "audio_tokens": 90, "cached_tokens": 30 }),
             Value::Null,
@@ -123,7 +123,7 @@ fn a_split_in_message_start_stays_and_totals_that_are_raised_are_not_lost() {
             [5, 7, 10, 9],
             hour(20),
         ),
-        // The total comes again: the same, a higher one, null.
+        // A later event repeats the total: with the same number, a higher one, or null.
         (
             vec![
                 start(30, 10, 20),
@@ -148,7 +148,7 @@ fn a_split_in_message_start_stays_and_totals_that_are_raised_are_not_lost() {
             [5, 7, 10, 9],
             hour(20),
         ),
-        // The last event has its own split by lifetime.
+        // The last event reports its own split by lifetime, which replaces the first one.
         (
             vec![
                 start(30, 10, 20),
@@ -158,7 +158,7 @@ fn a_split_in_message_start_stays_and_totals_that_are_raised_are_not_lost() {
             [5, 7, 10, 9],
             hour(40),
         ),
-        // The vendor reports searches at the end.
+        // The vendor reports the number of searches in the last event.
         (
             vec![
                 start(0, 0, 0),
@@ -280,7 +280,8 @@ fn invalid_counts_of_classes_are_suspect() {
 }
 
 proptest! {
-    /// Each token of a total is in exactly one class, with any split: total − 5 minutes − 1 hour is never free.
+    /// Each token of a total is counted in exactly one class, for any split by lifetime: tokens beyond the 5-minute and
+    /// 1-hour parts are charged too.
     #[test]
     fn every_token_is_counted_exactly_once(
         parts in prop::array::uniform4(0u64..1000), beyond in 0u64..100, prompt in 0u64..5000, completion in 0u64..500,
@@ -309,7 +310,7 @@ proptest! {
 #[test]
 fn output_that_is_only_in_the_total_is_counted() {
     for (usage, output, suspect) in [
-        // One vendor counts thinking only in the total.
+        // The vendor counts thinking only in the total.
         (
             json!({ "prompt_tokens": 9, "completion_tokens": 1, "total_tokens": 103 }),
             94,
@@ -333,7 +334,7 @@ fn output_that_is_only_in_the_total_is_counted() {
             400,
             true,
         ),
-        // A total below its parts is ignored.
+        // A total that is lower than the sum of its parts is ignored.
         (
             json!({ "prompt_tokens": 8, "completion_tokens": 9, "total_tokens": 9 }),
             9,
@@ -408,7 +409,7 @@ fn summarizing_a_conversation_is_counted_in_addition_to_the_answer() {
     ] }),
     ]);
     assert!(said.unknown);
-    // If `iterations` cannot be parsed, the other counts are not reduced.
+    // If `iterations` cannot be parsed, the other counts still apply.
     for odd in [json!(1), json!([1]), json!({ "type": "compaction" })] {
         let said =
             messages(&[json!({ "input_tokens": 100, "output_tokens": 20, "iterations": odd })]);
@@ -428,8 +429,8 @@ fn a_later_zero_of_input_is_ignored() {
         read(&said),
         ([100, 5, 400, 7], vec![(Class::CacheWrite1h, 600)])
     );
-    // If the input is counted again, all of its counts are replaced: a zero in one class next to a count in another is
-    // real.
+    // If a later event counts the input again, it replaces all counts of the input: a zero in one class is real if
+    // another class has a count.
     let said = messages(&[
         json!({ "input_tokens": 1000, "output_tokens": 0 }),
         json!({ "input_tokens": 0, "cache_read_input_tokens": 1000, "output_tokens": 7 }),
@@ -437,7 +438,7 @@ fn a_later_zero_of_input_is_ignored() {
     assert_eq!(read(&said), ([0, 1000, 0, 7], vec![]));
 }
 
-/// Prompt, completion, total, cached, written, reasoning in the details and outside the totals, searches.
+/// Prompt, completion, total, cached, written, reasoning in the details, reasoning outside the details, searches.
 type Said = [Option<u64>; 8];
 
 fn in_both_formats(said: Said) -> [VendorUsage; 2] {
@@ -523,8 +524,8 @@ fn contradictory_counts_are_read_to_match_their_total_cheapest_first() {
             vec![[600, 400, 0, 10]],
             false,
         ),
-        // The vendor counts reasoning in addition to the completion, in either field. The total shows it, or reasoning
-        // exceeds the completion.
+        // The vendor counts reasoning in addition to the completion, in the details or outside them. The total shows
+        // this, or else reasoning is larger than the completion.
         (
             [18, 30, 363],
             &[(REASONING, 315)],
@@ -545,14 +546,15 @@ fn contradictory_counts_are_read_to_match_their_total_cheapest_first() {
             vec![[43, 0, 0, 10]],
             false,
         ),
-        // The vendor counts both the cache and reasoning in addition.
+        // The vendor counts both the cache in addition to the prompt and reasoning in addition to the completion.
         (
             [100, 10, 730],
             &[(CACHED, 500), (REASONING, 120)],
             vec![[100, 500, 0, 130], [0, 100, 0, 10]],
             true,
         ),
-        // An unexplained rest is thinking, or input that tools have read. The latter is tried first if tools were used.
+        // If nothing explains the difference to the total, it is thinking or input that tools have read. If tools were
+        // used, input is tried first.
         (
             [9, 1, 103],
             &[],
@@ -565,7 +567,7 @@ fn contradictory_counts_are_read_to_match_their_total_cheapest_first() {
             vec![[102, 0, 0, 1], [9, 0, 0, 94], [9, 0, 0, 1]],
             true,
         ),
-        // A total below its parts is ignored.
+        // A total that is lower than the sum of its parts is ignored.
         ([9, 5, 3], &[], vec![[9, 0, 0, 5]], true),
     ] {
         for read in in_both_formats(said(counts, more)) {

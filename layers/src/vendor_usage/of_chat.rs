@@ -1,6 +1,6 @@
-//! Reads the usage of the chat and the responses format, which count alike: the prompt includes cached and
-//! cache-written tokens, and the completion includes reasoning. If the counts do not add up to their total, they are
-//! read in another way that does.
+//! Reads the usage of the chat and the responses format, which have the same rules: the prompt includes cached and
+//! cache-written tokens, and the completion includes reasoning. If the counts do not add up to their total, this module
+//! finds another reading that does.
 
 use super::{Count, Tools, VendorUsage, details};
 use crate::{
@@ -16,14 +16,14 @@ pub(super) struct ChatUsage {
     total_tokens: Count,
     cached_tokens: Count,
     cache_write_tokens: Count,
-    /// Parts of the written tokens: with the default lifetime, for an hour, and for half a day.
+    /// Parts of the cache-written tokens by lifetime: the default lifetime, an hour, and half a day.
     usual_tokens: Count,
     hour_tokens: Count,
     half_day_tokens: Count,
     input_audio: Count,
     input_image: Count,
     reasoning_tokens: Count,
-    /// `reasoning_tokens` outside the details, as some vendors report it.
+    /// `reasoning_tokens` outside the details object, where some vendors report it.
     top_reasoning_tokens: Count,
     output_audio: Count,
     output_image: Count,
@@ -83,7 +83,7 @@ impl ChatUsage {
                 "audio_tokens",
                 "image_tokens",
                 "cache_write_tokens_details",
-                // One vendor uses the messages format's names.
+                // One vendor uses the name that this count has in the messages format.
                 "cache_creation_input_tokens",
                 "cache_creation",
             ];
@@ -150,13 +150,13 @@ impl ChatUsage {
         }
     }
 
-    /// Reasoning tokens, from the details or from outside them.
+    /// Returns the reasoning tokens, reported in the details object or outside it.
     fn reasoning(&self) -> Option<u64> {
         self.reasoning_tokens.or(self.top_reasoning_tokens).tokens
     }
 
-    /// Tokens written to the cache, and the parts with longer lifetimes. Vendors either include the lifetimes in the
-    /// total or omit the total.
+    /// Returns the tokens written to the cache, and the parts of them with lifetimes of an hour and of half a day.
+    /// Vendors either include these parts in the total or omit the total.
     fn written(&self) -> (u64, [u64; 2]) {
         let [usual, hour, half_day] = [self.usual_tokens, self.hour_tokens, self.half_day_tokens]
             .map(|count| count.tokens.unwrap_or(0));
@@ -165,8 +165,8 @@ impl ChatUsage {
         (written, [hour, half_day])
     }
 
-    /// The tokens that each reading adds to prompt and completion in order to reach the total, the likeliest first; and
-    /// whether the counts contradict each other.
+    /// Returns the possible readings, the likeliest first, and whether the counts contradict each other. A reading is
+    /// the number of tokens to add to the prompt and to the completion so that they reach the total.
     fn readings(&self) -> ([Option<Beside>; 3], bool) {
         let prompt = self.prompt_tokens.tokens.unwrap_or(0);
         let completion = self.completion_tokens.tokens.unwrap_or(0);
@@ -177,7 +177,7 @@ impl ChatUsage {
         let beside = |input: u64, output: u64| Some(Beside { input, output });
         let nothing = beside(0, 0);
         let sum = prompt.saturating_add(completion);
-        // A part that exceeds the whole is not included in it.
+        // A part that is larger than the sum cannot be included in it, so it is added.
         let more_than = |whole: u64, part: u64| if part > whole { part } else { 0 };
         match self.total_tokens.tokens {
             None => {
@@ -191,13 +191,13 @@ impl ChatUsage {
                     _ => ([beside(input, output), nothing, None], true),
                 }
             }
-            // One vendor counts reasoning in neither of the two.
+            // One vendor counts reasoning neither in the completion nor in the total.
             Some(total) if total == sum && top_reasoning > completion => {
                 ([beside(0, top_reasoning), nothing, None], true)
             }
             Some(total) if total == sum => ([nothing, None, None], false),
-            // Some vendors report the cache outside the prompt and reasoning outside the completion, or neither. The
-            // total shows this, and it is what they bill. The cheaper explanation is tried first.
+            // Some vendors report the cache outside the prompt, or reasoning outside the completion, or both. The
+            // vendor bills the total, so the total decides which. The cheapest explanation is tried first.
             Some(total) if total > sum && self.prompt_tokens.tokens.is_some() => {
                 let extra = total - sum;
                 let both = cached.saturating_add(written);
@@ -212,7 +212,8 @@ impl ChatUsage {
                 match explained {
                     Some((0, output)) => ([beside(0, output), None, None], false),
                     Some((input, output)) => ([beside(input, output), nothing, None], true),
-                    // Search results are input. Otherwise the rest is thinking, if the request allows that much output.
+                    // Search results are input. Without searches, the difference is thinking if the request allows that
+                    // much output.
                     None if self.tools.web_searches > 0 => {
                         ([beside(extra, 0), beside(0, extra), nothing], true)
                     }
@@ -223,16 +224,16 @@ impl ChatUsage {
         }
     }
 
-    /// Returns the usage by class in this reading, with each token counted once; and whether a part of the input
-    /// exceeds the input.
+    /// Returns the usage by rate class in this reading, with each token counted once, and whether a part of the input
+    /// is larger than the input.
     fn split(&self, beside: Beside) -> (Usage, bool) {
         let cached = self.cached_tokens.tokens.unwrap_or(0);
         let (written, [hour, half_day]) = self.written();
         let whole = |count: Count, beside: u64| count.tokens.unwrap_or(0).saturating_add(beside);
         let mut input = whole(self.prompt_tokens, beside.input);
         let mut output = whole(self.completion_tokens, beside.output);
-        // Sound comes before the cache, because it has its own price and may also be cached. Images come last, because
-        // they may have no price of their own.
+        // Sound is taken before the cache, because it has its own price and may also be cached. Images are taken last,
+        // because they may have no price of their own.
         let mut take = |count: u64| {
             let taken = count.min(input);
             input -= taken;
@@ -244,7 +245,7 @@ impl ChatUsage {
         let cached_input = take(cached);
         let cache_write = take(written.saturating_sub(longer));
         let input_image = take(self.input_image.tokens.unwrap_or(0));
-        // Sound may also be counted as cached.
+        // The vendor may count the same sound as cached.
         let overlap = input_audio;
         let overflows = cached - cached_input > overlap
             || written - cache_write.saturating_add(longer).min(written) > overlap;
@@ -277,7 +278,7 @@ impl ChatUsage {
     }
 }
 
-/// Tokens added to the prompt and to the completion.
+/// The tokens that a reading adds to the prompt and to the completion.
 #[derive(Clone, Copy, Debug)]
 struct Beside {
     input: u64,

@@ -1,6 +1,6 @@
-//! Charges for usage that vendors report (`usages.jsonl`: recorded, or built from their documentation, each with its
-//! source) at the prices that they publish (`prices.json`, each with its source). The expected charge comes from a
-//! calculator that shares no code with the product, and must match to the micro-ruble.
+//! Charges usage as vendors report it (`usages.jsonl`: recorded, or built from their documentation, with sources) at
+//! the prices that vendors publish (`prices.json`, with sources). The expected charge comes from a calculator that
+//! shares no code with the product, and the two must be equal to the micro-ruble.
 
 use std::collections::BTreeMap;
 
@@ -9,13 +9,13 @@ use serde::Deserialize;
 use super::{MessagesUsage, chat_usage, embeddings_usage, responses_usage};
 use crate::price::{Class, Condition, Price, PriceList, Rate};
 
-/// Values by rate class.
+/// Numbers by the name of a rate class.
 type Numbers<T> = BTreeMap<String, T>;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Published {
-    /// Where the prices are published, and where they were read.
+    /// The address of the page with the prices, and the date on which it was read.
     source: String,
     /// Whether the prices are invented for the test.
     #[serde(default)]
@@ -41,9 +41,9 @@ struct Row {
     /// For a stream: the usage of each event, in order.
     usage: Vec<Box<serde_json::value::RawValue>>,
     service_tier: Option<String>,
-    /// The counts as a bookkeeper would read them.
+    /// The counts by rate class that a person would derive from the usage.
     counts: Numbers<u64>,
-    /// The price condition that applies.
+    /// The condition of the price that applies, empty for the usual price.
     #[serde(default)]
     rule: String,
     exchange_rate: String,
@@ -63,23 +63,23 @@ fn rows() -> Vec<Row> {
         .collect()
 }
 
-/// Parses a decimal number to billionths.
+/// Parses a decimal number and returns it in billionths.
 fn billionths(text: &str) -> i128 {
     let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
     assert!(fraction.len() <= 9, "{text}");
     format!("{whole}{fraction:0<9}").parse().unwrap()
 }
 
-/// Micro-rubles per million tokens, or per call, rounded up as in the catalog.
+/// Returns the rate in micro-rubles per million tokens, or per call, rounded up as in the catalog.
 fn rate(row: &Row, usd: &str) -> i128 {
     let product = billionths(usd) * billionths(&row.exchange_rate) / 1000
         * billionths(&row.multiplier)
         / 1000;
-    // Units of 10⁻⁹ · 10⁻⁶ · 10⁻⁶ rubles; the divisions are exact for numbers of six digits.
+    // The product has units of 10⁻⁹ · 10⁻⁶ · 10⁻⁶ rubles. The divisions by 1000 are exact for numbers of six digits.
     (product + 999_999_999_999_999) / 1_000_000_000_000_000
 }
 
-/// Returns micro-rubles, rounded up once.
+/// Returns the cost in micro-rubles, rounded up once at the end.
 fn reckoned(row: &Row, rates: &Numbers<String>) -> i128 {
     let mut sum = 0;
     for (class, count) in &row.counts {
@@ -98,7 +98,7 @@ fn price(row: &Row, rates: &Numbers<String>, condition: Condition) -> Price {
         let micro = rate(row, rates.get(class)?);
         Some(Rate::new(u64::try_from(micro).unwrap()))
     };
-    // A model for embeddings only sells input.
+    // An embeddings model has a price only for input.
     let input = of("input").unwrap();
     let other = |class: &str| match (of(class), rates.len()) {
         (None, 1) => input,
@@ -120,7 +120,7 @@ fn price(row: &Row, rates: &Numbers<String>, condition: Condition) -> Price {
 
 fn said(row: &Row) -> super::VendorUsage {
     let tier = row.service_tier.as_ref().map(|tier| format!("\"{tier}\""));
-    // The last chunk has all counts, except in the messages format.
+    // The last chunk of a stream has all counts, except in the messages format.
     let last = row.usage.last().unwrap().get();
     match &*row.format {
         "messages" => {
@@ -167,7 +167,7 @@ fn reported_usage_is_charged_at_published_prices_to_the_micro_ruble() {
             reckoned(row, rates),
             "{name}: {charge:?}"
         );
-        // The receipt's usage and price must give the same cost.
+        // The usage and the price on the receipt must give the receipt's cost.
         assert_eq!(charge.price.cost(&charge.usage), charge.cost, "{name}");
         let usage = charge.usage;
         let four = [
@@ -190,7 +190,7 @@ fn reported_usage_is_charged_at_published_prices_to_the_micro_ruble() {
         met.extend(row.counts.keys().cloned());
         met.insert(row.rule.clone());
     }
-    // The table must contain every class, and every condition on which a price depends.
+    // The recorded usages must cover every rate class, and every condition on which a price depends.
     for class in Class::ALL {
         assert!(met.contains(class.name()), "{class}");
     }
@@ -199,7 +199,7 @@ fn reported_usage_is_charged_at_published_prices_to_the_micro_ruble() {
     }
 }
 
-/// A price without a source is marked as invented; so is a usage.
+/// Prices and usages without a source must be marked as invented.
 #[test]
 fn every_price_and_every_usage_has_its_source() {
     let lists = lists();
@@ -219,7 +219,7 @@ fn every_price_and_every_usage_has_its_source() {
             Some("fixtures") => {
                 let recorded = std::fs::read_to_string(source.replace("fixtures/", recordings));
                 let recorded = recorded.unwrap_or_else(|error| panic!("{source}: {error}"));
-                // The recording must contain these counts, whatever the spaces.
+                // The recording must contain each of these counts. Only digits are compared, because spaces may differ.
                 let digits = |text: &str| -> Vec<u64> {
                     let numbers = text.split(|it: char| !it.is_ascii_digit());
                     numbers.filter_map(|it| it.parse().ok()).collect()

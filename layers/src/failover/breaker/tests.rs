@@ -1,10 +1,10 @@
-//! When a breaker opens and closes, and for which callers.
+//! Tests when a breaker opens and closes, and for which callers it applies.
 
 use super::*;
 
 use Trouble::{Answered, Away, Silent};
 
-/// Two callers, by their digests.
+/// Two callers, each identified by a number.
 const ANN: u64 = 1;
 const BOB: u64 = 2;
 
@@ -12,7 +12,7 @@ fn opened(now: Instant) -> Breaker {
     opened_by(Away, &[ANN], now)
 }
 
-/// Returns a breaker opened by failures of these callers in turn.
+/// Returns a breaker that was opened by failures of calls of these callers, one caller after the other.
 fn opened_by(trouble: Trouble, callers: &[u64], now: Instant) -> Breaker {
     let mut breaker = Breaker::new();
     for caller in callers.iter().cycle().take(FAILURES_MAX as usize) {
@@ -116,7 +116,7 @@ async fn calls_begun_before_the_breaker_opened_do_not_count() {
     breaker.failed(first, Away, now + OPEN_MIN, 255);
     let later = now + 3 * OPEN_MIN;
     let second = breaker.pass(ANN, later).unwrap();
-    // The result of an earlier probe does not count for a later one.
+    // The first probe has already ended; its result must not end the second probe.
     breaker.failed(first, Away, later, 255);
     breaker.succeeded(first);
     assert!(matches!(breaker.shown(later), Shown::Probing(_)));
@@ -144,7 +144,7 @@ async fn calls_begun_before_the_breaker_opened_do_not_count_after_it_closed() {
     }
     let shown = (breaker.shown(later), breaker.failures());
     assert_eq!(shown, (Shown::Closed, 0));
-    // If such a call succeeds, that does not count either.
+    // The success of a call that began before the breaker opened does not reset the count of failures either.
     let pass = breaker.pass(ANN, later).unwrap();
     breaker.failed(pass, Away, later, 255);
     breaker.succeeded(old[0]);
@@ -174,7 +174,7 @@ async fn failures_of_one_caller_open_the_breaker_for_that_caller_only() {
         let breaker = opened_by(trouble, &[ANN, BOB], now);
         assert_eq!(breaker.shown_to(3, now), Shown::Open(OPEN_MIN));
     }
-    // A failure to connect cannot be caused by a request, so it opens the breaker for all.
+    // A request cannot cause a failure to connect, so this failure opens the breaker for all callers.
     let breaker = opened_by(Away, &[ANN], now);
     assert_eq!(breaker.shown_to(BOB, now), Shown::Open(OPEN_MIN));
 }
@@ -218,7 +218,8 @@ async fn as_a_last_resort_an_unreachable_vendor_is_tried_four_times_a_second() {
         let mut now = Instant::now();
         let mut breaker = opened_by(trouble, &[ANN, BOB], now);
         for wait in [1, 2, 4] {
-            // The interval does not depend on how long the breaker is open, or on earlier attempts.
+            // One call per interval is admitted, however long the breaker stays open and however many calls failed
+            // before.
             for _ in 0..wait * 4 {
                 assert_eq!(breaker.last_resort(ANN, true, now), None);
                 assert!(breaker.last_resort_in(now) <= PROBE_EVERY);
@@ -234,7 +235,7 @@ async fn as_a_last_resort_an_unreachable_vendor_is_tried_four_times_a_second() {
         breaker.began(pass);
         assert_eq!(breaker.shown(now), Shown::Closed, "all are let in");
     }
-    // A connection exists, so other calls need not wait for its answer.
+    // Once a connection was made, other calls are admitted without waiting for the answer.
     let now = Instant::now();
     let mut breaker = opened_by(Away, &[ANN], now);
     breaker.reached();
@@ -259,7 +260,7 @@ async fn model_missing_at_the_vendor_pauses_its_route_and_is_not_a_failure() {
     breaker.lacks(pass, now);
     assert_eq!(breaker.shown_to(3, now), Shown::Open(LACKING_REST));
     assert!(breaker.last_resort(3, true, now).is_some());
-    // A later 404 pauses the route again, but not for longer.
+    // A later 404 pauses the route again, for the same time as the first one.
     let later = now + LACKING_REST;
     let probe = breaker.pass(3, later).unwrap();
     breaker.lacks(probe, later);

@@ -1,4 +1,4 @@
-//! Locks that ignore poisoning: a panic leaves no guarded value half written.
+//! Locks that can be used after a panic: no panic can leave the values that they guard half written.
 
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 

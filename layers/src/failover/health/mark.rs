@@ -1,21 +1,21 @@
-//! Marks API keys that are not used for a while.
+//! Marks API keys that the gateway does not use for a while.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// The reason why an API key is not used.
+/// The reason why the gateway does not use an API key for a while.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(in crate::failover) enum Why {
     /// The vendor's rate limit for the API key is reached.
     Limited,
-    /// The vendor is down, and stated for how long.
+    /// The vendor is down, and stated how long the gateway should wait.
     Down,
     /// The vendor rejected the API key.
     Refused,
 }
 
-/// An API key that is not used for a while.
+/// Marks an API key that the gateway does not use until a time.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Mark {
     pub(super) digest: u64,
@@ -24,7 +24,7 @@ pub(super) struct Mark {
 }
 
 impl Mark {
-    /// Sets a key's mark and removes expired ones, so there are at most as many marks as keys.
+    /// Marks a key, or extends its mark, and removes expired marks, so there are at most as many marks as keys.
     pub(super) fn set(
         marks: &mut Vec<Self>,
         digest: u64,

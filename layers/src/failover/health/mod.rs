@@ -1,9 +1,9 @@
-//! State of vendors and routes, shared by all calls: failures, rests, calls in flight, measured times, disabled vendors
-//! and parked keys.
+//! State of vendors and routes, shared by all calls: failures, routes and API keys that are not used for a while, calls
+//! in flight, times to the first byte, and vendors that the operator has disabled.
 //!
-//! Stored by the vendor's name and its name of the model, so a config reload keeps the state of routes that remain. Its
-//! size is bounded by the config: [`Health::follow`] removes other routes. Each node has its own state; a restart
-//! clears it.
+//! The state is stored by the vendor's name and by the vendor's name of the model, so routes that remain in the config
+//! keep their state when the config is reloaded. [`Health::follow`] removes other routes, so the config bounds the
+//! size. Each node has its own state; a restart clears it.
 
 mod lock;
 mod mark;
@@ -36,7 +36,7 @@ use crate::{
     model::{Route, Vendor},
 };
 
-/// The state of all vendors and routes. Clones share it.
+/// The health of all vendors and routes. Clones share the state.
 #[derive(Clone, Debug)]
 pub struct Health {
     shared: Arc<Shared>,
@@ -44,11 +44,11 @@ pub struct Health {
 
 #[derive(Debug)]
 struct Shared {
-    /// The operator chooses the names, so a fast hash is safe; the same holds below.
+    /// The operator chooses these names, so a fast hash is safe against attacks. The same holds for the maps of routes.
     vendors: RwLock<HashMap<Arc<str>, Arc<VendorRecord>, fast::RandomState>>,
-    /// Keys are identified by a digest that is meaningless outside this process.
+    /// API keys are identified by a digest that has no meaning outside this process.
     digests: RandomState,
-    /// Callers are identified by a hash too. The gateway assigns their ids, so a fast hash is safe.
+    /// Callers are identified by a hash, too. The gateway assigns their ids, so a fast hash is safe.
     callers: fast::RandomState,
     draw: Draw,
 }
@@ -57,7 +57,7 @@ impl Health {
     /// Creates an empty state, in which all vendors count as healthy.
     #[must_use]
     pub fn new() -> Self {
-        // The seed is random in the same way as that of the process's hash maps.
+        // The seed comes from the random source that seeds the hash maps of the process.
         Self::seeded(RandomState::new().hash_one(0))
     }
 
@@ -72,8 +72,8 @@ impl Health {
         }
     }
 
-    /// Keeps the state of these routes and removes all others; called when the config is read. Calls that are running
-    /// on removed routes continue.
+    /// Keeps the state of these routes and removes the state of all others. The gateway calls it when it has read the
+    /// config. Calls that are running on removed routes continue.
     pub fn follow<'a>(&self, routes: impl IntoIterator<Item = &'a Arc<Route>>) {
         let mut kept: HashMap<Arc<str>, Vec<String>> = HashMap::new();
         for route in routes {
@@ -93,8 +93,8 @@ impl Health {
         });
     }
 
-    /// Disables a vendor (`false`) or enables it. New calls skip a disabled vendor; running calls continue. Returns
-    /// whether the vendor exists. The setting survives reloads, but not a restart.
+    /// Enables a vendor, or disables it (`false`). New calls skip a disabled vendor; running calls continue. Returns
+    /// whether the vendor exists. The setting survives reloads of the config, but not a restart.
     pub fn enable(&self, vendor: &str, enabled: bool) -> bool {
         let vendors = read(&self.shared.vendors);
         let Some(vendor) = vendors.get(vendor) else {
@@ -120,7 +120,7 @@ impl Health {
         &self.shared.draw
     }
 
-    /// The records of a route, created if they do not exist.
+    /// Returns the records of a route and its vendor, and creates them if they do not exist.
     pub(super) fn place(&self, route: &Route) -> RouteHandle {
         let name = &*route.vendor.name;
         let found = read(&self.shared.vendors).get(name).map(Arc::clone);
@@ -147,7 +147,7 @@ impl Health {
 
     pub(super) fn digest(&self, credential: &HeaderValue) -> u64 {
         let said = credential.as_bytes();
-        // The same key has one digest, whichever format carries it.
+        // A key has the same digest in every format, with and without `Bearer`.
         let key = said.strip_prefix(b"Bearer ").unwrap_or(said);
         self.shared.digests.hash_one(key)
     }
@@ -164,14 +164,14 @@ impl Default for Health {
     }
 }
 
-/// The records that a call on a route needs.
+/// The shared records of a route and of its vendor.
 #[derive(Clone, Debug)]
 pub(super) struct RouteHandle {
     pub(super) vendor: Arc<VendorRecord>,
     pub(super) route: Arc<RouteRecord>,
 }
 
-/// The availability of a route at the moment.
+/// Whether a route can be tried at this moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Availability {
     /// The route can be tried now.
@@ -181,11 +181,11 @@ pub(super) enum Availability {
         /// The number of calls in flight.
         in_flight: usize,
     },
-    /// All keys of the route rest, the first of them for this long.
+    /// The gateway must not use any of the route's API keys yet; the first one can be used after `wait`.
     Resting { wait: Duration, why: Why },
-    /// The vendor has the maximum number of calls in flight.
+    /// The vendor already has the maximum number of calls in flight.
     Full,
-    /// The breaker is open: for this long, or, for a call without another route, for `last_resort`.
+    /// The breaker is open for `wait`; a call without another route is admitted after `last_resort`.
     Shut {
         wait: Duration,
         last_resort: Duration,
@@ -225,8 +225,8 @@ impl RouteHandle {
         }
     }
 
-    /// Returns the key to use: the next in turn of the keys that do not rest; otherwise the one whose rest ends first,
-    /// with the remaining time and the reason.
+    /// Returns the index of the API key to use: the next in turn of the keys that may be used. If none may be used yet,
+    /// returns the key that can be used soonest, with the remaining time and the reason.
     pub(super) fn key(
         &self,
         health: &Health,

@@ -1,4 +1,4 @@
-//! State of a vendor's model, shared by all calls.
+//! State of one route: a model at a vendor. All calls share it.
 
 use std::{
     hash::{DefaultHasher, Hash, Hasher},
@@ -26,16 +26,16 @@ use crate::{
     usage::Meter,
 };
 
-/// The longest rest after one answer, even if the vendor requests more.
+/// The longest time for which one answer makes a route rest (be skipped), even if the vendor requests more.
 const REST_MAX: Duration = Duration::from_secs(300);
 
-/// The state of a vendor's model, shared by all calls.
+/// The state of one route, a model at a vendor. All calls share it.
 #[derive(Debug)]
 pub(in crate::failover) struct RouteRecord {
     model: String,
     pub(in crate::failover) identity: u64,
     in_flight: AtomicUsize,
-    /// Whether a call is trying the route while it rests.
+    /// Whether a call is trying the route now although the route rests; only one call at a time may.
     trying: AtomicBool,
     inner: Mutex<Inner>,
 }
@@ -44,14 +44,15 @@ pub(in crate::failover) struct RouteRecord {
 pub(in crate::failover) struct Inner {
     pub(in crate::failover) breaker: Breaker,
     pub(in crate::failover) load: PeakEwma,
-    /// Meter of the last call that tried the route while its breaker was open.
+    /// Meter of the last call that was sent on the route while its breaker was open; it shows whether a connection was
+    /// made.
     pub(in crate::failover) tried: Option<Meter>,
     /// The API keys whose rate limit for this model is reached.
     pub(super) rests: Vec<Mark>,
     pub(in crate::failover) last_error: Option<(Instant, Option<StatusCode>)>,
 }
 
-/// Marks an attempt for which there is no other route.
+/// An attempt that is made although the breaker is open, because the call has no other route.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::failover) struct LastResort {
     /// Whether this is the first attempt of the call.
@@ -59,9 +60,10 @@ pub(in crate::failover) struct LastResort {
 }
 
 impl Inner {
-    /// The time until a call without another route is admitted.
+    /// Returns the time until a call without another route is admitted.
     pub(super) fn last_resort_in(&mut self, now: Instant) -> Duration {
-        // Once one call has a connection, its answer may take long, and other calls need not wait for it.
+        // Once one such call has a connection, the vendor is reachable, so other calls need not wait for that call's
+        // answer.
         let reached = |meter: &Meter| meter.look(|reading| reading.dispatched);
         if self.tried.as_ref().is_some_and(reached) {
             self.breaker.reached();
@@ -72,7 +74,7 @@ impl Inner {
 
 impl RouteRecord {
     pub(super) fn new(route: &Route) -> Self {
-        // The hasher's keys are fixed, so the identity is the same on every node.
+        // The hasher's keys are fixed, so a route has the same identity on every node.
         let mut identity = DefaultHasher::new();
         (&*route.vendor.name, &route.model).hash(&mut identity);
         Self {
@@ -90,8 +92,8 @@ impl RouteRecord {
         }
     }
 
-    /// Admits a call of this caller, if the breaker allows it; with `last_resort`, possibly also through an open
-    /// breaker.
+    /// Admits a call of this caller if the breaker allows it. With `last_resort`, a call may also be admitted although
+    /// the breaker is open.
     pub(in crate::failover) fn pass(
         &self,
         caller: u64,
@@ -118,7 +120,7 @@ impl RouteRecord {
         self.in_flight.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Takes the single slot for calls that try a resting route.
+    /// Reserves the only permit to try a resting route; returns whether it was free.
     pub(in crate::failover) fn start_trying(&self) -> bool {
         !self.trying.swap(true, Ordering::Relaxed)
     }

@@ -13,13 +13,13 @@ pub struct VendorState {
     pub disabled: bool,
     /// The number of calls in flight; a stream counts until it ends.
     pub in_flight: usize,
-    /// The largest number of calls in flight.
+    /// The largest number of calls in flight that the vendor may have.
     pub connections_max: usize,
     /// The number of API keys that are configured for the vendor.
     pub keys: usize,
-    /// The number of these keys that the vendor recently refused.
+    /// The number of these keys that are not used now, because the vendor refused them.
     pub keys_parked: usize,
-    /// The vendor's routes, ordered by its name of the model.
+    /// The vendor's routes, sorted by the vendor's name of the model.
     pub routes: Vec<RouteState>,
 }
 
@@ -28,30 +28,32 @@ pub struct VendorState {
 pub struct RouteState {
     /// The vendor's name of the model.
     pub model: String,
-    /// Whether the route admits calls that also have another route.
+    /// The breaker, as it applies to calls that also have another route.
     pub breaker: BreakerState,
-    /// Whether the vendor's newest answer was that it does not have the model (404).
+    /// Whether the vendor's newest answer on this route was a 404: it does not have the model.
     pub model_unknown: bool,
-    /// The number of consecutive failures.
+    /// The number of failures in a row.
     pub failures: u32,
     /// The number of calls in flight; a stream counts until it ends.
     pub in_flight: usize,
-    /// Expected time to the first byte; `None` if it was never measured.
+    /// Expected time to the first byte of an answer; `None` if it was never measured.
     pub first_byte: Option<Duration>,
-    /// The time until the next try; `None` while the route is tried.
+    /// The time until the open breaker admits a probe; `None` if the breaker is not open.
     pub open_for: Option<Duration>,
-    /// Time that the route rests: because all its keys are limited, or the vendor does not have the model.
+    /// The time for which the route is not used: because all its API keys are limited, or the vendor does not have the
+    /// model.
     pub rests_for: Option<Duration>,
-    /// The vendor's newest error; later successes do not clear it.
+    /// The vendor's newest error; later successes do not remove it.
     pub last_error: Option<LastError>,
 }
 
-/// A vendor's error, including a rate limit or a refusal of our key, but not a refusal of a caller's request.
+/// A vendor's error. Includes a rate limit and a refusal of the operator's API key, but not a refusal of a caller's
+/// request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LastError {
     /// The time since the error.
     pub ago: Duration,
-    /// The vendor's status; `None` if it sent none, or its answer was malformed.
+    /// The status that the vendor returned; `None` if it returned none, or a malformed answer.
     pub status: Option<StatusCode>,
 }
 
@@ -62,8 +64,9 @@ pub struct LastError {
 pub enum BreakerState {
     /// The route admits all calls.
     Closed,
-    /// Admits only calls without another route. Applies to all callers, or only to the caller that met all failures.
+    /// The route admits only calls without another route. This applies to all callers, or only to the caller whose
+    /// calls met all failures.
     Open,
-    /// Admits one call at a time, as a probe.
+    /// The route admits one call at a time, as a probe.
     HalfOpen,
 }

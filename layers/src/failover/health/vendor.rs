@@ -1,4 +1,4 @@
-//! The state of a vendor that all calls share.
+//! State of one vendor, shared by all calls.
 
 use std::{
     collections::HashMap,
@@ -20,22 +20,22 @@ use super::{
 };
 use crate::model::Vendor;
 
-/// The time for which a key that the vendor rejected is not used: the operator has to act, and may have done so by
-/// then.
+/// The time for which the gateway does not use a key that the vendor rejected. The operator has to act, and may have
+/// acted by the end of it.
 const KEY_PARKED: Duration = Duration::from_secs(300);
 
-/// The state of a vendor that all calls share.
+/// The state of one vendor, shared by all calls.
 #[derive(Debug)]
 pub(in crate::failover) struct VendorRecord {
     pub(super) name: Arc<str>,
     disabled: AtomicBool,
     in_flight: AtomicUsize,
-    /// The index of the API key that is used next.
+    /// The index of the API key that is the next in turn.
     turn: AtomicUsize,
     parked: Mutex<Vec<Mark>>,
-    /// The vendor's routes, by its name of the model.
+    /// The vendor's routes, by the vendor's name of the model.
     pub(super) routes: RwLock<HashMap<String, Arc<RouteRecord>, fast::RandomState>>,
-    /// Configured values, shown to operators next to the current ones.
+    /// The configured limit, shown to operators next to the number of calls in flight.
     connections_max: AtomicUsize,
     keys: AtomicUsize,
 }
@@ -54,7 +54,7 @@ impl VendorRecord {
         }
     }
 
-    /// Applies the vendor's values from a config that was reloaded.
+    /// Stores the vendor's new limit after a reload of the config.
     pub(super) fn note(&self, vendor: &Vendor) {
         self.connections_max
             .store(vendor.connections_max, Ordering::Relaxed);
@@ -70,7 +70,7 @@ impl VendorRecord {
         self.in_flight.load(Ordering::Relaxed)
     }
 
-    /// Returns the index of the API key that is used next.
+    /// Returns the index of the API key that is the next in turn.
     pub(super) fn turn(&self) -> usize {
         self.turn.load(Ordering::Relaxed)
     }
@@ -80,7 +80,7 @@ impl VendorRecord {
         self.disabled.load(Ordering::Relaxed)
     }
 
-    /// Takes one of `max` slots, if one is free.
+    /// Counts one more call in flight, if there are fewer than `max`. Returns whether it did.
     pub(in crate::failover) fn enter(&self, max: usize) -> bool {
         let more = |count: usize| (count < max).then_some(count + 1);
         self.in_flight
@@ -92,7 +92,7 @@ impl VendorRecord {
         self.in_flight.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Passes the turn to the key after this one.
+    /// Makes the API key after this one the next in turn.
     pub(in crate::failover) fn take_turn(&self, credential: usize) {
         self.turn
             .store(credential.wrapping_add(1), Ordering::Relaxed);
@@ -111,7 +111,7 @@ impl VendorRecord {
         self.lock_parked().retain(|mark| mark.digest != digest);
     }
 
-    /// The API keys that the vendor has rejected.
+    /// Locks the list of API keys that the vendor has rejected.
     pub(super) fn lock_parked(&self) -> MutexGuard<'_, Vec<Mark>> {
         lock(&self.parked)
     }

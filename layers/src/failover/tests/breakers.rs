@@ -1,4 +1,4 @@
-//! Failing routes are skipped by the calls for which that helps, and are probed later.
+//! A failing route is skipped by calls that have another route, and is probed later.
 
 use super::*;
 
@@ -39,7 +39,7 @@ async fn a_failing_route_is_skipped_and_probed_by_one_call() {
         assert!(world.call().await.is_ok());
     }
     assert_eq!(world.asked(), ["a", "b", "b", "b"], "exactly one probe");
-    // The client of the probe disconnects, so the next call is the probe.
+    // The client of the probe disconnects, so the next call becomes the probe.
     drop(probe);
     world.call_and_leave();
     assert_eq!(world.asked(), ["a"]);
@@ -66,7 +66,7 @@ async fn a_probe_that_is_answered_admits_all_calls() {
     *sick.lock().unwrap() = false;
     advance(Duration::from_secs(1)).await;
     world.asked();
-    // The probe's stream is still running.
+    // The probe's answer has begun, so other calls are admitted while its stream is still running.
     let streams = [
         world.call().await.unwrap(),
         world.call().await.unwrap(),
@@ -78,8 +78,8 @@ async fn a_probe_that_is_answered_admits_all_calls() {
     assert!(world.is_idle());
 }
 
-/// The vendor accepts each request, sends the head of a stream, and is silent: what follows is the gateway's
-/// keep-alive.
+/// The vendor accepts each request, sends the head of a stream, and then sends nothing; the frames that follow are the
+/// gateway's keep-alives.
 #[tokio::test(start_paused = true)]
 async fn a_probe_whose_vendor_is_silent_admits_no_other_call() {
     let end = Arc::new(Mutex::new(None));
@@ -115,7 +115,7 @@ async fn a_probe_whose_vendor_is_silent_admits_no_other_call() {
     assert!(world.is_idle());
 }
 
-/// A model that thinks for longer than the head waits.
+/// The vendor's first event comes after the gateway has forwarded the head, as from a model that thinks for long.
 #[tokio::test(start_paused = true)]
 async fn a_probe_whose_vendor_answers_late_admits_all_calls_then() {
     let sick = Arc::new(Mutex::new(true));
@@ -256,10 +256,10 @@ async fn answering_route_is_found_among_open_breakers() {
             advance(Duration::from_millis(100)).await;
             assert!(calls < 20, "{name} is asked at last");
         }
-        // Retries do not multiply the calls that failing vendors receive.
+        // While all vendors fail, retries add at most half as many calls.
         assert!(world.asked().len() <= calls + calls.div_ceil(2));
         assert_eq!(world.breaker(name), BreakerState::Closed);
-        // Restores the state in which both breakers are open.
+        // Opens both breakers again.
         *well.lock().unwrap() = "";
         for _ in 0..20 {
             assert!(world.call().await.is_err());
@@ -275,7 +275,7 @@ async fn calls_to_a_reachable_vendor_do_not_wait_for_a_probes_answer() {
         if *is_sick.lock().unwrap() {
             return Fails(down());
         }
-        // The vendor is reachable, but its answer takes time.
+        // The gateway has sent the request, so the vendor is reachable, but its answer does not come yet.
         attempt.priced.meter.dispatched();
         Nothing
     });
@@ -315,7 +315,7 @@ async fn a_skipped_vendor_is_not_marked_reachable_by_the_next_vendors_call() {
     *sick.lock().unwrap() = false;
     advance(Duration::from_millis(250)).await;
     world.asked();
-    // Both breakers are open, so this call is sent as a last resort.
+    // Both breakers are open, so this call tries a route as a last resort.
     let mut first = world.call();
     assert!((&mut first).now_or_never().is_none());
     assert_eq!(world.asked(), ["a", "b"]);
@@ -348,7 +348,7 @@ async fn vendor_without_the_model_is_paused_and_not_reported_as_an_outage() {
     assert_eq!(world.asked(), ["a", "b", "b"], "now and then");
     assert!(world.vendor("a").routes[0].model_unknown);
 
-    // The operator has corrected the model's name, or the vendor has added the model.
+    // The first answer is a 404. Then the operator corrects the model's name, or the vendor adds the model.
     let first = Mutex::new(Some(Fails(answered(404))));
     let world = World::new(vec![self::route("a")], move |_| {
         first.lock().unwrap().take().unwrap_or(Answers)

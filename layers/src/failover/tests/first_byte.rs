@@ -1,4 +1,4 @@
-//! Before the first byte of an answer, a call is retried at another vendor.
+//! If a vendor fails before the first byte of an answer, the call is retried at another vendor.
 
 use super::*;
 
@@ -109,7 +109,8 @@ async fn number_and_time_of_attempts_are_limited() {
     assert!(world.call().await.is_err());
     assert_eq!(world.asked().len(), 4);
 
-    // After two minutes of silence there is time for another attempt; after more than two and a half there is not.
+    // An attempt that fails after two minutes of silence leaves time for another attempt; after more than two and a
+    // half minutes there is no time left.
     for (seconds, asked) in [(120, 2), (151, 1)] {
         let world = World::new(many(), move |_| Stalls(seconds));
         assert!(world.call().await.is_err());

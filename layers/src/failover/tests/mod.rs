@@ -1,4 +1,4 @@
-//! Effects of failing vendors on callers, tested with scripted vendors below the layer.
+//! Tests what callers get when vendors fail. The vendors are scripted services below the layer.
 
 mod breakers;
 mod choice;
@@ -29,20 +29,20 @@ use crate::{
     usage::{End, Meter},
 };
 
-/// The reaction of a scripted vendor to an attempt.
+/// The behaviour of a scripted vendor when it gets an attempt.
 #[derive(Debug)]
 enum Does {
     /// The vendor sends a plain answer.
     Answers,
-    /// Sends a stream of two frames that ends like this; `None`: it does not end.
+    /// The vendor sends a stream of two frames that ends with this result; `None`: the stream does not end.
     Streams(Option<End>),
-    /// Sends such a stream whose first frame is not the vendor's; nor is the second, if it ends the stream.
+    /// Like `Streams`, but the first frame is a keep-alive of the gateway, and so is the second if the stream ends.
     Idles(Option<End>),
     /// The vendor fails before the first byte.
     Fails(Error),
     /// The vendor is silent for this many seconds, then fails.
     Stalls(u64),
-    /// The vendor is silent.
+    /// The vendor never answers.
     Nothing,
 }
 
@@ -53,13 +53,13 @@ type Script = dyn Fn(&Attempt) -> Does + Send + Sync;
 #[derive(Clone)]
 struct Vendors {
     script: Arc<Script>,
-    /// `vendor` or, if the vendor has several keys, `vendor#key`.
+    /// The vendors that received a call: `vendor` or, if the vendor has several API keys, `vendor#key`.
     asked: Arc<Mutex<Vec<String>>>,
 }
 
 impl Service<Request<Attempt>> for Vendors {
     type Response = Response<Scripted>;
-    // An error that is not of these layers, from which theirs is restored.
+    // A boxed error, from which the layer must restore the error that it contains.
     type Error = BoxError;
     type Future = Pin<Box<dyn Future<Output = Result<Response<Scripted>, BoxError>> + Send>>;
 
@@ -117,7 +117,7 @@ struct Scripted {
     frames: VecDeque<Bytes>,
     end: Option<End>,
     meter: Meter,
-    /// Whether the second frame comes from the vendor.
+    /// Whether the second frame comes from the vendor, and is not a keep-alive.
     says: bool,
 }
 
@@ -153,7 +153,7 @@ impl Body for Scripted {
     }
 }
 
-/// A model's routes, and the layer over their vendors.
+/// A model's routes, and a failover layer over scripted vendors.
 struct World {
     health: Health,
     service: Failover<Vendors>,
@@ -239,19 +239,19 @@ impl World {
         Box::pin(self.service.clone().oneshot(self.request("x")))
     }
 
-    /// Sends a call with this key.
+    /// Sends a call of the caller with this key.
     fn call_of(&self, key: &str) -> Calling {
         let mut req = self.request(key);
         req.extensions_mut().insert(caller(key));
         Box::pin(self.service.clone().oneshot(req))
     }
 
-    /// A call whose client disconnected before its future was polled. Its first attempt has begun.
+    /// Sends a call and disconnects before its future is polled. Its first attempt has begun all the same.
     fn call_and_leave(&self) {
         drop(self.service.clone().call(self.request("x")));
     }
 
-    /// Returns the vendors that were called since the last time.
+    /// Returns the vendors that were called since this function was last called.
     fn asked(&self) -> Vec<String> {
         std::mem::take(&mut *self.asked.lock().unwrap())
     }
@@ -265,7 +265,7 @@ impl World {
         self.vendor(name).routes[0].breaker
     }
 
-    /// Returns whether no slot is held.
+    /// Returns whether no vendor and no route has a call in flight.
     fn is_idle(&self) -> bool {
         self.health.snapshot().iter().all(|vendor| {
             vendor.in_flight == 0 && vendor.routes.iter().all(|route| route.in_flight == 0)
@@ -281,7 +281,7 @@ fn caller(key: &str) -> Caller {
     )))
 }
 
-/// Returns whether the call is of this key, which [`World::call_of`] puts into the text.
+/// Returns whether [`World::call_of`] sent this call with this key: the call's text contains the key.
 fn is_of(attempt: &Attempt, key: &str) -> bool {
     let body = String::from_utf8_lossy(&attempt.priced.call.body);
     body.contains(&format!("\"{key}\""))
@@ -305,7 +305,7 @@ fn egress() -> Egress {
     }
 }
 
-/// Returns a route to a vendor of this name.
+/// Creates a route to a vendor of this name.
 fn route(name: &str) -> Route {
     let vendor = Vendor {
         name: name.into(),
@@ -346,7 +346,7 @@ fn with_keys(name: &str) -> Route {
     })
 }
 
-/// Creates two routes of which `a` is tried before `b`.
+/// Creates two routes, `a` and `b`; `a` is tried first.
 fn in_order() -> Vec<Route> {
     let second = Route {
         priority: 1,
@@ -355,7 +355,7 @@ fn in_order() -> Vec<Route> {
     vec![route("a"), second]
 }
 
-/// Script in which the vendor `a` fails with this error, and others answer.
+/// Returns a script in which the vendor `a` fails with this error, and other vendors answer.
 fn a_fails(
     error: impl Fn() -> Error + Send + Sync + 'static,
 ) -> impl Fn(&Attempt) -> Does + Send + Sync + 'static {

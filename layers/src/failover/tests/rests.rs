@@ -1,4 +1,5 @@
-//! Routes and keys rest for as long as their vendors state; slots are released; state is kept over reloads and shown.
+//! Routes and API keys are not used for as long as their vendors state; slots are released; the state is kept when the
+//! config is reloaded, and is shown to operators.
 
 use super::*;
 
@@ -37,14 +38,14 @@ async fn paused_only_route_is_probed_by_one_call_at_a_time() {
     assert_eq!(retry_after, Duration::from_secs(25));
     assert_eq!(world.asked(), ["a", "a"]);
     drop(waiting);
-    // The caller gets the wait of the vendor's new answer, but the rest does not become shorter.
+    // The caller gets the shorter wait from the vendor's new answer, but the route's rest does not become shorter.
     let Err(Error::VendorLimit { retry_after }) = world.call().await else {
         panic!("the place was not given back");
     };
     assert_eq!(retry_after, Duration::from_secs(7));
     let rests_for = world.vendor("a").routes[0].rests_for;
     assert_eq!(rests_for, Some(Duration::from_secs(25)));
-    // A successful answer ends the rest.
+    // After a complete answer, the route is used as before.
     assert!(world.call().await.is_ok());
     assert_eq!(world.vendor("a").routes[0].rests_for, None);
 }
@@ -162,8 +163,8 @@ async fn a_call_dropped_at_any_await_releases_its_slots() {
     world.call_and_leave();
     assert_eq!(world.asked(), ["a"]);
     assert!(world.is_idle(), "before anybody polled it");
-    // The call is dropped before the first byte of the first attempt, of the second attempt, and within the body,
-    // frame by frame.
+    // Drops the call while its first attempt waits for the first byte, while its second attempt does, and after each
+    // frame of the body.
     for polls in 0..3 {
         let world = World::new(in_order(), |attempt| match &*attempt.route.vendor.name {
             "a" => Stalls(1),
@@ -204,7 +205,7 @@ async fn a_vendor_can_be_disabled_and_enabled_by_the_operator() {
     assert_eq!(world.vendor("a").in_flight, 1, "what runs goes on");
     assert!(world.health.enable("b", false));
     assert!(matches!(world.call().await, Err(Error::RoutesOut { .. })));
-    // The configuration is reloaded.
+    // Reloads the configuration.
     world.health.follow(&world.routes);
     assert!(world.vendor("a").disabled);
     assert!(world.health.enable("a", true));
@@ -214,7 +215,7 @@ async fn a_vendor_can_be_disabled_and_enabled_by_the_operator() {
     assert!(world.is_idle());
 }
 
-/// Calls in every format; `a` supports two of them.
+/// Sends calls in all three formats; the vendor `a` supports two of them.
 #[tokio::test(start_paused = true)]
 async fn a_vendor_of_several_formats_shares_health_limits_and_rests_of_keys() {
     let formats = [Format::Chat, Format::Messages, Format::Responses];
@@ -250,7 +251,7 @@ async fn a_vendor_of_several_formats_shares_health_limits_and_rests_of_keys() {
         assert!(matches!(full, Err(Error::Overloaded)), "{format:?}");
         drop(running);
     }
-    // The rejected key was used only once, although the calls are in two formats.
+    // The rejected API key was used only once, although the calls were sent in two formats.
     assert_eq!(world.asked(), ["a#0", "a#1", "a#1", "a#1"]);
     let (chat, messages) = (Format::Chat, Format::Messages);
     assert_eq!(*spoken.lock().unwrap(), [chat, chat, messages, messages]);
@@ -326,7 +327,7 @@ async fn last_error_of_the_vendor_is_kept_with_its_status() {
         "a stream that was cut"
     );
 
-    // These errors are not the vendor's fault.
+    // The vendor did not cause these errors, so they are not shown as the vendor's.
     let cases: [Make; 3] = [
         unfit,
         || Error::Internal("bug".into()),

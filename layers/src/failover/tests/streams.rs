@@ -1,4 +1,4 @@
-//! After the first byte a call is not retried, and the end of its stream determines the route's health.
+//! After the first byte, a call is not retried. The end of its stream is recorded in the route's health.
 
 use super::*;
 
@@ -18,7 +18,7 @@ async fn a_stream_is_not_retried_after_it_began_and_counts_as_failed_if_cut() {
     assert_eq!(world.asked(), ["b"]);
 }
 
-/// The error may be about the caller's request.
+/// A caller's request may have caused the error, so it must not open the breaker.
 #[tokio::test(start_paused = true)]
 async fn an_error_within_a_stream_opens_no_breaker() {
     let world = World::new(in_order(), |_| Streams(Some(End::VendorError)));

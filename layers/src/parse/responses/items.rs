@@ -1,4 +1,4 @@
-//! Parses the conversation: a text, or items of many kinds.
+//! Parses the conversation of a responses request: a text, or items of many kinds.
 
 use std::ops::Range;
 
@@ -17,10 +17,10 @@ use crate::{
     json::{Reader, Str},
 };
 
-/// The findings in the field `input`.
+/// The findings about the conversation that other fields of the body need.
 #[derive(Debug, Default)]
 pub(super) struct InputSeen {
-    /// Whether it lists a tool that the caller described.
+    /// Whether an item lists a tool that the caller described.
     pub(super) has_functions: bool,
     /// Byte ranges of the items to cut out, because no vendor of this format can read them.
     pub(super) cut: Vec<Range<usize>>,
@@ -67,13 +67,13 @@ impl Shape for Input {
     }
 }
 
-/// The result of reading an item.
+/// The result of reading one item of the conversation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Read {
     Usual,
     TellsOfFunctions,
-    /// Reasoning that no vendor of this format can read: either it has neither text nor an encrypted form, because only
-    /// the vendor that stored it had them, or it is another format's, in a capsule.
+    /// Reasoning that no vendor of the responses format can read: it has neither text nor an encrypted form, because
+    /// only the vendor that stored it has them, or it is a capsule with the reasoning of another format.
     Unreadable,
 }
 
@@ -84,9 +84,9 @@ enum Kind {
     /// Calls of tools that callers run, their outputs, and items that contain only text.
     Other,
     Reference,
-    /// The item requests more than an answer.
+    /// The item requests an action of the vendor other than an answer, for example to compact the conversation.
     Trigger,
-    /// The item is a call of a vendor's tool.
+    /// The item is a call of a tool that the vendor runs.
     Vendors,
     Unknown,
 }
@@ -128,13 +128,13 @@ impl Kind {
 
 const ROLES: &[&str] = &["user", "assistant", "system", "developer"];
 
-/// Properties of an item that decide whether its kind is allowed.
+/// The fields of an item that decide whether the item is allowed.
 #[derive(Debug, Default)]
 struct Fields {
     kind: Option<Kind>,
-    /// Whether the item has an id.
+    /// Whether the item has an id. An item with only an id is a reference to a stored item.
     id: bool,
-    /// Whether the role is known, if there is one.
+    /// Whether the role is one of the known roles; `None` if the item has no role.
     role: Option<bool>,
     content: Amount,
     encrypted: bool,
@@ -186,7 +186,7 @@ impl Shape for Item {
                     (fields.encrypted, fields.capsule) = (bytes > 0, capsule);
                     at.cx.weigh(|size| size.add_unsampled(bytes as u64));
                 }
-                // The field is the free text that a tool gets.
+                // `input` has the free text that was passed to a custom tool.
                 "input" => at.weigh_written(&key, &mut object)?,
                 MARK => at.weigh_and_read(&key, &mut object, Mark)?,
                 "tools" => fields.has_functions = at.field(&key, &mut object, MoreTools)?,
@@ -236,7 +236,7 @@ impl Fields {
     }
 }
 
-/// The amount of content that was read.
+/// How much content a message or reasoning has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Amount {
     #[default]
@@ -259,7 +259,7 @@ impl Amount {
     }
 }
 
-/// The content of a message or of reasoning: a string, an array of parts, or null.
+/// Reads the content of a message or of reasoning: a string, an array of parts, or null.
 struct Content;
 
 impl Shape for Content {
@@ -278,7 +278,7 @@ impl Shape for Content {
     }
 }
 
-/// The output of a call: a string, an array of parts, or a single part.
+/// Reads the output of a tool call: a string, an array of parts, or a single part.
 struct Output;
 
 impl Shape for Output {
@@ -300,7 +300,7 @@ impl Shape for Output {
     }
 }
 
-/// A part of a content, or of an output; parts of an output need no type.
+/// Reads a part of a message's content or of a tool call's output. Parts of an output need no type.
 #[derive(Clone, Copy, Debug)]
 struct Part {
     typed: bool,

@@ -5,7 +5,7 @@ fn read(body: &str) -> Result<Call, Error> {
     call(body.as_bytes(), 5)
 }
 
-/// A body of these fields, with a model, and with an input if they have none.
+/// Returns a body with these fields and a model, and with an `input` if the fields have none.
 fn with(fields: &str) -> String {
     let input = match fields.contains("\"input\"") {
         true => "",
@@ -25,7 +25,7 @@ fn size(fields: &str) -> InputSize {
     read(&with(fields)).unwrap().input
 }
 
-/// The body without the parts that are cut out for the vendor.
+/// Returns the body as it is sent to a vendor of the responses format: without the parts that are cut out.
 fn sent(fields: &str) -> String {
     let body = with(fields);
     let spans = *read(&body).unwrap().spans.responses.unwrap();
@@ -317,7 +317,7 @@ fn r11_and_r12_references_to_stored_content_are_refused_by_their_path() {
         images, documents, ..
     } = size(inline);
     assert_eq!((images, documents), (1, 1));
-    // In a file that is text each byte is read; an image in its original size counts as two.
+    // In a text file, every byte may be a token. An image at its original size counts as two images.
     let of = |part: &str| {
         size(&format!(
             r#""input":[{{"role":"user","content":[{part}]}}]"#
@@ -528,7 +528,7 @@ fn text_is_counted_wherever_it_is() {
 }
 
 proptest::proptest! {
-    /// For any combination of removed and remaining parts, in any spelling, the rest is the remaining parts.
+    /// Whichever tools and fields are cut out, and with any white space, the body is valid JSON of those that remain.
     #[test]
     fn body_with_removed_fields_is_valid_json_of_the_rest(
         stays in proptest::collection::vec(proptest::bool::ANY, 1..7),
@@ -596,7 +596,7 @@ fn cache_mark_is_found_in_every_place_of_a_responses_request() {
         );
         let asks = read(&of("9h")).unwrap().asks.unwrap();
         assert_eq!(asks.unknown(), Some(&*field));
-        // The mark is counted as input like an unread field.
+        // A mark counts as input, like a field that the parser does not know.
         let unread = of("1h").replace("cache_", "cache-");
         assert_eq!(
             read(&of("1h")).unwrap().input,
@@ -615,7 +615,7 @@ fn free_text_counts_as_written() {
     };
     let nothing = of("");
     assert_eq!(of("abc"), nothing + 3);
-    // Another format embeds it in arguments, where escapes are text.
+    // Another format puts this text into the arguments of a call, where the characters of an escape are text.
     assert_eq!(of(&"\\u0001".repeat(100)), nothing + 600);
     assert_eq!(of(&"\\n\\\"".repeat(100)), nothing + 400);
 }

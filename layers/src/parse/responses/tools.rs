@@ -1,6 +1,6 @@
-//! Parses the tools that a model may call. A tool that the caller runs is counted as input. A tool that the vendor runs
-//! has no price, and is rejected. An exception is web search: if it is only offered, it is cut out, because one client
-//! offers it in every request.
+//! Parses the tools that a model may call. A tool that the caller runs counts as input. A tool that the vendor runs has
+//! no price, so it is rejected. The exception is web search: if the request only offers it to the model, it is cut out
+//! of the request, because one widely used client offers it in every request.
 
 use std::ops::Range;
 
@@ -14,26 +14,27 @@ use crate::{
     json::{Reader, Str},
 };
 
-/// The bytes of instructions that a vendor adds for a tool on which the model was trained.
+/// The bytes of instructions that a vendor adds to the input for a tool that its models were trained to use.
 const TYPED_BYTES: u64 = 3000;
 
-/// The findings in the field `tools`.
+/// The findings about the tools that other fields of the body need.
 #[derive(Debug, Default)]
 pub(super) struct ToolsSeen {
     /// Whether there is a tool that the caller described.
     pub(super) has_functions: bool,
-    /// Byte ranges to cut out in order to remove the web searches.
+    /// Byte ranges to cut out of the body to remove the offered web searches.
     pub(super) searches: Vec<Range<usize>>,
-    /// The number of searches, and the index of the first.
+    /// The number of offered web searches, and the index of the first one in `tools`.
     search_count: u64,
     first_search: usize,
 }
 
 impl ToolsSeen {
-    /// Returns the number of searches to cut out.
+    /// Returns how many offered web searches to cut out.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if the caller needs them: the choice requires one, or there are no other tools.
+    /// [`Error::Invalid`] if the request cannot do without web search: `tool_choice` requires it, or there are no other
+    /// tools.
     pub(super) fn cut(&self, choice: &Choice, functions_elsewhere: bool) -> Result<u64, Error> {
         if self.search_count == 0 {
             return Ok(0);
@@ -46,7 +47,7 @@ impl ToolsSeen {
     }
 }
 
-/// The tools of a request, which may include a web search.
+/// Reads the field `tools` of a request, which may offer a web search.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Tools;
 
@@ -77,7 +78,8 @@ impl Shape for Tools {
     }
 }
 
-/// Tools outside the request's list: in the conversation, or in a group. The value is whether the caller described one.
+/// Reads tools elsewhere in the body: in the conversation, or in a group of tools. Returns whether the caller described
+/// one of them.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct MoreTools;
 
@@ -104,13 +106,13 @@ impl Shape for MoreTools {
 enum Kind {
     /// The caller describes and runs the tool.
     Function,
-    /// Described by the vendor, and run by the caller.
+    /// The vendor defines the tool, and the caller runs it.
     Typed,
-    /// A group of tools.
+    /// A group of tools that the caller described.
     Group,
     /// The tool is a web search that the vendor runs.
     Search,
-    /// The vendor runs the tool.
+    /// A tool that the vendor runs, other than a web search.
     Vendors,
     Unknown,
 }
@@ -143,7 +145,7 @@ fn is_search(kind: &str) -> bool {
 
 #[derive(Clone, Copy, Debug)]
 struct Tool {
-    /// Whether the tool is in the request's own list.
+    /// Whether the tool is in the field `tools` of the request itself, where a web search may be cut out.
     of_request: bool,
 }
 
@@ -184,7 +186,8 @@ impl Shape for Tool {
     }
 }
 
-/// The environment of a shell: the caller's machine, or a container of the vendor, which is billed separately.
+/// Reads the environment of a shell: the caller's machine, or a container of the vendor, which is refused because it is
+/// billed separately.
 struct Environment;
 
 impl Shape for Environment {
@@ -213,7 +216,7 @@ impl Shape for Environment {
     }
 }
 
-/// `tool_choice`, as far as it affects an offered search.
+/// Reads `tool_choice`, as far as it requires or allows a web search.
 #[derive(Debug, Default)]
 pub(super) struct Choice {
     required: bool,
@@ -221,7 +224,7 @@ pub(super) struct Choice {
 }
 
 impl Choice {
-    /// Returns whether the model may answer without a search.
+    /// Returns whether the model may answer without a web search.
     const fn is_free(&self) -> bool {
         !self.required && !self.names_search
     }
@@ -253,7 +256,7 @@ impl Shape for Choice {
     }
 }
 
-/// The tools that a choice allows; the value is whether a search is among them.
+/// Reads the list of tools that `tool_choice` allows; returns whether a web search is among them.
 struct Named;
 
 impl Shape for Named {

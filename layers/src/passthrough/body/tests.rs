@@ -1,4 +1,4 @@
-//! Which events of a stream are forwarded, which are not, and what the meter records.
+//! Tests which events of a stream are forwarded, and what the meter records.
 
 use std::sync::Arc;
 
@@ -94,7 +94,7 @@ async fn a_vendor_that_sends_blank_lines_or_comments_for_ever_is_cut_off() {
         assert_eq!(reading.end, Some(End::VendorCut));
         let bytes: usize = out.iter().map(Bytes::len).sum();
         assert!(bytes < NOTHING_BYTES_MAX + (128 << 10), "{bytes}");
-        // Keep-alives between events do not add up.
+        // Comments between events are not added up: each event resets the count.
         let mut chunks = Vec::new();
         for _ in 0..40 {
             chunks.push(Bytes::from(nothing.repeat((64 << 10) / nothing.len())));
@@ -325,10 +325,11 @@ async fn no_byte_of_a_vendors_error_is_forwarded_however_it_is_split() {
         (Format::Messages, delta, untyped, delta),
         (Format::Messages, delta, no_json, delta),
     ] {
-        // Some vendors close the connection after the error's last byte.
+        // Some vendors close the connection after the error's last byte, without a blank line.
         for end in ["\n\n", "\r\n\r\n", ""] {
             if end.is_empty() && error == no_json {
-                // This input could be half an event, so no error is required.
+                // Without a blank line, this may be the beginning of an event, so it need not be recognized as an
+                // error.
                 continue;
             }
             let behind = if end.is_empty() { "" } else { behind };
@@ -383,7 +384,7 @@ async fn ten_seconds_of_silence_send_a_keep_alive_never_within_an_event() {
         while let Some(Ok(frame)) = body.frame().await {
             out.push_str(std::str::from_utf8(&frame.into_data().unwrap()).unwrap());
         }
-        // Nothing of an incomplete event has been forwarded.
+        // Whole comments are forwarded at once, and incomplete events only when they are complete.
         let two = comment.repeat(2);
         let four = comment.repeat(4);
         let expected = [
@@ -408,7 +409,7 @@ async fn no_keep_alive_follows_the_last_event() {
     assert_eq!(body.collect().await.unwrap().to_bytes(), last);
 }
 
-/// Returns the stream from its head on; each piece arrives after this many seconds.
+/// Returns the stream as the client gets it, from the head on; each piece arrives after this many seconds.
 async fn begun(
     format: Format,
     pieces: Vec<(u64, &'static str)>,
@@ -544,12 +545,13 @@ fn bounds() -> Bounds {
     }
 }
 
-/// Returns the forwarded stream, and the usage charged within [`bounds`].
+/// Returns the stream as it is forwarded, and the usage that is charged within [`bounds`].
 async fn charged(format: Format, events: &[String]) -> (String, Usage) {
     charged_to(format, false, events).await
 }
 
-/// Returns the forwarded stream and the charged usage of an answer that may be `translated` afterwards.
+/// Returns the stream as it is forwarded, and the usage that is charged. `translated`: a layer above translates the
+/// answer.
 async fn charged_to(format: Format, translated: bool, events: &[String]) -> (String, Usage) {
     let frames = events
         .iter()
@@ -735,7 +737,7 @@ async fn a_stream_states_the_usage_that_is_charged_and_keeps_every_other_byte() 
         });
         assert_eq!(out, responses(shown.as_deref().unwrap_or(usage)), "{usage}");
     }
-    // Data of several lines becomes one line.
+    // An event with several lines of data is forwarded with one.
     let lines = "data: {\"choices\":[],\ndata: \"usage\":{\"prompt_tokens\":9,\"completion_tokens\":51}}\n\n";
     let (out, _) = charged(
         Format::Chat,
@@ -767,7 +769,7 @@ async fn usage_that_shrinks_in_a_stream_is_suspect() {
         (Format::Chat, [usage(9, 4), usage(0, 0), usage(9, 5)], false),
         (Format::Chat, [usage(9, 4), usage(9, 3), usage(9, 5)], true),
         (Format::Chat, [usage(9, 4), usage(8, 4), usage(9, 5)], true),
-        // The first count of output is an estimate.
+        // The first count of output is only an estimate, so a lower one later is not suspect.
         (
             Format::Messages,
             [start.to_owned(), delta(9, 4), delta(9, 5)],

@@ -1,5 +1,5 @@
-//! Reads usage, the end and errors from a vendor's bytes. The chat format's prompt includes cached tokens, the messages
-//! format's input excludes them.
+//! Reads usage, the end and errors from the bytes of a vendor's answer. In the chat format, the prompt includes cached
+//! tokens; in the messages format, the input does not.
 
 mod plain;
 mod put_in;
@@ -13,14 +13,14 @@ pub use self::{
 };
 use crate::{price::Label, usage::Reading, vendor_usage::VendorUsage};
 
-/// Byte range of a part of JSON in the whole.
+/// Returns the byte range of `part`, which must be a slice of `whole`.
 pub(super) fn within(whole: &[u8], part: &str) -> Range<usize> {
     let start = part.as_ptr().addr() - whole.as_ptr().addr();
     start..start + part.len()
 }
 
-/// Records the counts, and the service tier if it was reported outside the counts; the tier also decides the price of
-/// an estimate.
+/// Records the counts in the meter, and a service tier that was reported outside them. The tier also decides the price
+/// if the usage must be estimated.
 fn note(counts: Option<VendorUsage>, tier: Label, reading: &mut Reading) {
     reading.usage = counts.map(|counts| counts.usage);
     if let Some(counts) = counts {

@@ -27,10 +27,11 @@ use crate::{
     },
 };
 
-/// Reads a plain answer into the meter. Returns the answer with the charged usage, if that differs from the stated one.
+/// Reads a plain answer, and records its usage in the meter. If the usage that will be charged differs from the usage
+/// that the answer states, returns the answer with the charged usage.
 ///
 /// # Errors
-/// The body is not a JSON object, is an error in the form of an answer, or has neither content nor counted tokens.
+/// If the body is not a JSON object, reports an error, or has neither content nor counted tokens.
 pub fn plain(format: Format, bytes: &[u8], meter: &Meter) -> Result<Option<Bytes>, Error> {
     let json = as_text(bytes);
     let said_in = match format {
@@ -65,12 +66,12 @@ pub fn plain(format: Format, bytes: &[u8], meter: &Meter) -> Result<Option<Bytes
         note_error(counts, tier, meter);
         return Err(error);
     }
-    // A message may be empty, but a chat answer has at least one choice.
+    // The content of a message may be an empty array, but a chat answer must have at least one choice.
     let is_empty_one = |said: &str| format == Format::Chat && is_empty_array(said);
     if said.is_none_or(|said| !said.starts_with('[') || is_empty_one(said)) {
         counted_at_least(counts)?;
     }
-    // Text is charged only if the vendor has not counted it.
+    // The text is counted only if the vendor has not counted output.
     let uncounted = counts.is_none_or(|counts| counts.usage.output_total() == 0);
     let text = match format {
         _ if !uncounted => TextSize::default(),
@@ -85,7 +86,7 @@ pub fn plain(format: Format, bytes: &[u8], meter: &Meter) -> Result<Option<Bytes
         note_text(&text, reading);
         reading.end = Some(End::Finished);
     });
-    // An answer states usage, from which callers compute their spending.
+    // Callers compute their spending from the usage in an answer, so it must be the charged usage.
     let charged = meter.counted().filter(|counted| counted.estimated);
     Ok(charged.map(|charged| {
         let old = usage.map(|usage| within(json.as_bytes(), usage));
@@ -93,7 +94,7 @@ pub fn plain(format: Format, bytes: &[u8], meter: &Meter) -> Result<Option<Bytes
     }))
 }
 
-/// The error within an answer's only choice, where some vendors put it.
+/// Returns the error within the only choice of an answer, where some vendors put errors.
 fn choice_error(choices: &str) -> Option<Error> {
     memmem::find(choices.as_bytes(), b"\"error\"")?;
     let choices = serde_json::from_str::<Vec<EndedChoice<'_>>>(choices).ok()?;
@@ -111,7 +112,7 @@ fn is_empty_array(json: &str) -> bool {
     inner.is_some_and(|inner| inner.trim_ascii().is_empty())
 }
 
-/// An answer without content is valid if its vendor counted tokens for it, because the vendor bills them.
+/// Accepts an answer without content only if the vendor counted tokens for it, because the vendor bills them.
 fn counted_at_least(counts: Option<VendorUsage>) -> Result<(), Error> {
     match counts {
         Some(counts) if !counts.usage.is_zero() => Ok(()),
@@ -119,7 +120,8 @@ fn counted_at_least(counts: Option<VendorUsage>) -> Result<(), Error> {
     }
 }
 
-/// Charges what a vendor counted together with an error; an error without counts is free.
+/// Records what the vendor counted although it returned an error, so that it is charged. An error without counts is
+/// free.
 fn note_error(counts: Option<VendorUsage>, tier: Label, meter: &Meter) {
     let Some(counts) = counts.filter(|counts| !counts.usage.is_zero()) else {
         return;
@@ -132,10 +134,10 @@ fn note_error(counts: Option<VendorUsage>, tier: Label, meter: &Meter) {
     });
 }
 
-/// Reads an answer with embeddings into the meter, as [`plain`] reads a chat answer. It has usage, and no text.
+/// Reads an answer with embeddings as [`plain`] reads a chat answer. Such an answer has usage and no text.
 ///
 /// # Errors
-/// The body is not a JSON object, is an error in the form of an answer, or has neither vectors nor counted tokens.
+/// If the body is not a JSON object, reports an error, or has neither vectors nor counted tokens.
 pub fn embeddings(bytes: &[u8], meter: &Meter) -> Result<Option<Bytes>, Error> {
     let json = as_text(bytes);
     let [usage, error, service_tier, data] =
@@ -164,8 +166,8 @@ pub fn embeddings(bytes: &[u8], meter: &Meter) -> Result<Option<Bytes>, Error> {
     }))
 }
 
-/// JSON as text of the same length. Invalid UTF-8, such as a character that the vendor truncated, is forwarded to the
-/// caller and is not a reason to reject the answer.
+/// Returns the bytes as text of the same length, with invalid UTF-8 replaced. Invalid UTF-8, such as a character that
+/// the vendor truncated, is forwarded to the caller and does not make the answer invalid.
 fn as_text(bytes: &[u8]) -> Cow<'_, str> {
     if let Ok(text) = std::str::from_utf8(bytes) {
         return Cow::Borrowed(text);
@@ -333,7 +335,7 @@ mod tests {
             (Format::Messages, MESSAGES),
             (Format::Responses, RESPONSES),
         ] {
-            // Text before and after the usage; the answer is tried without usage and with it.
+            // The text before the usage and the text after it. Each answer is tested without usage and with usage.
             let without = [
                 (format!("{{{text}"), "}".to_owned()),
                 (format!(" {{\"id\" : 1.000 ,{text}"), " }\r\n".to_owned()),
@@ -560,7 +562,7 @@ mod tests {
             ),
         ] {
             let meter = Meter::default();
-            // Without a hold the meter has no charged usage to put into the answer.
+            // Without a hold, the meter has no charged usage that could be written into the answer.
             drop(plain(format, answer.as_bytes(), &meter));
             let served = meter.read().served;
             assert_eq!(served.service_tier.as_str(), "priority", "{answer}");

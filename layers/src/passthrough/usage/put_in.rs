@@ -1,4 +1,4 @@
-//! Puts the charged usage into an answer, in each format.
+//! Writes the charged usage into an answer, in each format.
 
 use std::ops::Range;
 
@@ -6,7 +6,7 @@ use bytes::Bytes;
 
 use crate::{call::Format, price::Class, usage::Usage};
 
-/// Returns an answer, a JSON object, with this usage in it.
+/// Returns this answer, a JSON object, with this usage as its `usage`.
 pub(super) fn with_usage(
     format: Format,
     answer: &[u8],
@@ -79,7 +79,7 @@ pub(super) fn with_usage(
     with_member(answer, old, &usage)
 }
 
-/// Returns an answer, a JSON object, with this value as its `usage`: at `old`, or as its last member.
+/// Returns this answer, a JSON object, with this value as its `usage`: in the range `old`, or as its last field.
 pub(super) fn with_member(answer: &[u8], old: Option<&Range<usize>>, usage: &str) -> Bytes {
     if let Some(&Range { start, end }) = old {
         return [&answer[..start], usage.as_bytes(), &answer[end..]]

@@ -21,52 +21,54 @@ use crate::{
     vendor_usage::{MessagesUsage, VendorUsage, chat_usage, is_error, tier},
 };
 
-/// Reads the usage of a stream, event by event.
+/// Reads usage, the end and errors of a stream, event by event.
 #[derive(Debug)]
 pub struct Reader {
     format: Format,
     chunks: Chunks,
     chat: Option<VendorUsage>,
     messages: MessagesUsage,
-    /// The state of a stream of the responses format.
+    /// The state of the stream, if its format is responses.
     responses: Option<Box<responses::Told>>,
-    /// The service tier that a chat stream has reported so far.
+    /// The service tier that the chunks of a chat stream have reported so far.
     tier: Label,
-    /// The bytes of text received when output was last counted.
+    /// How many bytes of text had arrived when the vendor last counted the output.
     counted_at: Option<u64>,
-    /// Web searches whose results a messages stream has sent.
+    /// The number of web searches whose results arrived in a messages stream.
     searches: u64,
     suspect: bool,
-    /// Byte range of the usage in the data of the latest event, if it has one.
+    /// The byte range of the usage in the data of the latest event, if that event has usage.
     usage_at: Option<Range<usize>>,
-    /// The latest event is the one that should state the usage, and no event has.
+    /// Whether the latest event should have stated the usage, and no event has stated it.
     lacks_usage: bool,
     text: TextSize,
     spoke: bool,
-    /// Whether several choices were requested.
+    /// Whether the request has several choices.
     has_choices: bool,
     /// The number of requested choices that have not finished.
     choices_left: u64,
-    /// Whether any choice has finished, requested or not. For a messages stream: whether a `message_delta` was sent.
+    /// Whether a choice has finished, even one that was not requested. In a messages stream: whether a `message_delta`
+    /// arrived.
     has_ended_any: bool,
     finished: bool,
 }
 
-/// Start of the comment that states a stream's cost.
+/// The beginning of the comment in which a gateway reports the cost of a stream.
 const COST_COMMENT: &[u8] = b": cost_rub";
 
-/// The kind of an event.
+/// The kind of an event, which decides whether it is forwarded.
 #[derive(Debug)]
 pub enum Seen {
-    /// Any other event, which is forwarded.
+    /// An event of any other kind, which is forwarded.
     Other,
     /// An event without data, such as a comment or a blank line.
     Nothing,
-    /// An event that only announces an answer.
+    /// An event that announces an answer without containing a part of it.
     Announced,
     /// A chat chunk that has usage and no choices.
     UsageAlone,
-    /// The call's cost at another gateway of this kind; removed, because callers get their own cost.
+    /// A comment with the cost of the call at another gateway of this kind. It is removed, because callers get this
+    /// gateway's cost.
     CostComment,
     /// An error that the vendor reports within the stream.
     Failure(Error),
@@ -97,7 +99,7 @@ impl Reader {
         }
     }
 
-    /// Sets the number of requested choices; the answer may end when all of them have finished.
+    /// Sets the number of requested choices. When all of them have finished, the answer may end.
     #[must_use]
     pub const fn choices(mut self, choices: u64) -> Self {
         self.has_choices = choices > 1;
@@ -105,7 +107,7 @@ impl Reader {
         self
     }
 
-    /// Reads the next event.
+    /// Reads the next event of the stream, and returns its kind.
     pub fn event(&mut self, event: &Event) -> Seen {
         let (name, data) = event.parts();
         let Some(data) = data else {
@@ -125,8 +127,9 @@ impl Reader {
         seen
     }
 
-    /// Returns the latest event with the charged usage. `None` unless its own usage contradicts itself, was cut, or is
-    /// the final one and incomplete. A plain answer states the same usage.
+    /// Returns the latest event with the charged usage in place of its own, if the two differ: its own usage is
+    /// contradictory or was cut to the request's bounds, or it is the final usage and incomplete. Otherwise `None`. A
+    /// plain answer states the same usage.
     pub fn charged(&self, event: &Event, meter: &Meter) -> Option<Bytes> {
         let Some(at) = self.usage_at.as_ref() else {
             return self.unstated(event, meter);
@@ -144,8 +147,8 @@ impl Reader {
         Some(event.with_data(&data))
     }
 
-    /// The latest event with the usage that is charged, if no event states one. Only for answers that are translated: their
-    /// callers' formats require a usage.
+    /// Returns the latest event with the charged usage, if this event should state the usage and no event has. Only for
+    /// answers that are translated, because the caller's format requires usage.
     fn unstated(&self, event: &Event, meter: &Meter) -> Option<Bytes> {
         if !self.lacks_usage || !meter.look(|reading| reading.translated) {
             return None;
@@ -169,7 +172,7 @@ impl Reader {
         Some(event.with_data(&data))
     }
 
-    /// A chat chunk with the usage that is charged for a translated stream that ends without one.
+    /// Returns a chat chunk with the charged usage, for a translated stream that ends without any usage.
     pub fn missing_usage(&self, meter: &Meter) -> Option<Bytes> {
         let is_missing = self.format == Format::Chat && self.chat.is_none();
         if is_missing && meter.look(|reading| reading.translated) {
@@ -185,13 +188,13 @@ impl Reader {
         Some([&b"data: "[..], &chunk[..], b"\n\n"].concat().into())
     }
 
-    /// The usage that is charged if the stream ends here.
+    /// Returns the usage that will be charged if the stream ends now.
     fn final_usage(&self, meter: &Meter) -> Option<Usage> {
         meter.update(|reading| self.note(reading));
         Some(meter.counted_at(End::Finished)?.usage)
     }
 
-    /// Returns whether a usage that arrives now is the final one.
+    /// Returns whether usage that arrives now is the vendor's final usage.
     fn has_come_whole(&self) -> bool {
         match self.format {
             Format::Chat => self.choices_left == 0,
@@ -200,25 +203,25 @@ impl Reader {
         }
     }
 
-    /// Returns whether there was an event that is neither an error nor a keep-alive.
+    /// Returns whether an event has arrived that is neither an error, nor a keep-alive, nor an announcement.
     #[must_use]
     pub const fn spoke(&self) -> bool {
         self.spoke
     }
 
-    /// Returns whether the last event was received.
+    /// Returns whether the last event of the stream was received.
     #[must_use]
     pub const fn finished(&self) -> bool {
         self.finished
     }
 
-    /// Returns whether the stream may end now: some chat vendors omit `[DONE]`.
+    /// Returns whether the stream is complete if it ends now. Some chat vendors omit the last event, `[DONE]`.
     #[must_use]
     pub const fn may_end(&self) -> bool {
         self.finished || self.choices_left == 0
     }
 
-    /// Returns whether all text seems to have arrived, but not the usage.
+    /// Returns whether all text seems to have arrived, while the usage has not.
     #[must_use]
     pub fn usage_due(&self) -> bool {
         if self.finished {
@@ -236,12 +239,12 @@ impl Reader {
         self.text.bytes() > 0 || self.has_ended_any || has_counted()
     }
 
-    /// Returns the newest usage.
+    /// Returns the newest usage that the vendor reported.
     fn counts(&self) -> Option<VendorUsage> {
         match self.format {
             Format::Chat => self.chat,
             Format::Messages => self.messages.counts().map(|mut counts| {
-                // Used until the vendor reports its own count.
+                // The number of search results is used until the vendor reports its own count of searches.
                 if self.counted_at.is_none() {
                     let searches = counts.usage.classes.get_mut(Class::WebSearchCall);
                     *searches = self.searches.max(*searches);
@@ -252,7 +255,7 @@ impl Reader {
         }
     }
 
-    /// Records the counts in the meter.
+    /// Records the usage and the text so far in the meter.
     pub fn note(&self, reading: &mut Reading) {
         let counts = self.counts();
         let tier = self
@@ -267,14 +270,14 @@ impl Reader {
         note_text(&self.text, reading);
     }
 
-    /// Returns the newest usage.
+    /// Returns the newest usage by rate class.
     #[must_use]
     pub fn usage(&self) -> Option<Usage> {
         self.counts().map(|counts| counts.usage)
     }
 
-    /// Returns whether the usage counts all output: messages streams begin with an estimate, and vendors that report
-    /// usage in each chunk may not have counted the latest text.
+    /// Returns whether the usage counts all output so far. Messages streams begin with an estimate, and vendors that
+    /// report usage in each chunk may not have counted the latest text.
     fn output_counted(&self) -> bool {
         match &self.responses {
             Some(told) => told.usage.is_some(),
@@ -282,7 +285,7 @@ impl Reader {
         }
     }
 
-    /// Progress of a stream of the responses format, for code that must end it early.
+    /// Returns the position of a responses stream, for code that must end the stream early.
     #[must_use]
     pub fn progress(&self) -> Option<StreamProgress> {
         self.responses.as_ref().map(|told| told.progress.clone())
@@ -306,7 +309,7 @@ impl Reader {
             self.lacks_usage = self.chat.is_none();
             return Seen::Other;
         }
-        // Vendors that report it do so in each chunk.
+        // Vendors that report a service tier report it in each chunk, so only the first chunk is parsed for it.
         if !self.spoke
             && let Ok([Some(json)]) = members(&String::from_utf8_lossy(data), &["service_tier"])
         {
@@ -317,7 +320,7 @@ impl Reader {
         let finished = u64::from(strings.finish_reasons);
         self.has_ended_any |= finished > 0;
         self.choices_left = self.choices_left.saturating_sub(finished);
-        // Most chunks have neither, or only null, and are not parsed.
+        // Most chunks have no usage and no error, or only null, and need not be parsed.
         let usage_here = strings.usage;
         if !usage_here && !strings.error {
             return Seen::Other;
@@ -330,7 +333,7 @@ impl Reader {
             let groq = serde_json::from_str::<Groq<'_>>(chunk.x_groq?.get());
             groq.ok()?.usage
         };
-        // Some vendors put usage or an error into the choice that finishes.
+        // Some vendors put usage or an error into the choice that finishes, not next to the choices.
         let in_choices = |find: fn(EndedChoice<'_>) -> Option<&RawValue>| {
             let choices = serde_json::from_slice::<EndedChoices<'_>>(data).ok()?;
             choices.choices.into_iter().find_map(find)
@@ -344,10 +347,10 @@ impl Reader {
         if let Some(usage) = usage {
             self.count_chunk(usage);
         }
-        // An error may carry the usage of what was sent before it.
+        // The chunk of an error may also have the usage of the text before the error.
         let is_error = |error: &&RawValue| is_error(error.get());
         let error = chunk.error.filter(is_error);
-        // If there are several choices, the others may continue.
+        // If several choices were requested, an error in one choice does not end the others.
         let of_choice = || in_choices(|choice| choice.error).filter(|_| !self.has_choices);
         if let Some(error) = error.or_else(of_choice).filter(is_error) {
             return Seen::Failure(vendor_error(error.get()));
@@ -364,13 +367,13 @@ impl Reader {
         }
     }
 
-    /// Records the usage of a chat stream.
+    /// Records the usage that a chunk of a chat stream states.
     fn count_chunk(&mut self, usage: &RawValue) {
         let Some(counts) = chat_usage(usage.get()) else {
             self.suspect = true;
             return;
         };
-        // A usage of zero after another one is ignored.
+        // Some vendors end with a usage of zero; it is ignored if there was a usage before.
         if counts.usage.is_zero() && self.chat.is_some() {
             return;
         }
@@ -387,7 +390,7 @@ impl Reader {
             return Seen::Other;
         };
         let seen = told.event(name, data);
-        // The vendor's errors are not forwarded.
+        // Errors of the vendor are not forwarded, so they do not count for the position.
         if !matches!(seen, Seen::Failure(_)) {
             told.progress.passed(event);
         }
@@ -402,7 +405,7 @@ impl Reader {
     fn messages_event(&mut self, name: &[u8], data: &[u8]) -> Seen {
         let strings = self.chunks.strings(Format::Messages, data, &self.text);
         self.text.add(&strings.text);
-        // Few blocks are search results; the others are not parsed.
+        // Only the few blocks that are search results are parsed.
         const SEARCHED: &[u8] = b"web_search_tool_result\"";
         if name == b"content_block_start" && memmem::find(data, SEARCHED).is_some() {
             let block = serde_json::from_slice::<Begun<'_>>(data);
@@ -416,7 +419,7 @@ impl Reader {
         }
         let Ok(event) = serde_json::from_slice::<MessagesEvent<'_>>(data) else {
             self.suspect |= strings.usage;
-            // An error of any shape contains the vendor's text, so it is not forwarded.
+            // The event cannot be parsed, but an error may contain text of the vendor, so it is not forwarded.
             if name == b"error" || (name.is_empty() && strings.error) {
                 return Seen::Failure(vendor_error(&String::from_utf8_lossy(data)));
             }
@@ -448,7 +451,8 @@ impl Reader {
         Seen::Other
     }
 
-    /// Records a usage of a messages stream: from `message_start`, or from a `message_delta` (`behind` the text).
+    /// Records the usage of an event of a messages stream. `behind`: the event is a `message_delta`, which comes after
+    /// the text.
     fn count_message(&mut self, usage: &RawValue, behind: bool) {
         self.has_ended_any |= behind;
         let Some(usage) = MessagesUsage::of(usage.get()) else {
@@ -460,7 +464,7 @@ impl Reader {
             self.counted_at = Some(self.text.bytes());
         }
         self.messages.replace_by(usage);
-        // The first count of output is an estimate.
+        // The first count of output is an estimate, so a lower count after it is not suspect.
         let shrinks = |(old, new): (VendorUsage, VendorUsage)| {
             has_less_input(&new, &old) || output_before.is_some() && has_less_output(&new, &old)
         };
@@ -478,7 +482,7 @@ fn has_less_input(newer: &VendorUsage, older: &VendorUsage) -> bool {
     newer.usage.input_total() < older.usage.input_total()
 }
 
-/// Other fields have no type here, so that usage is read whatever they contain.
+/// Only these fields are parsed, so that the usage can be read even if other fields are invalid.
 #[derive(Deserialize)]
 struct ChatAnswer<'a> {
     #[serde(borrow)]
@@ -502,7 +506,7 @@ struct EndedChoices<'a> {
     choices: Vec<EndedChoice<'a>>,
 }
 
-/// Fields that a choice may have besides its text.
+/// Fields of a choice other than its text.
 #[derive(Deserialize)]
 pub(super) struct EndedChoice<'a> {
     #[serde(borrow)]
@@ -527,7 +531,7 @@ struct MessagesEvent<'a> {
     error: Option<&'a RawValue>,
 }
 
-/// The start of a content block.
+/// The event that begins a content block.
 #[derive(Deserialize)]
 struct Begun<'a> {
     #[serde(borrow)]
@@ -543,7 +547,8 @@ struct Block<'a> {
 }
 
 impl Begun<'_> {
-    /// Returns whether a search succeeded and is charged: a failed search has an object in place of its results.
+    /// Returns whether the block is a successful search, which is billed. A failed search has an object instead of an
+    /// array of results.
     fn is_search(&self) -> bool {
         let Block { kind, content } = &self.content_block;
         *kind == "web_search_tool_result"
@@ -586,7 +591,7 @@ mod tests {
         }
     }
 
-    /// A caller that leaves before the last event has received the results.
+    /// A caller that disconnects before the last event has received the results, so the searches must be charged.
     #[test]
     fn searches_are_counted_by_their_results_until_the_vendor_has_counted() {
         let mut reader = Reader::new(Format::Messages);

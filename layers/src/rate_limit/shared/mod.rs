@@ -1,4 +1,4 @@
-//! One limit over several gateways that share a [`RateStore`].
+//! Limits that several gateways enforce together, because they share a [`RateStore`].
 //!
 //! | | |
 //! |---|---|
@@ -6,20 +6,22 @@
 //! | [`SharedGcra`] | requests: a gateway takes permits in advance and admits calls by them, in memory |
 //! | [`SharedPostPaid`] | usage of requests: reported to the store in batches; its answers have the usage over all gateways |
 //!
-//! If memory cannot decide a call, the store is queried at once and the decision is awaited later: an
-//! [`EarlyRateLimitLayer`](super::EarlyRateLimitLayer) is above everything else that waits for the store, and a
-//! [`RateVerdictLayer`](super::RateVerdictLayer) below it. No call is refused without a recent answer of the store.
+//! If a gateway cannot decide a call from memory, it queries the store at once and awaits the decision later: an
+//! [`EarlyRateLimitLayer`](super::EarlyRateLimitLayer) is above all layers that wait for the ledger, and a
+//! [`RateVerdictLayer`](super::RateVerdictLayer) is below them. No call is refused without a recent answer of the
+//! store.
 //!
-//! **Requests.** The store counts by the generic cell rate algorithm, as [`Gcra`](super::Gcra) does, and each permit
-//! that it grants is used at most once. So in any period all gateways together admit at most what one gateway would,
-//! plus the permits that they had before. A gateway has permits for the calls of one [`SLICE`], at most 1/300 of the
-//! quota. For a quota below 300 it has none: each call takes its own permit, and the limit is exact.
+//! **Requests.** The store counts by the generic cell rate algorithm, as [`Gcra`](super::Gcra) does. Each permit that
+//! it grants is used at most once. So in any period, all gateways together admit at most as many requests as one
+//! gateway would, plus the permits that they had in memory before. A gateway takes permits in advance for the calls of
+//! one [`SLICE`], at most 1/300 of the quota. If the quota is below 300, it takes none in advance: each call takes its
+//! own permit, and the limit is exact.
 //!
-//! **Usage.** A gateway has the usage as of the store's last answer. That answer is at most [`NEAR_FRESH`] old while
-//! more than half is taken. If sixteen calls would use the whole quota, each call queries the store. Usage above the
-//! quota in the meantime is a debt, and later calls wait until it is paid.
+//! **Usage.** A gateway decides by the usage in the store's last answer. While a caller has more than half of the quota
+//! taken, that answer is at most [`NEAR_FRESH`] old. If sixteen calls would use the whole quota, each call queries the
+//! store. Usage above the quota that happens meanwhile is a debt, and later calls wait until it is refilled.
 //!
-//! While the store is out of reach, each gateway counts by itself, starting from its last known state.
+//! While the store cannot be reached, each gateway counts by itself, starting from the last state that it received.
 
 mod permits;
 mod redis;
@@ -47,23 +49,23 @@ pub use self::{
 use super::Quota;
 use crate::{error::BoxError, facts::RequestNumber};
 
-/// A gateway's request for permits.
+/// A gateway's request for permits of one caller.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Take {
     /// The number of calls that wait for a permit.
     pub calls: u64,
-    /// The number of further permits, requested in advance.
+    /// The number of permits that the gateway requests in advance, for later calls.
     pub spare: u64,
-    /// The number of permits that the gateway has in memory.
+    /// The number of permits that the gateway still has in memory.
     pub has: u64,
-    /// The number of permits that the gateway had and returns.
+    /// The number of unused permits that the gateway returns.
     pub back: u64,
 }
 
-/// The totals over all gateways.
+/// A store, such as Redis, with the totals over all gateways.
 pub trait RateStore: Clone + Send + Sync + 'static {
-    /// Takes permits of `id` for a gateway, and returns their number or the time until there is one. If a gateway sends
-    /// nothing for `ttl`, its permits are returned to the bucket.
+    /// Takes permits of the caller `id` for the gateway `node`. Returns how many it got, or the time until there is a
+    /// permit. If the gateway sends no command for `ttl`, the store takes its recorded permits back.
     fn take(
         &self,
         node: u64,
@@ -73,8 +75,8 @@ pub trait RateStore: Clone + Send + Sync + 'static {
         ttl: Duration,
     ) -> impl Future<Output = Result<Result<u64, Duration>, BoxError>> + Send;
 
-    /// Takes the units of a gateway's batch; a repeated batch counts once. Returns the amount taken and not refilled,
-    /// in thousandths of a unit.
+    /// Adds the units of a gateway's batch to the usage of the caller `id`; a batch that is sent twice counts once.
+    /// Returns the usage that is not refilled yet, in thousandths of a unit.
     fn spend(
         &self,
         node: u64,
@@ -84,12 +86,12 @@ pub trait RateStore: Clone + Send + Sync + 'static {
     ) -> impl Future<Output = Result<u64, BoxError>> + Send;
 }
 
-/// The usage of the calls that ended since the previous batch.
+/// The usage of calls that ended since the gateway's previous batch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Batch {
     /// The number of the batch, unique per gateway.
     pub number: u64,
-    /// The number of units that were used.
+    /// The number of units that the calls used, such as tokens.
     pub units: u64,
 }
 
@@ -104,9 +106,9 @@ pub struct RateCounts {
     pub given_back: u64,
     /// The number of commands that reported or queried usage.
     pub spends: u64,
-    /// Calls that waited for the store's answer, in parallel with the ledger's.
+    /// The number of calls that waited for the store's answer, in parallel with the ledger's.
     pub waited: u64,
-    /// The number of commands without an answer, after which the gateway decided alone.
+    /// The number of commands that got no answer, so that the gateway decided alone.
     pub failures: u64,
 }
 
@@ -126,25 +128,26 @@ fn add(counter: &AtomicU64, more: u64) {
 
 type Job = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// State shared by all limits over one store, and by clones.
+/// The connection to a store. All limits that use the store share it, and so do clones.
 pub struct SharedRates<S> {
     store: S,
     node: u64,
     jobs: mpsc::Sender<Job>,
     counters: Arc<Counters>,
-    /// Last batch number used. Numbers are never reused: the store ignores a batch whose number it has seen.
+    /// The last batch number that was used. A number is never reused, because the store ignores a batch whose number it
+    /// has already received.
     batches: Arc<AtomicU64>,
 }
 
-/// Upper bound on waiting for an answer. The store reports an error sooner; if this passes, the task that queries it
-/// has stopped.
+/// The longest wait for an answer. The store reports an error earlier; if this time passes, the task that queries the
+/// store has stopped.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(2);
 
-/// The largest number of queued commands.
+/// The largest number of commands that wait to be sent.
 const JOBS_MAX: usize = 10_000;
 
 impl<S: RateStore> SharedRates<S> {
-    /// Creates limits over `store`. [`SharedRatesTask::run`] sends the commands.
+    /// Creates shared rates over `store`. Run [`SharedRatesTask::run`], which sends the commands to the store.
     #[must_use]
     pub fn new(store: S) -> (Self, SharedRatesTask) {
         let (jobs, asked) = mpsc::channel(JOBS_MAX);
@@ -158,7 +161,7 @@ impl<S: RateStore> SharedRates<S> {
         (rates, SharedRatesTask { asked })
     }
 
-    /// Returns the counts since the start.
+    /// Returns the counts since this object was created.
     #[must_use]
     pub fn counts(&self) -> RateCounts {
         let Counters {
@@ -183,7 +186,7 @@ impl<S: RateStore> SharedRates<S> {
         self.batches.fetch_add(1, Ordering::Relaxed) + 1
     }
 
-    /// Queues a command; false if the queue is full or its task has stopped.
+    /// Queues a command. Returns false if the queue is full or the task that sends commands has stopped.
     fn begin(&self, job: impl Future<Output = ()> + Send + 'static) -> bool {
         self.jobs.try_send(Box::pin(job)).is_ok()
     }
@@ -209,14 +212,14 @@ impl<S> fmt::Debug for SharedRates<S> {
     }
 }
 
-/// Sends commands to the store, outside the path of calls.
+/// The task that sends commands to the store, so that calls need not wait while a command is sent.
 #[derive(Debug)]
 pub struct SharedRatesTask {
     asked: mpsc::Receiver<Job>,
 }
 
 impl SharedRatesTask {
-    /// Runs until every [`SharedRates`] is dropped; its running commands are cancelled then.
+    /// Sends commands until every [`SharedRates`] is dropped; then commands without an answer are cancelled.
     pub async fn run(&mut self) {
         let mut jobs = JoinSet::new();
         loop {

@@ -16,33 +16,34 @@ use tokio::{
 use super::{ANSWER_TIME_MAX, RateStore, SharedRates, Take, add};
 use crate::rate_limit::{Gcra, Limiter, Quota};
 
-/// A gateway takes permits for this time in advance.
+/// A gateway takes permits in advance for the calls of this time.
 pub const SLICE: Duration = Duration::from_millis(200);
-/// Permits that are not used within this time are returned.
+/// A gateway that has not used its permits for this time returns them to the store.
 pub const IDLE: Duration = Duration::from_millis(250);
-/// Divisor of a quota for the most that a gateway has in memory: three gateways have a hundredth.
+/// A gateway has at most the quota divided by this number in memory, so that three gateways have a hundredth of the
+/// quota.
 const QUOTA_PARTS: u64 = 300;
-/// If the store gets no command from a gateway for this time, it returns the gateway's permits to the bucket. The
-/// gateway's own clock ([`VALID`]) discards them earlier.
+/// If a gateway sends no command for this time, the store takes back the permits that it has recorded for the gateway.
+/// By its own clock, the gateway discards them earlier (see [`VALID`]).
 const NOTED: Duration = Duration::from_millis(1000);
 const VALID: Duration = Duration::from_millis(750);
-/// After the store had no permit, it is queried again when there should be one, or after this time, in case another
-/// gateway has returned some.
+/// If the store had no permit, the gateway queries it again when there should be one, or at the latest after this time,
+/// because another gateway may have returned permits.
 const ASK_AGAIN: Duration = Duration::from_millis(100);
-/// The smallest number of permits that is taken in advance.
+/// If the quota is large and the store had no permit, the store is queried again when it should have this many permits.
 const WORTH_ASKING: u32 = 16;
 
 type Verdict = Result<(), Duration>;
 
-/// Limits requests over all gateways; see [the module](super). Its table in this process has a bounded size; for
-/// evicted callers the store is queried again.
+/// Limits requests over all gateways; see [the module](super). The number of callers in the memory of this process is
+/// bounded; for evicted callers, the store is queried again.
 pub struct SharedGcra<K, S>(Arc<Inner<K, S>>);
 
 struct Inner<K, S> {
     rates: SharedRates<S>,
     name: Box<str>,
     slots: Cache<K, Arc<Slot<K>>>,
-    /// Counts the calls that this gateway admitted, and decides while the store is out of reach.
+    /// Counts the calls that this gateway admits, and decides alone while the store cannot be reached.
     alone: Gcra<K>,
 }
 
@@ -57,25 +58,26 @@ struct State {
     valid_until: Instant,
     last_used: Instant,
     demand: Demand,
-    /// The store had no permit: when there should be one, and until when it is not queried.
+    /// Set if the store had no permit: the time when there should be a permit, and the time until which the store is
+    /// not queried.
     none: Option<(Instant, Instant)>,
-    /// The calls that wait for the next command.
+    /// The calls that wait for a command that is queued and not sent yet.
     next: Option<Vec<oneshot::Sender<Verdict>>>,
     asked: Vec<Asked>,
     number: u64,
-    /// The store may have recorded permits for this gateway.
+    /// Whether the store may have recorded permits for this gateway.
     is_noted: bool,
     is_tended: bool,
 }
 
-/// A command to the store that is not answered yet.
+/// A command that was sent to the store and is not answered yet.
 struct Asked {
     number: u64,
     permits: u64,
     waiting: Vec<oneshot::Sender<Verdict>>,
 }
 
-/// The number of calls in the last [`SLICE`].
+/// The number of calls in the current and the last [`SLICE`], to predict the next.
 struct Demand {
     before: u64,
     now: u64,
@@ -92,7 +94,8 @@ where
     K: Eq + Hash + Clone + Display + Send + Sync + 'static,
     S: RateStore,
 {
-    /// Counts under `name`: all gateways that use this name count together. Keeps at most `callers_max` callers.
+    /// Creates a limiter whose counts are stored under `name`, which all gateways must use for the same limit.
+    /// Remembers at most `callers_max` callers.
     #[must_use]
     pub fn new(rates: SharedRates<S>, name: &str, callers_max: usize) -> Self {
         Self(Arc::new(Inner {
@@ -115,7 +118,7 @@ where
         slot
     }
 
-    /// Returns the decision from memory; `None` if the store must be queried.
+    /// Decides from memory; `None` if the store must be queried.
     fn look(&self, slot: &Arc<Slot<K>>, quota: Quota) -> Option<Verdict> {
         let mut state = slot.lock();
         let now = Instant::now();
@@ -127,12 +130,12 @@ where
             if state.permits <= target / 4 && state.is_quiet(now) && target > 0 {
                 state.next = Some(Vec::new());
                 drop(state);
-                // No call waits for this command: if it cannot be queued now, the next call queues it.
+                // No call waits for this command. If the queue is full, the next call queues the command.
                 if !self.ask(slot) {
                     slot.lock().next = None;
                 }
             }
-            // Keeps the local count current, in case the store becomes unreachable.
+            // Counted here too, so that the local count is correct if the store cannot be reached later.
             let _ = self.0.alone.count(&slot.id, quota);
             return Some(Ok(()));
         }
@@ -158,7 +161,7 @@ where
             state.next = Some(vec![tell]);
             drop(state);
             if !self.ask(&slot) {
-                // The queue of commands is full, so this gateway decides alone.
+                // The queue of commands is full, so this gateway decides without the store.
                 slot.lock().next = None;
                 return Begun::Decided(self.0.alone.count(id, quota));
             }
@@ -219,7 +222,7 @@ where
         drop(state);
         let mut granted = let_in;
         for waits in waiting {
-            // A call that was dropped meanwhile stays counted, like a call that another layer refuses.
+            // A waiting call may have been dropped. It stays counted, like a call that a layer below refuses.
             let verdict = if granted > 0 {
                 granted -= 1;
                 let _ = self.0.alone.count(&slot.id, quota);
@@ -231,7 +234,7 @@ where
         }
     }
 
-    /// Returns unused permits.
+    /// Returns unused permits to the store when they were not used for a while.
     async fn tend(&self, slot: &Slot<K>) {
         let Inner { rates, name, .. } = &*self.0;
         {
@@ -264,8 +267,8 @@ where
                 back,
                 ..Take::default()
             };
-            // Sent even if no permit is left, because the store would otherwise return the recorded permits again. If
-            // the command is lost, the store returns them by itself.
+            // Sent even if no permit is left, so that the store deletes its record of them; otherwise it would take
+            // back permits that were used. If this command is lost, the record expires by itself.
             let _ = rates.store.take(rates.node, &id, quota, take, NOTED).await;
             return;
         }
@@ -319,18 +322,18 @@ impl State {
         self.last_used = now;
     }
 
-    /// Returns when unused permits are returned.
+    /// Returns the time at which unused permits are returned to the store.
     fn due(&self) -> Instant {
         (self.last_used + IDLE).min(self.valid_until - (VALID - IDLE) / 4)
     }
 
-    /// Returns whether no permits are requested, and a request could succeed.
+    /// Returns whether no query is pending, and the store may have permits.
     fn is_quiet(&self, now: Instant) -> bool {
         let has_some = self.none.is_none_or(|(_, ask_at)| now >= ask_at);
         has_some && self.asked.is_empty() && self.next.is_none()
     }
 
-    /// Returns the number of permits to have in advance.
+    /// Returns how many permits this gateway should have in memory for later calls.
     fn target(&mut self, now: Instant) -> u64 {
         let most = u64::from(self.quota.count) / QUOTA_PARTS;
         self.demand.count(now, 0);
@@ -382,7 +385,7 @@ impl Quota {
         self.per / self.count.max(1)
     }
 
-    /// Returns how long the store is not queried after it reported that no permit is free for `wait`.
+    /// Returns for how long the store is not queried, after it answered that no permit will be free for `wait`.
     fn pause(self, wait: Duration) -> Duration {
         let some = if u64::from(self.count) < QUOTA_PARTS {
             Duration::ZERO
@@ -403,7 +406,7 @@ where
             Begun::Decided(verdict) => verdict,
             Begun::Asked(told) => match timeout(ANSWER_TIME_MAX, told).await {
                 Ok(Ok(verdict)) => verdict,
-                // The task has stopped: forget the commands that it was to send.
+                // The task that sends commands has stopped, so the commands that it was to send are forgotten.
                 Ok(Err(_)) | Err(_) => {
                     let slot = self.slot(&id, quota);
                     let mut state = slot.lock();

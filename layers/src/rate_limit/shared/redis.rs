@@ -7,7 +7,8 @@ use crate::{
     redis_conn::{RedisConn, RedisScript},
 };
 
-/// Counts in Redis, under `tg:rl:<limit>:<id>`, by the server's clock. Clones share one connection.
+/// Stores the totals in Redis, under `tg:rl:<limit>:<id>`, by the clock of the Redis server. Clones share one
+/// connection.
 #[derive(Clone)]
 pub struct RedisRates {
     conn: RedisConn,
@@ -16,7 +17,7 @@ pub struct RedisRates {
 }
 
 impl RedisRates {
-    /// Creates a store over an existing connection.
+    /// Creates a store that uses this connection.
     #[must_use]
     pub fn new(conn: RedisConn) -> Self {
         Self {
@@ -72,7 +73,7 @@ impl RateStore for RedisRates {
     }
 }
 
-/// The largest number of units whose thousandths Lua represents exactly.
+/// The largest number of units of which Lua can represent the thousandths exactly.
 const UNITS_MAX: u64 = 1_000_000_000_000;
 
 fn micros(time: Duration) -> u64 {

@@ -1,5 +1,5 @@
-//! Several gateways over a simulated store, clock and network, from seeds, compared with one gateway that gets all
-//! calls.
+//! Simulates several gateways with a shared store, a clock and a network, from random seeds, and compares what they
+//! admit with what one gateway admits that gets all calls.
 
 use std::{
     collections::HashMap,
@@ -26,11 +26,11 @@ impl Random {
     }
 }
 
-/// A store that works like `take.lua` and `spend.lua`, behind a simulated network.
+/// A store in memory that works like `take.lua` and `spend.lua`. Its commands and answers pass a simulated network.
 #[derive(Clone)]
 struct SimulatedStore(Arc<Mutex<Simulated>>);
 
-/// The permits of each gateway, and when they expire.
+/// The permits that each gateway has, and when they expire.
 type Permits = HashMap<u64, (u64, f64)>;
 
 struct Simulated {
@@ -38,11 +38,12 @@ struct Simulated {
     random: Random,
     delay_us_max: u64,
     is_down: bool,
-    /// One in this many answers is lost after its command was executed.
+    /// If set, one of this many answers is lost after the store has executed the command.
     lost_in: Option<u64>,
-    /// The theoretical arrival time, and the permits of each gateway.
+    /// For each caller: the theoretical arrival time, and the permits of each gateway.
     permits: HashMap<String, (f64, Permits)>,
-    /// Amount taken, its time, and each gateway's newest batch.
+    /// For each caller: the amount taken, the time up to which it is refilled, and the number of each gateway's newest
+    /// batch.
     spent: HashMap<String, (f64, f64, HashMap<u64, u64>)>,
 }
 
@@ -63,7 +64,7 @@ impl SimulatedStore {
         change(&mut self.0.lock().unwrap());
     }
 
-    /// One direction of the simulated network.
+    /// Delays a message on its way to or from the store; fails if the store is down.
     async fn way(&self) -> Result<(), BoxError> {
         let delay = {
             let mut store = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -184,16 +185,16 @@ fn gateways(store: &SimulatedStore, count: usize) -> Vec<Gateway> {
         .collect()
 }
 
-/// Arrivals of calls: the mean number per second, and each gateway's percentage.
+/// The calls of a test: how many arrive per second on average, and the percentage that each gateway gets.
 #[derive(Clone, Copy, Debug)]
 struct Load {
     per_second: f64,
     parts: [u64; 3],
-    /// All calls arrive in the first tenth of each period of this many seconds.
+    /// If set, all calls arrive in the first tenth of each period of this many seconds.
     bursts: Option<u64>,
 }
 
-/// Returns the time and the gateway of each call.
+/// Returns the times at which calls arrive, and the index of the gateway that gets each call.
 fn arrivals(load: Load, time: Duration, random: &mut Random) -> Vec<(Duration, usize)> {
     let count = (load.per_second * time.as_secs_f64()) as u64;
     let mut all: Vec<(Duration, usize)> = (0..count)
@@ -217,7 +218,8 @@ fn arrivals(load: Load, time: Duration, random: &mut Random) -> Vec<(Duration, u
     all
 }
 
-/// The times at which calls were admitted, by three gateways and, for comparison, by one gateway that got all calls.
+/// The times at which calls were admitted: by three gateways that share the calls, and by one gateway that got all of
+/// them.
 struct Outcome {
     let_in: Vec<Duration>,
     by_one: Vec<Duration>,
@@ -226,7 +228,8 @@ struct Outcome {
     waited: u64,
 }
 
-/// Sends the calls of `load`. Before each call, the closure gets its time and may change the world.
+/// Sends the calls of `load` to three gateways. Before each call, the closure is called with the call's time and may
+/// change the gateways or the store.
 async fn requests(
     quota: Quota,
     load: Load,
@@ -274,8 +277,8 @@ async fn requests(
 }
 
 impl Outcome {
-    /// The largest difference between the two, in hundredths of a minute's quota, over the minutes that begin at a
-    /// full second.
+    /// Returns the largest difference between the calls that the three gateways and the one gateway admitted, in
+    /// percent of the latter, over all minutes that begin at a full second.
     fn error_percent(&self, time: Duration) -> f64 {
         let within = |calls: &[Duration], from: Duration| {
             let end = calls.partition_point(|at| *at < from + MINUTE);
@@ -354,12 +357,12 @@ async fn small_limits_are_exact() {
             };
             let outcome = requests(quota, load, time, seed, |_, _, _| {}).await;
             let (ours, one) = (outcome.let_in.len(), outcome.by_one.len());
-            // A call in the millisecond before a permit is known may get the next one.
+            // The network delays a permit by up to some milliseconds, so another call may get it.
             assert!(
                 ours.abs_diff(one) <= 1 + one / 100,
                 "{per_minute}, {seed}: {ours} for {one}"
             );
-            // In any minute, at most the quota was admitted.
+            // In each minute, at most the quota and a burst of calls was admitted.
             for (index, from) in outcome.let_in.iter().enumerate() {
                 let minute = &outcome.let_in[index..];
                 let count = minute.partition_point(|at| *at < *from + MINUTE) as u32;
@@ -383,7 +386,7 @@ async fn permits_of_a_killed_gateway_are_returned() {
             bursts: None,
         };
         let mut killed = 0;
-        // Every five seconds one gateway dies with its permits, and another one replaces it.
+        // Every five seconds, a gateway stops without returning its permits, and a new gateway replaces it.
         let outcome = requests(quota, load, time, seed, |at, nodes, store| {
             if at.as_secs() / 5 > killed {
                 killed += 1;
@@ -397,7 +400,7 @@ async fn permits_of_a_killed_gateway_are_returned() {
         println!("{killed} killed: {error:.2} % off");
         assert!(error < 2.0, "{seed}: {error} %");
     }
-    // One gateway took all permits, used none, and stopped.
+    // A gateway takes all permits, uses none and stops.
     let store = SimulatedStore::new(7, 100);
     let one = Quota::per_minute(6_000).with_burst(20);
     let take = Take {
@@ -423,7 +426,7 @@ async fn unused_permits_are_returned_before_they_expire() {
     let store = SimulatedStore::new(1, 100);
     let mut nodes = gateways(&store, 2);
     let quota = Quota::per_minute(6_000).with_burst(10);
-    // The first gateway gets a slice of its own and stops.
+    // The first gateway takes permits in advance and then gets no more calls.
     for _ in 0..9 {
         assert!(nodes[0].requests.admit("key".into(), quota).await.is_ok());
     }
@@ -448,7 +451,7 @@ async fn without_the_store_each_gateway_enforces_the_limit_locally() {
     let store = SimulatedStore::new(1, 100);
     let nodes = gateways(&store, 3);
     let quota = Quota::per_minute(60);
-    // The burst is used up at the first gateway, which remembers that when the store fails.
+    // The first gateway uses up the burst, and still counts that when the store fails.
     for _ in 0..10 {
         assert!(nodes[0].requests.admit("key".into(), quota).await.is_ok());
     }
@@ -462,7 +465,8 @@ async fn without_the_store_each_gateway_enforces_the_limit_locally() {
             let_in += u64::from(node.requests.admit("key".into(), quota).await.is_ok());
         }
     }
-    // The limit: half a minute at three gateways, and the bursts of the two that had admitted no call.
+    // At most the quota of half a minute at each of three gateways, and the bursts of the two gateways that had no call
+    // before.
     assert!((90..=3 * 31 + 20).contains(&let_in), "{let_in}");
     assert!(nodes.iter().all(|node| node.rates.counts().failures > 0));
     store.set(|store| store.is_down = false);
@@ -476,7 +480,8 @@ async fn without_the_store_each_gateway_enforces_the_limit_locally() {
     assert!((60..=70).contains(&let_in), "{let_in}");
 }
 
-/// Calls that use tokens, at three gateways and at one.
+/// Sends calls that use tokens to three gateways and to one. Returns the difference in percent, and the commands and
+/// waits per call.
 async fn tokens(
     quota: Quota,
     load: Load,
@@ -539,7 +544,7 @@ async fn three_gateways_admit_as_many_tokens_as_one_within_two_percent() {
         for parts in [[34, 33, 33], [90, 8, 2]] {
             for lost_in in [None, Some(20)] {
                 let load = Load {
-                    // Twice the rate, because the burst covers one minute, and two minutes pass.
+                    // More calls than the quota allows, because the first minute's quota is also available as a burst.
                     per_second: f64::from(per_minute) / 60.0 / each as f64 * factor,
                     parts,
                     bursts: None,
@@ -573,7 +578,7 @@ async fn large_calls_are_counted_exactly_and_later_ones_get_the_exact_wait() {
         let wait = node.tokens.admit(id.clone(), quota).await.unwrap_err();
         assert_eq!(wait.as_secs_f64().round(), 30.0, "{wait:?}");
     }
-    // A debt that was reported and whose answer was lost is not doubled.
+    // The batch that reports a debt is sent again if its answer is lost, and counts once.
     store.set(|store| store.lost_in = Some(1));
     nodes[0].tokens.take(&id, 500);
     sleep(Duration::from_millis(20)).await;

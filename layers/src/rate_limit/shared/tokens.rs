@@ -19,22 +19,22 @@ use crate::rate_limit::{
     post_paid::{Bucket, UNIT},
 };
 
-/// The maximum age of the usage of a caller that has taken more than half.
+/// The largest age of the known usage, for a caller that has taken more than half of the quota's burst.
 pub const NEAR_FRESH: Duration = Duration::from_millis(25);
-/// The largest age of known usage, for other callers.
+/// The largest age of the known usage, for callers that have taken less.
 const FAR_FRESH: Duration = Duration::from_millis(100);
-/// The maximum age if few calls use the whole quota.
+/// The largest age of the known usage, if a few calls can use the whole burst.
 const EXACT_FRESH: Duration = Duration::from_millis(2);
-/// The number of calls up to which they count as few.
+/// If this number of calls can use the whole burst, the usage must be known almost exactly.
 const FEW: u128 = 16;
-/// A call waits for the store if the usage is this many times older than its maximum age. Until then the store is
-/// queried, but no call waits.
+/// If the known usage is older than its largest age, the store is queried. Only if it is this many times older, the
+/// call waits for the answer.
 const STALE: u32 = 4;
 
 type Verdict = Result<(), Duration>;
 
-/// Limits usage over all gateways, as one gateway would with [`PostPaid`](crate::rate_limit::PostPaid); see [the
-/// module](super).
+/// Limits usage over all gateways in the way in which [`PostPaid`](crate::rate_limit::PostPaid) limits it at one
+/// gateway; see [the module](super).
 pub struct SharedPostPaid<K, S>(Arc<Inner<K, S>>);
 
 struct Inner<K, S> {
@@ -50,17 +50,17 @@ struct Slot<K> {
 }
 
 struct State {
-    /// Usage over all gateways as of the store's last answer, plus this gateway's since.
+    /// The usage over all gateways in the store's last answer, plus the usage at this gateway since then.
     bucket: Bucket,
-    /// The tokens that were used at this gateway and not reported yet.
+    /// The units that were used at this gateway and are not in a batch yet.
     untold: u64,
-    /// The tokens that are being reported; kept until the store answers.
+    /// The batch that is being reported. It is kept until the store answers, so that it can be sent again.
     batch: Batch,
-    /// The time of the latest answer.
+    /// The time at which the latest answered command was sent; `None` if there was no answer yet.
     known: Option<Instant>,
-    /// The time of the latest command.
+    /// The time at which the latest command was sent.
     asked: Option<Instant>,
-    /// The largest usage of one call.
+    /// The largest number of units that one call has used.
     largest: u64,
     waiting: Vec<oneshot::Sender<Verdict>>,
     telling: Telling,
@@ -69,9 +69,9 @@ struct State {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Telling {
     No,
-    /// Scheduled, to include calls that end in the meantime.
+    /// A report is scheduled for later, so that it includes calls that end until then.
     Soon,
-    /// A command is due now, or was sent and not answered.
+    /// A report is due now, or was sent and is not answered.
     Now,
 }
 
@@ -85,7 +85,8 @@ where
     K: Eq + Hash + Clone + Display + Send + Sync + 'static,
     S: RateStore,
 {
-    /// Counts under `name`: all gateways that use this name count together. Keeps at most `callers_max` callers.
+    /// Creates a limiter whose counts are stored under `name`, which all gateways must use for the same limit.
+    /// Remembers at most `callers_max` callers.
     #[must_use]
     pub fn new(rates: SharedRates<S>, name: &str, callers_max: usize) -> Self {
         Self(Arc::new(Inner {
@@ -96,7 +97,8 @@ where
         }))
     }
 
-    /// Takes what a request of `id` has used. Does nothing for a caller that was never admitted here.
+    /// Takes the units that a request of the caller `id` has used. Does nothing if no request of the caller was
+    /// admitted here.
     pub fn take(&self, id: &K, units: u64) {
         let Some(slot) = self.0.slots.get(id) else {
             return;
@@ -133,7 +135,7 @@ where
         slot
     }
 
-    /// Returns the decision from memory; `None` if the store must be queried.
+    /// Decides from memory; `None` if the store must be queried and the call must wait.
     fn look(&self, slot: &Arc<Slot<K>>, quota: Quota) -> Option<Verdict> {
         let now = Instant::now();
         let mut state = slot.lock();
@@ -152,7 +154,7 @@ where
         Some(state.bucket.debt_paid_in())
     }
 
-    /// Queries the store at once, unless a query is running.
+    /// Sends a report to the store now, unless one is already being sent. The answer has the usage over all gateways.
     fn ask(&self, slot: &Arc<Slot<K>>) {
         if mem::replace(&mut slot.lock().telling, Telling::Now) == Telling::Now {
             return;
@@ -183,7 +185,8 @@ where
         Begun::Asked(told)
     }
 
-    /// Reports finished calls, and those that finish in the meantime, unless another task does.
+    /// Reports the usage of calls that have ended, and of those that end during the report, unless another task does
+    /// so.
     async fn tell_if_due(&self, slot: &Slot<K>) {
         while slot.is_due() {
             match self.tell(slot).await {
@@ -193,7 +196,7 @@ where
         }
     }
 
-    /// Reports to the store and returns when the next report is due, if calls have ended in the meantime.
+    /// Sends a report to the store. If calls have ended meanwhile, returns the time at which the next report is due.
     async fn tell(&self, slot: &Slot<K>) -> Option<Instant> {
         let Inner { rates, name, .. } = &*self.0;
         let began = Instant::now();
@@ -215,7 +218,7 @@ where
         let was_heard = answer.is_ok();
         match answer {
             Ok(thousandths) => {
-                // A late answer may be for a batch that was sent again and acknowledged in the meantime.
+                // This answer may be late: the batch may have been sent again and acknowledged since.
                 if state.batch.number == batch.number {
                     state.batch.units = 0;
                 }
@@ -225,8 +228,8 @@ where
                 let untold = state.untold;
                 state.bucket.take(untold);
             }
-            // The batch is sent again with the next command; until then this gateway counts by itself, from its last
-            // known state.
+            // The next command sends the batch again. Until then, this gateway decides alone, from the last state that
+            // it received.
             Err(_) => add(&rates.counters.failures, 1),
         }
         state.bucket.fill(self.0.nanos());
@@ -248,7 +251,7 @@ impl<K> Slot<K> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns whether a report is due and no other task has started one. Marks it as started.
+    /// Returns whether a report is scheduled and no task has started it. If so, marks it as started by the caller.
     fn is_due(&self) -> bool {
         let mut state = self.lock();
         let is_due = state.telling == Telling::Soon;
@@ -276,7 +279,7 @@ impl State {
         }
     }
 
-    /// Returns the largest age that the known usage may have.
+    /// Returns the largest age that the known usage may have without a query.
     fn fresh(&self) -> Duration {
         let burst = u128::from(self.bucket.quota.burst.max(1)) * UNIT;
         if self.largest == 0 || u128::from(self.largest) * UNIT * FEW > burst {
@@ -288,7 +291,7 @@ impl State {
         }
     }
 
-    /// Returns when the next report to the store is due.
+    /// Returns the time at which the next report to the store is due.
     fn due(&self) -> Instant {
         let now = Instant::now();
         self.asked.map_or(now, |asked| asked + self.fresh() * 4 / 5)
@@ -312,7 +315,7 @@ where
             Begun::Decided(verdict) => verdict,
             Begun::Asked(told) => match timeout(ANSWER_TIME_MAX, told).await {
                 Ok(Ok(verdict)) => verdict,
-                // The task that sent the batches has stopped.
+                // The task that sends commands has stopped, so this gateway decides alone.
                 Ok(Err(_)) | Err(_) => {
                     let slot = self.slot(&id, quota);
                     let mut state = slot.lock();

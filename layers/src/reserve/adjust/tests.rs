@@ -37,7 +37,7 @@ const HELD: MicroRub = MicroRub::rubles(9);
 const LOWER: MicroRub = MicroRub::rubles(4);
 const COST: MicroRub = MicroRub::rubles(3);
 
-/// The way in which a ledger answers an adjustment.
+/// How the ledger of a test answers adjustments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Answers {
     AtOnce,
@@ -46,7 +46,7 @@ enum Answers {
     Unsupported,
 }
 
-/// A ledger in memory, with another way to answer adjustments.
+/// A ledger in memory that answers adjustments in one of these ways.
 #[derive(Clone)]
 struct Slow {
     books: MemoryLedger,
@@ -128,7 +128,7 @@ impl Bill for Ticket {
     }
 }
 
-/// The usage that the vendor reports before a frame.
+/// Values that the meter gets before a frame.
 #[derive(Clone, Copy)]
 enum Reports {
     Nothing,
@@ -141,14 +141,14 @@ enum Reports {
 struct Ended {
     frames: usize,
     adjustments: usize,
-    /// The amount held after the last frame that was read.
+    /// The amount of the hold after the last frame that was read.
     held: MicroRub,
-    /// The largest and the last amount, by each settlement.
+    /// For each settlement, the largest and the last amount of its hold.
     settled: Vec<(Option<MicroRub>, Option<MicroRub>)>,
     balance: MicroRub,
 }
 
-/// Returns a stream of these frames, dropped after `taken` of them.
+/// Makes a call whose stream has one frame for each of `reports`, and drops it after `taken` frames.
 async fn call(answers: Answers, is_stream: bool, reports: &[Reports], taken: usize) -> Ended {
     let books = MemoryLedger::new();
     let payer: (AccountId, KeyId) = ("acme".parse().unwrap(), "web".parse().unwrap());

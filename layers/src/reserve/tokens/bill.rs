@@ -18,34 +18,36 @@ use crate::{
     usage::{Bounds, Counted, End, EstimateInput, Overcount, Reading, Usage},
 };
 
-/// Data of a model call to compute its charge.
+/// The data of a model call from which its charge is computed.
 #[derive(Debug)]
 pub struct TokenBill {
     /// The amount of the hold.
     pub(super) held: MicroRub,
     pub(super) prices: PriceList,
     pub(super) bound: Bound,
-    /// The service tier, speed and region that the request names, and the classes that it may use.
+    /// The service tier, speed and region that the request names, and the rate classes that it may use.
     pub(super) asked: Asked,
     pub(super) model: Arc<Model>,
     pub(super) bounds: Bounds,
     pub(super) session: Option<SessionId>,
     /// Whether the answer is a stream.
     pub(super) stream: bool,
-    /// Remembers the share of the call's input that its vendor's cache had.
+    /// Estimates the input if the vendor reports no count; remembers which share of the input was in the vendor's
+    /// cache.
     pub(super) estimator: Option<Arc<InputEstimator>>,
-    /// Where the vendor's count of the call's conversation is remembered.
+    /// The call's conversation, and the memory for the vendor's count of its input.
     pub(super) prefix: Option<(Arc<Prefixes>, Prefix)>,
     pub(super) early: Arc<EarlyCounts>,
-    /// The input that the vendor counted before its answer.
+    /// The vendor's first count of the input, before the answer.
     pub(super) stated: OnceLock<Usage>,
     pub(super) endpoint: Endpoint,
 }
 
 impl Bill for TokenBill {
-    /// A finished call costs what the vendor reports, within the request's bounds. A call that broke off, or whose
-    /// client left, costs its input and the output seen, estimated if the vendor has not reported them. If nothing was
-    /// delivered or reported, only a client that left pays, for the input.
+    /// A call that finished costs the usage that the vendor reports, within the bounds of the request. A call that
+    /// broke off, or whose client disconnected, costs its input and the output that arrived, estimated if the vendor
+    /// has not reported them. If nothing was delivered or reported, the call is charged only if the client
+    /// disconnected, and then only for its input.
     fn charge(&self, reading: &Reading) -> Option<(MicroRub, Item)> {
         if !reading.dispatched {
             return None;
@@ -71,7 +73,7 @@ impl Bill for TokenBill {
         let vendor = reading.vendor.as_deref().unwrap_or_default();
         let vendor_model = reading.vendor_model.as_deref().unwrap_or_default();
         let served = match reading.translated {
-            // A vendor of another format is not sent these fields.
+            // Translation does not send these fields to a vendor of another format.
             true => reading.served,
             false => reading.served.or_asked(self.asked.served),
         };
@@ -84,7 +86,7 @@ impl Bill for TokenBill {
         let (charge, mut vendor_cost_rub) = price(paid_for);
         let bounded_loss_rub = overcount.map(|overcount| {
             let (billable, vendor_cost) = price(overcount.billable);
-            // The vendor bills the tokens that it has counted.
+            // The vendor bills the tokens that it has counted, even if the caller is charged less.
             vendor_cost_rub = vendor_cost;
             billable.cost.minus_or_zero(charge.cost)
         });
@@ -99,20 +101,21 @@ impl Bill for TokenBill {
             vendor_cost_rub,
             vendor_usage: overcount.map(|overcount| overcount.reported),
             bounded_loss_rub,
-            // The settler has the amounts of the hold, and adds them.
+            // The settler has the amounts of the hold, and adds them to the receipt.
             held_max_rub: None,
             held_at_end_rub: None,
             end,
             session: self.session.clone(),
             endpoint: Some(self.endpoint),
-            // The settler has the clock, and adds it.
+            // The settler has the times, and adds them to the receipt.
             timeline: None,
         };
         Some((charge.cost, item))
     }
 
-    /// Once the vendor has counted the input: the price of that, and of the most output. `None` while the vendor may
-    /// still add input, or if its first counts are not known to be final.
+    /// Returns the most that the call can still cost, once the vendor has counted the input: the cost of this input and
+    /// of the maximum output. `None` while the vendor may still add input, or if this vendor's first counts are not
+    /// known to be final.
     fn cost_max(&self, reading: &Reading) -> Option<MicroRub> {
         let searches = |counts: &Counts| counts.get(Class::WebSearchCall);
         let reported = reading.usage?;
@@ -120,7 +123,7 @@ impl Bill for TokenBill {
         if may_add || reading.suspect || reading.unknown || reported.input_total() == 0 {
             return None;
         }
-        // A count that arrived together with the end proves nothing about first counts.
+        // This count arrived with the end of the answer, so it does not show whether first counts are final.
         if reading.end.is_some() {
             return None;
         }
@@ -150,7 +153,7 @@ impl Bill for TokenBill {
 }
 
 impl TokenBill {
-    /// Learns from a call whose usage the vendor has counted.
+    /// Records in the tariff what the vendor's usage of this call shows about later calls.
     fn remember(&self, usage: &Usage, reading: &Reading) {
         if let Some(estimator) = &self.estimator {
             estimator.remember(usage);
@@ -171,8 +174,8 @@ impl TokenBill {
         }
     }
 
-    /// No money is held for searches that the request does not offer. The usage keeps only as many of them as the hold
-    /// pays for.
+    /// Reduces the number of searches to those that the hold pays for, if the request offers no search: then no money
+    /// was held for searches.
     fn with_searches_paid_for(&self, usage: Usage, cost: impl Fn(Usage) -> MicroRub) -> Usage {
         let searches = usage.classes.get(Class::WebSearchCall);
         if searches == 0 || self.bounds.calls_max.is_some() {
@@ -187,8 +190,8 @@ impl TokenBill {
         paid_for.unwrap_or_else(|| with(0))
     }
 
-    /// About the least that the hold is lowered to while the call runs: all input is in the vendor's cache, and the
-    /// vendor counts it before its answer. The hold itself if it is not lowered.
+    /// Estimates the lowest amount to which the hold is reduced while the call runs: if all input is in the vendor's
+    /// cache, and the vendor counts the input before the answer. Returns the hold if it will not be reduced.
     #[must_use]
     pub fn held_min(&self) -> MicroRub {
         let may_lower = self.stream && self.asked.classes.get(Class::WebSearchCall) == 0;
@@ -212,13 +215,13 @@ impl TokenBill {
         input.plus_or_max(output).min(self.held)
     }
 
-    /// Input tokens that the hold pays for, in any class.
+    /// Returns the number of input tokens that the hold pays for, in all rate classes together.
     #[must_use]
     pub const fn input_tokens_max(&self) -> u64 {
         self.bounds.input_bound
     }
 
-    /// Output tokens that the hold pays for, over all choices.
+    /// Returns the number of output tokens that the hold pays for, in all choices together.
     #[must_use]
     pub const fn output_tokens_max(&self) -> u64 {
         self.bounds.output_bound

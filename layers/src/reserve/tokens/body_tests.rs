@@ -1,6 +1,6 @@
-//! From the bytes of a request to its charge, in all three formats: no answer that a vendor can give to the request
-//! costs more than its hold. The most that a vendor can bill is counted here, part by part, independently of the code
-//! under test.
+//! Tests all three formats from the bytes of a request to its charge: no answer that a vendor can give to the request
+//! costs more than its hold. The tests count the most that a vendor can bill part by part, independently of the code
+//! that they test.
 
 use bytes::Bytes;
 use proptest::prelude::*;
@@ -23,15 +23,15 @@ const OUTPUT_TOKENS_MAX: u64 = 1_000;
 
 #[derive(Clone, Debug)]
 enum Part {
-    /// Text with a cache lifetime: none, five minutes, one hour.
+    /// Text, with a cache lifetime: 0 for none, 1 for five minutes, 2 for an hour.
     Text(String, usize),
-    /// A PNG of this size in pixels; `None`: sent as an address.
+    /// A PNG of this size in pixels; `None`: the request has only its URL.
     Image(Option<(u32, u32)>),
-    /// A PDF with this many pages; `None`: sent as an address.
+    /// A PDF with this many pages; `None`: the request has only its URL.
     Document(Option<u64>),
-    /// A tool's result that has these parts.
+    /// The result of a tool call, which contains these parts.
     Result(Vec<Self>),
-    /// A tenth of a second of audio, which is three tokens at the most expensive vendor.
+    /// A tenth of a second of sound, which is three tokens at the vendor with the highest rate.
     Sound,
 }
 
@@ -87,14 +87,14 @@ fn wishes() -> impl Strategy<Value = Wishes> {
         })
 }
 
-/// The most that a request can cause, by billing class.
+/// The most that a vendor can bill for a request, and the features that the request allows.
 #[derive(Debug, Default)]
 struct Most {
     input: u64,
     images: u64,
     sound: u64,
     text_bytes: u64,
-    /// Whether the body has a document that can fill the window.
+    /// Whether a document of the request can fill the context window.
     unseen: bool,
     searches: u64,
     output: u64,
@@ -107,9 +107,9 @@ struct Most {
     us: bool,
 }
 
-/// Tokens that vendors count for an image of this size, by their guides.
+/// Returns the highest number of tokens that a vendor counts for an image of this size, according to their guides.
 fn image_tokens(width: u64, height: u64) -> u64 {
-    // Scales the image until no side exceeds `long_max` and the shorter one does not exceed `short_max`.
+    // Scales the image down until its longer side is at most `long_max` and its shorter side at most `short_max`.
     let fit = |long_max: u64, short_max: u64| {
         let (long, short) = (width.max(height), width.min(height));
         let (mut long, mut short) = (long, short.max(1));
@@ -122,8 +122,8 @@ fn image_tokens(width: u64, height: u64) -> u64 {
         (long, short)
     };
     let grid = |(long, short): (u64, u64), side: u64| long.div_ceil(side) * short.div_ceil(side);
-    // Vendors count images as tiles (85, and 170 per tile), as patches times 2.46, as patches of 28 pixels (at most 4
-    // 784), or as patches of 16 with a mark after each row.
+    // Vendors count an image as tiles (85, and 170 per tile), as patches times 2.46, as patches of 28 pixels (at most 4
+    // 784), or as patches of 16 pixels with a mark after each row.
     let tiles = 85 + 170 * grid(fit(2048, 768), 512);
     let patches = grid((width, height), 32).min(1536) * 246 / 100;
     let small = grid(fit(2576, 2576), 28).min(4784);
@@ -132,9 +132,10 @@ fn image_tokens(width: u64, height: u64) -> u64 {
     tiles.max(patches).max(small).max(smallest).max(258)
 }
 
-/// Returns a part in the wire format; adds its maximum to `most`.
+/// Returns a part in the wire format, and adds the most that it can cost to `most`; `None` if the format has no such
+/// part.
 fn content(op: Operation, part: &Part, mode: HoldMode, most: &mut Most) -> Option<Value> {
-    // A WAV file: a header of 48 bytes, then silence.
+    // Creates a WAV file: a header of 48 bytes, then silence.
     let wav = || {
         format!(
             "UklGRuQSAABXQVZFZm10IBAAAAABAAEAwF0AAIC7AAACABAAZGF0YcASAAAAAAAA{}",
@@ -169,11 +170,11 @@ fn content(op: Operation, part: &Part, mode: HoldMode, most: &mut Most) -> Optio
             }
         }
         Part::Document(pages) => {
-            // This format refuses a document by address.
+            // The responses format refuses a document that is only a URL.
             let pages = pages.or((op == Operation::Responses).then_some(1));
             let is_unseen = pages.is_none() || mode == HoldMode::Strict;
             most.unseen |= is_unseen;
-            // Each page counts as text and as an image.
+            // A vendor counts each page as text and as an image.
             most.input += pages.unwrap_or(0) * 3_000;
             most.images += pages.unwrap_or(0) * 4_784;
             let url = pages.map_or("https://files.example/1.pdf".to_owned(), |pages| {
@@ -210,7 +211,7 @@ fn png(width: u32, height: u32) -> Vec<u8> {
     file
 }
 
-/// Returns the source of a part in the messages format.
+/// Returns the field `source` of a part in the messages format.
 fn source(url: &str) -> Value {
     match url
         .strip_prefix("data:")
@@ -221,10 +222,10 @@ fn source(url: &str) -> Value {
     }
 }
 
-/// A body, and the most that it can cause. Wishes for which the format has no field are ignored.
+/// Returns a body, and the most that a vendor can bill for it. Wishes for which the format has no field are ignored.
 fn request(op: Operation, parts: &[Part], wishes: &Wishes, mode: HoldMode) -> (Value, Most) {
     let mut most = Most::default();
-    // A turn must have content.
+    // A turn must have content, so each body has at least this text.
     let first = Part::Text("x".into(), 0);
     let content = std::iter::once(&first)
         .chain(parts)
@@ -242,7 +243,7 @@ fn request(op: Operation, parts: &[Part], wishes: &Wishes, mode: HoldMode) -> (V
     } else {
         1
     };
-    // The messages format always has a maximum.
+    // In the messages format, `max_tokens` is required.
     let ceiling = match op {
         Operation::Messages => Some(wishes.max_tokens.unwrap_or(100)),
         _ => wishes.max_tokens,
@@ -279,7 +280,7 @@ fn request(op: Operation, parts: &[Part], wishes: &Wishes, mode: HoldMode) -> (V
             if wishes.searches > 0 {
                 tools.push(json!({ "type": "web_search_20250305", "name": "web_search",
                     "max_uses": wishes.searches }));
-                // After each search everything is read again, with the results of earlier searches.
+                // After each search, the vendor reads the whole input again, with the results of all searches so far.
                 let steps = wishes.searches + 1;
                 most.searches = wishes.searches;
                 most.images *= steps;
@@ -314,7 +315,7 @@ fn request(op: Operation, parts: &[Part], wishes: &Wishes, mode: HoldMode) -> (V
     (body, most)
 }
 
-/// Returns a price of every class for each set of conditions.
+/// Returns prices for all classes: one list for each combination of the four conditions.
 fn prices(rates: &[u64]) -> PriceList {
     let word = |said: bool, word: &str| {
         if said {
@@ -347,7 +348,8 @@ fn prices(rates: &[u64]) -> PriceList {
     PriceList::from(usual).rules(all)
 }
 
-/// Returns the vendor's usage: each count in thousandths of the maximum, or of the input that is left.
+/// Returns a usage that the vendor may report. Each count is given in thousandths of its maximum, or of the input that
+/// is left.
 fn said(op: Operation, most: &Most, input: u64, thousandths: [u64; 10], flags: [bool; 4]) -> Value {
     let [
         _,
@@ -455,7 +457,7 @@ proptest! {
         req.extensions_mut().insert(caller());
         let tariff = ByTokens::new(mode, IMAGE_TOKENS, DOCUMENT_TOKENS).search_tokens(SEARCH_TOKENS);
         let quote = tariff.quote(&req);
-        // Content that can fill the window is sold only if the window is known.
+        // A request whose content can fill the context window is accepted only if the size of the window is known.
         if let Err(error) = quote {
             let refused = matches!(error, Error::Invalid { problem: Problem::SizeUnseen, .. });
             prop_assert!(refused && most.unseen && window.is_none(), "{body}: {error}");
@@ -466,7 +468,7 @@ proptest! {
             most.input = most.input.max(window * (most.searches + 1));
         }
 
-        // Each step of the call may fill the window.
+        // Each step of a call, between searches, may fill the context window.
         let most_input = window.map_or(most.input, |window| most.input.min(window * (most.searches + 1)));
         let input = (most_input * thousandths[0] / 1000).max(1);
         let said = said(op, &most, input, thousandths, flags);
@@ -485,7 +487,7 @@ proptest! {
         let (charged, item) = bill.charge(&reading).unwrap();
         prop_assert!(charged <= want, "{charged:?} of {want:?}: {body} {said} {item:?}");
         prop_assert!(!item.bounded && !item.unpriced, "{body} {said} {item:?}");
-        // The receipt has the complete usage, so anybody can recompute the charge.
+        // The receipt has the complete usage, so that everybody can compute the charge again.
         prop_assert_eq!(item.usage.input_total(), input);
         prop_assert_eq!(item.usage.output_total(), usage.output_total());
         let searches = |usage: Usage| usage.classes.get(Class::WebSearchCall);
@@ -494,7 +496,7 @@ proptest! {
     }
 }
 
-/// A count that may have any relation to the others.
+/// Generates a count that need not be consistent with other counts, or an invalid value.
 fn any_count() -> impl Strategy<Value = Value> {
     prop_oneof![
         6 => (0..400_u64).prop_map(Value::from),
@@ -504,7 +506,8 @@ fn any_count() -> impl Strategy<Value = Value> {
 }
 
 proptest! {
-    /// Contradictory counts cost at most the hold, and no class has more than the request allows.
+    /// If the vendor's counts contradict each other, the call is charged at most its hold, and no class has more tokens
+    /// than the request allows.
     #[test]
     fn no_counts_cost_more_than_the_request_allowed(
         op in prop::sample::select(vec![Operation::Chat, Operation::Messages, Operation::Responses]),

@@ -1,4 +1,4 @@
-//! Computes the bounds of a call's input, in tokens.
+//! Computes upper bounds of a call's input, in tokens.
 
 use super::{ByTokens, HoldMode, Known};
 use crate::{
@@ -6,18 +6,19 @@ use crate::{
     price::{Class, Counts},
 };
 
-/// Tokens that formats add around each message, around each tool ([`TOOL_TOKENS`]) and around the call
-/// ([`CALL_TOKENS`]).
+/// The most tokens that a vendor adds around each message; [`TOOL_TOKENS`] are for each tool, and [`CALL_TOKENS`] for
+/// the whole call.
 pub(super) const MESSAGE_TOKENS: u64 = 8;
 const TOOL_TOKENS: u64 = 64;
 pub(super) const CALL_TOKENS: u64 = 512;
-/// Tokens that an embedding model adds to each input: its marks, and its own instructions.
+/// The most tokens that an embedding model adds to each input: marks, and the model's own instructions.
 pub(super) const INPUT_TOKENS: u64 = 32;
-/// Assumed context window if the catalog has none; no model has a larger one.
+/// The context window of a model whose window the catalog does not state. No model has a larger window.
 pub(super) const CONTEXT_TOKENS_MAX: u64 = 10_000_000;
 
 impl ByTokens {
-    /// The bound of input tokens for the hold. `apart`: requested units that are billed separately.
+    /// Returns the number of input tokens that the hold must cover. `apart`: what the request may use of features that
+    /// are billed separately.
     pub(super) fn input_bound(
         &self,
         input: &InputSize,
@@ -26,8 +27,8 @@ impl ByTokens {
     ) -> InputBound {
         let text = self.text_bound(input.text_bytes) + input.tokens;
         let parts = self.parts_bound(input, apart, context);
-        // Each input may fill the window. Text that exceeds the window is not reduced to it: a model that accepts the
-        // text has a larger window.
+        // Each input may fill the window. If the text alone has more tokens than the window, the window is not used as
+        // a bound: a model that accepts the text must have a larger one.
         let window = context.map_or(u64::MAX, |tokens| {
             tokens.saturating_mul(input.inputs.max(1)).max(text)
         });
@@ -40,7 +41,7 @@ impl ByTokens {
                 longest_step: tokens,
             };
         }
-        // After each search the vendor reads everything again, with the results of all searches so far.
+        // After each search, the vendor reads the whole input again, with the results of all searches so far.
         let steps = steps(apart);
         let found = |times: u64| times.saturating_mul(self.search_tokens);
         let all_steps = first.saturating_mul(steps);
@@ -52,10 +53,11 @@ impl ByTokens {
         }
     }
 
-    /// The bound of a call that continues a known conversation. `parts`: the bound of everything but text, in the whole
-    /// call: an address may return another image than before.
+    /// Returns the bound for a call that continues a known conversation. `parts` is the bound of everything but text in
+    /// the whole call, also in the known turns, because a URL may return another image than before.
     ///
-    /// The vendor's additions to a call are in its count. They are added again, because they may have changed.
+    /// The known count includes the tokens that the vendor added to the call. Such tokens are added once more, because
+    /// their number may have changed since.
     pub(super) fn continued_bound(&self, known: Known, parts: u64) -> u64 {
         let added = self.text_bound(known.text_bytes) + known.turns * MESSAGE_TOKENS;
         let all = known.tokens.saturating_add(added + CALL_TOKENS);
@@ -69,7 +71,7 @@ impl ByTokens {
         }
     }
 
-    /// Returns the bound of everything except text.
+    /// Returns the bound of everything except text: images, documents and sound.
     pub(super) fn parts_bound(
         &self,
         input: &InputSize,
@@ -86,8 +88,8 @@ impl ByTokens {
         shares.div_ceil(IMAGE_SHARES)
     }
 
-    /// A document whose size is not visible can fill the window. So can any document made on purpose, because text in
-    /// it may be compressed.
+    /// Returns the bound of the documents. A document of unknown size can fill the window. In the strict mode, any
+    /// document can, because a document that was made for this purpose may have much compressed text.
     fn document_bound(&self, input: &InputSize, context: Option<u64>) -> u64 {
         let is_unbounded = match self.mode {
             HoldMode::Usual => input.documents_unseen > 0,
@@ -102,8 +104,8 @@ impl ByTokens {
             .max(input.document_tokens)
     }
 
-    /// The maximum that honest usage can reach. Text is at least one byte per token; other content may be anything up
-    /// to the context window.
+    /// Returns the highest input that a vendor can honestly count. Text has at most one token per byte; other content
+    /// can fill the context window.
     pub(super) fn input_limit(
         &self,
         input: &InputSize,
@@ -120,16 +122,16 @@ impl ByTokens {
     }
 }
 
-/// The most input tokens that a call can be billed for, as far as a hold covers them.
+/// The input tokens that the hold of a call covers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct InputBound {
-    /// Returns the input tokens over all steps of the call.
+    /// The input tokens of all steps of the call together.
     pub(super) tokens: u64,
-    /// Input tokens of its longest step, which the vendor's window and its prices of long calls apply to.
+    /// The input tokens of the longest step. The context window and the prices of long calls apply to each step.
     pub(super) longest_step: u64,
 }
 
-/// Returns how often the vendor may read the input of one call: once, and again after each search.
+/// Returns how often the vendor may read the input of a call: at first, and again after each search.
 const fn steps(apart: &Counts) -> u64 {
     apart.get(Class::WebSearchCall).saturating_add(1)
 }

@@ -1,4 +1,4 @@
-//! Estimates a call's input from samples of its texts.
+//! Estimates the input tokens of a call from samples of its texts.
 
 use std::sync::{Arc, OnceLock};
 
@@ -10,27 +10,27 @@ use crate::{
     usage::{EstimateInput, InputEstimate, Usage},
 };
 
-/// The number of tokens that formats usually add around a message.
+/// The number of tokens that vendors usually add around a message.
 const MESSAGE_TOKENS: u64 = 4;
 
-/// Estimates the input tokens of one call whose vendor does not report them. The estimate is computed at most once.
+/// Estimates the input tokens of one call, if its vendor does not report them. The estimate is computed at most once.
 #[derive(Debug)]
 pub(super) struct InputEstimator {
     texts: TextSample,
-    /// Estimated tokens of texts that were not sampled, in thousandths.
+    /// Estimated tokens of the texts of which there is no sample, in thousandths.
     unsampled_milli: u64,
     /// The estimated tokens of everything except text.
     others: u64,
-    /// The part of `others` that is audio.
+    /// The part of `others` that is sound.
     sound: u64,
-    /// The largest possible estimate.
+    /// The largest result: the number of tokens that the hold covers.
     tokens_max: u64,
     remembered: Option<(Conversation, Arc<CachedShares>)>,
     estimate: OnceLock<InputEstimate>,
 }
 
 impl InputEstimator {
-    /// For a call with this much audio, whose hold covers `tokens_max` tokens of input.
+    /// Creates the estimator of a call with `sound` tokens of sound, whose hold covers `tokens_max` input tokens.
     pub(super) fn new(
         tariff: &ByTokens,
         input: &InputSize,
@@ -39,7 +39,7 @@ impl InputEstimator {
         tokens_max: u64,
         conversation: Option<Conversation>,
     ) -> Self {
-        // If the tariff holds more for an image, each image also has more tokens.
+        // The tariff may state that an image has more tokens than usual; then each image is estimated higher, too.
         let images = input.usual_images.saturating_mul(tariff.image_tokens) / IMAGE_SHARES;
         let others = (input.messages * MESSAGE_TOKENS + input.tokens + images)
             .saturating_add(input.usual_documents)
@@ -55,7 +55,7 @@ impl InputEstimator {
         }
     }
 
-    /// Remembers the share of the input that the vendor's cache had.
+    /// Remembers which share of the input was in the vendor's cache, for the next call of the conversation.
     pub(super) fn remember(&self, usage: &Usage) {
         if let Some((conversation, shares)) = &self.remembered {
             shares.remember(*conversation, usage);

@@ -73,7 +73,7 @@ fn usage(input: u64, output: u64) -> Option<Usage> {
 
 #[test]
 fn unrequested_searches_cost_no_more_than_the_hold() {
-    // Input and output cost 30 µ₽, one search 10.
+    // The input and the output cost 30 µ₽, and each search 10 µ₽.
     let mut bill = bill();
     bill.prices = PriceList::from(Price {
         classes: Rates::default().with(Class::WebSearchCall, Some(Rate::new(10))),
@@ -85,7 +85,7 @@ fn unrequested_searches_cost_no_more_than_the_hold() {
         (99, None, 6, 90),
         (30, None, 0, 30),
         (20, None, 0, 30),
-        // The hold covers these usages.
+        // The request offers searches, so the hold covers all of them.
         (20, Some(7), 7, 100),
     ] {
         bill.held = MicroRub::new(held);
@@ -122,14 +122,14 @@ fn token_inputs_count_as_tokens_and_each_input_has_its_own_window() {
         ..InputSize::default()
     };
     let around = 3 * INPUT_TOKENS;
-    // Columns: mode, window, bound.
+    // Columns: hold mode, context window, expected bound in tokens.
     for (mode, context, bound) in [
         (HoldMode::Usual, None, 320 + around),
         (HoldMode::Strict, None, 330 + around),
         (HoldMode::Usual, Some(8192), 320 + around),
-        // The bound of each input is the window, because no input exceeds it and each may fill it.
+        // The bound of each input is the window, because no input can be longer, and each of them may fill it.
         (HoldMode::Usual, Some(120), 360),
-        // Text beyond the window shows that the window is larger.
+        // The text has more tokens than the window, so the model's window must be larger than the catalog states.
         (HoldMode::Usual, Some(10), 320),
     ] {
         let tariff = ByTokens::new(mode, 0, 0);
@@ -155,7 +155,7 @@ fn search_results_are_input_and_each_step_has_its_own_window() {
         ..InputSize::default()
     };
     let alone = 200 + CALL_TOKENS + MESSAGE_TOKENS;
-    // Columns: searches, window, bound, longest step, limit.
+    // Columns: number of searches, context window, expected bound, longest step, limit; all but the first in tokens.
     for (searches, context, bound, longest, limit) in [
         (
             0,
@@ -166,7 +166,7 @@ fn search_results_are_input_and_each_step_has_its_own_window() {
         ),
         (1, Some(2000), 2 * alone + 1000, alone + 1000, 4000),
         (2, Some(6000), 3 * alone + 3000, alone + 2000, 18_000),
-        // No step can be longer than the window.
+        // No step can have more input than the context window.
         (5, Some(2000), 12_000, 2000, 12_000),
         (5, Some(700), 4200, 700, 4200),
         (
@@ -207,14 +207,14 @@ fn r62_output_ceiling_below_the_vendors_minimum_is_held_at_that_minimum() {
         (chat, &[chat, responses], 1, 16),
         (Format::Messages, &[responses], 15, 16),
         (chat, &[responses], 17, 17),
-        // The maximum in the caller's own format is not changed.
+        // A ceiling in the caller's own format is sent unchanged.
         (responses, &[responses], 1, 1),
         (responses, &[chat], 1, 1),
     ] {
         let model = sold_by(formats);
         assert_eq!(sent_at_most(caller, &model, tokens), held, "{formats:?}");
     }
-    // A vendor that speaks both formats gets the caller's own, otherwise its first.
+    // If the vendor speaks the caller's format, that format is used; otherwise, the vendor's first format.
     for (first, other, caller, held) in [
         (responses, chat, chat, 1),
         (responses, chat, responses, 1),
@@ -231,7 +231,7 @@ fn r62_output_ceiling_below_the_vendors_minimum_is_held_at_that_minimum() {
     }
 }
 
-/// The caller whose account pays.
+/// Returns the caller whose account pays in these tests.
 #[cfg(feature = "parse")]
 pub(super) fn caller() -> Caller {
     use crate::key::{KeyDigest, KeyRecord};
@@ -290,7 +290,7 @@ fn charges_follow_the_documented_decisions() {
         Some(End::VendorCut),
         Some(End::VendorError),
     );
-    // Columns: name, reading, charge in micro-rubles with whether it is estimated.
+    // Columns: name of the case, reading of the meter, charge in micro-rubles and whether it is estimated.
     for (name, reading, charge) in [
         ("never sent", Reading::default(), None),
         (
@@ -374,7 +374,8 @@ fn charges_follow_the_documented_decisions() {
 }
 
 proptest! {
-    /// A vendor counts the input, then writes any output that the request allows, and may correct its count downward.
+    /// After the vendor has counted the input, it may write any output that the request allows, and may lower its
+    /// count.
     #[test]
     fn lowered_hold_is_never_below_the_charge(
         rates in prop::array::uniform4(0u64..10_000_000_000), dear in prop::array::uniform4(0u64..10_000_000_000),
@@ -446,7 +447,7 @@ proptest! {
         }
     }
 
-    /// Any answer within what the request allows, or with parts left out.
+    /// The vendor reports any usage that the request allows, and may omit parts of it.
     #[test]
     fn hold_is_never_below_the_charge_of_requested_or_estimated_usage(
         rates in prop::array::uniform4(0u64..10_000_000_000), others in prop::array::uniform7(0u64..10_000_000_000),
@@ -524,7 +525,7 @@ proptest! {
         if let Some((charged, item)) = bill.charge(&reading) {
             prop_assert!(charged <= hold, "{charged:?} {hold:?} {item:?}");
             prop_assert!(!item.unpriced);
-            // Anybody can recompute the charge.
+            // Everybody can compute the charge again from the usage and the price on the receipt.
             prop_assert_eq!(item.price.unwrap().cost(&item.usage), charged);
         }
     }

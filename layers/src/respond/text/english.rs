@@ -8,7 +8,7 @@ use crate::{
     respond::Language,
 };
 
-/// Returns the text of a refusal, without the number.
+/// Returns the text of an error, without the request's number.
 pub(super) fn text(error: &Error) -> String {
     match error {
         Error::Custom(custom) => custom.text(Language::En),
@@ -184,7 +184,7 @@ pub(super) fn text(error: &Error) -> String {
     }
 }
 
-/// Returns the name of a ceiling, and when it resets.
+/// Returns the name of a spending ceiling, and the text about when it resets.
 fn ceiling_and_reset(ceiling: &Ceiling) -> (&'static str, String) {
     let name = match ceiling {
         Ceiling::Total => "The API key's spending ceiling",

@@ -8,7 +8,7 @@ use crate::{
     respond::Language,
 };
 
-/// Returns the text of a refusal, without the number.
+/// Returns the text of an error, without the request's number.
 pub(super) fn text(error: &Error) -> String {
     match error {
         Error::Custom(custom) => custom.text(Language::Ru),
@@ -172,7 +172,7 @@ pub(super) fn text(error: &Error) -> String {
         | Error::RoutesOut { .. } => {
             "Поставщик модели сейчас недоступен. Повторите запрос позже или выберите другую модель.".into()
         }
-        // Clients search for the vendor's words, some only at the beginning of the text.
+        // Clients search for the vendor's words, some of them only at the beginning, so these words come first.
         Error::VendorRefused { text, too_long: false, .. } => format!("{text} — отказ поставщика модели."),
         Error::VendorRefused { text, .. } => format!(
             "{text} — отказ поставщика модели. Запрос вместе с ответом не помещается в контекст модели: сократите его \
@@ -195,7 +195,7 @@ pub(super) fn text(error: &Error) -> String {
     }
 }
 
-/// Returns the name of a ceiling, and when it resets.
+/// Returns the name of a spending ceiling, and the text about when it resets.
 fn ceiling_and_reset(ceiling: &Ceiling) -> (&'static str, String) {
     let name = match ceiling {
         Ceiling::Total => "Лимит расходов ключа API",
@@ -211,7 +211,7 @@ fn ceiling_and_reset(ceiling: &Ceiling) -> (&'static str, String) {
     (name, renewed.unwrap_or_default())
 }
 
-/// Writes `2026-03-01` as `01.03.2026`.
+/// Formats `2026-03-01` as `01.03.2026`.
 fn russian_date(date: &str) -> String {
     date.rsplit('-').collect::<Vec<_>>().join(".")
 }

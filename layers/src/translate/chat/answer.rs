@@ -1,4 +1,4 @@
-//! Translates a messages answer to a chat completion.
+//! Translates a plain answer of the messages format to a chat completion.
 
 use std::borrow::Cow;
 
@@ -35,11 +35,11 @@ pub fn answer(body: &[u8], cx: &AnswerCx) -> Result<Bytes, Error> {
                     arguments: arguments(block.input),
                 },
             }),
-            // These blocks are redacted thinking, the vendor's own tools, and unknown blocks.
+            // Redacted thinking, the vendor's own tools, and unknown blocks have no counterpart.
             _ => {}
         }
     }
-    // A plain answer cannot be truncated, so an answer without a stop reason is complete.
+    // A plain answer is never truncated, so an answer without a stop reason is complete.
     let stop_reason = answer.stop_reason.as_deref().unwrap_or("tool_use");
     let finish_reason = finish_reason(stop_reason, !tool_calls.is_empty());
     let mut counts = Counts::default();
@@ -55,7 +55,8 @@ pub fn answer(body: &[u8], cx: &AnswerCx) -> Result<Bytes, Error> {
             index: 0,
             message: Message {
                 role: "assistant",
-                // The specification requires a string, but the SDKs' tool loops expect null (case 55).
+                // According to the specification, `content` is a string, but the tool loops of SDKs expect null here
+                // (case 55).
                 content: (!text.0.is_empty() || tool_calls.is_empty()).then(|| text.json()),
                 refusal: None,
                 reasoning_content: (!thinking.0.is_empty()).then(|| thinking.json()),
@@ -71,8 +72,8 @@ pub fn answer(body: &[u8], cx: &AnswerCx) -> Result<Bytes, Error> {
     Ok(out.freeze())
 }
 
-/// A tool's input in the chat format, before it is encoded as a string. A missing input is the empty object; some
-/// vendors send `""` for it.
+/// Returns a tool's input as JSON, not yet encoded as a string as the chat format requires. A missing input becomes the
+/// empty object; some vendors send `""` instead.
 pub(in crate::translate) fn arguments(input: Option<&RawValue>) -> Cow<'_, str> {
     let input = input.filter(|input| input.get() != "\"\"");
     input.map_or(Cow::Borrowed("{}"), compact)
@@ -85,7 +86,7 @@ pub(in crate::translate) fn json_string(value: Option<&RawValue>) -> Result<&Raw
         .ok_or_else(|| broken("a string is missing"))
 }
 
-/// Joins JSON strings without decoding them: collects the text between their quotes.
+/// Joins JSON strings without decoding them: collects the escaped texts between their quotes.
 #[derive(Default)]
 struct Joined(String);
 
@@ -116,7 +117,7 @@ pub(in crate::translate) struct Answer<'a> {
 }
 
 impl<'a> Answer<'a> {
-    /// Returns the content blocks. An answer without content is empty if it has a usage.
+    /// Returns the content blocks. An answer that has usage and no content has no blocks.
     ///
     /// # Errors
     /// [`Error::VendorBroken`] if the answer has neither content nor usage.
@@ -129,7 +130,8 @@ impl<'a> Answer<'a> {
     }
 }
 
-/// A content block of an answer, or as it begins in a stream. Fields that its kind does not define may hold anything.
+/// A content block of an answer, or the block with which an event begins. Fields that the block's type does not define
+/// may contain anything.
 #[derive(Deserialize)]
 pub(in crate::translate) struct Block<'a> {
     #[serde(borrow, rename = "type")]
@@ -140,7 +142,7 @@ pub(in crate::translate) struct Block<'a> {
     pub(in crate::translate) thinking: Option<&'a RawValue>,
     #[serde(borrow)]
     pub(in crate::translate) signature: Option<&'a RawValue>,
-    /// The block's data, which only redacted thinking has.
+    /// The vendor's encrypted data, which only blocks of redacted thinking have.
     #[serde(borrow)]
     pub(in crate::translate) data: Option<&'a RawValue>,
     #[serde(borrow)]
@@ -223,7 +225,7 @@ mod tests {
             ("end_turn", "stop"),
             ("stop_sequence", "stop"),
             ("max_tokens", "length"),
-            // Otherwise agents would loop for ever on a tool call that does not exist.
+            // Without a tool call, `tool_use` would make agents wait for ever for a call that does not exist.
             ("tool_use", "stop"),
             ("refusal", "content_filter"),
             ("pause_turn", "stop"),
@@ -342,7 +344,7 @@ mod tests {
                 0,
                 1,
             ),
-            // The cache lifetimes have no total, or exceed it.
+            // The total of written tokens is missing, or is below the sum by lifetime.
             (
                 r#"{"input_tokens":5,"cache_creation":{"ephemeral_5m_input_tokens":60,"ephemeral_1h_input_tokens":400},"output_tokens":1}"#,
                 465,
@@ -357,7 +359,7 @@ mod tests {
                 460,
                 1,
             ),
-            // The meter marks these counts as suspect; the answer is still valid.
+            // The meter marks such counts as suspect; the answer is translated anyway.
             (r#"{"input_tokens":-5,"output_tokens":"many"}"#, 0, 0, 0, 0),
             ("null", 0, 0, 0, 0),
         ] {
@@ -406,7 +408,7 @@ mod tests {
 
     #[test]
     fn case_64_body_that_is_not_an_answer_is_an_error() {
-        // Errors in the form of an answer are handled by the layer below; any that reach this code fail too.
+        // The layer below handles errors in the form of an answer. If one reaches the translation, it fails.
         for body in [
             r#"{"type":"error","error":{"type":"overloaded_error","message":"x"}}"#,
             "",

@@ -1,7 +1,8 @@
-//! Places cache marks for a messages vendor: the caller's, or the gateway's own if the caller's format has none.
+//! Sets the cache marks of a request to a messages vendor: those of the caller or, if the caller's format has none, the
+//! gateway's.
 //!
 //! The vendor reads tools, then instructions, then turns, and caches everything before a mark. It accepts at most four
-//! marks, and a mark of a longer lifetime only before those of a shorter one.
+//! marks, and marks with a longer lifetime only before marks with a shorter one.
 
 use serde::{Serialize, Serializer, ser::Error as _};
 use serde_json::value::RawValue;
@@ -13,26 +14,27 @@ use crate::{
     translate::wire::{Object, RequestCx},
 };
 
-/// The largest number of marks that vendors accept.
+/// The largest number of marks in a request that vendors accept.
 const MARKS_MAX: usize = 4;
-/// The shortest request that receives the gateway's own marks: no vendor caches fewer than 1024 tokens of about four
-/// bytes each.
+/// The shortest request, in bytes, that gets marks from the gateway: no vendor caches fewer than 1024 tokens, and a
+/// token has about four bytes.
 const PROMPT_BYTES_MIN: usize = 4096;
 const HOUR: &str = "1h";
 
-/// `cache_control` of the messages format. Without a `ttl` the vendor's cache entry lives five minutes.
+/// `cache_control` of the messages format. Without a `ttl`, the vendor's cache entry lives for five minutes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(tag = "type", rename = "ephemeral")]
 pub(in crate::translate) struct Mark {
     #[serde(skip_serializing_if = "Option::is_none")]
     ttl: Option<&'static str>,
-    /// Translated from `prompt_cache_breakpoint`. Vendors of OpenAI's formats also cache automatically besides it.
+    /// Whether the mark is the translation of a `prompt_cache_breakpoint`. Vendors of OpenAI's formats cache
+    /// automatically in addition to such breakpoints.
     #[serde(skip)]
     breakpoint: bool,
 }
 
 impl Mark {
-    /// Translation of a `prompt_cache_breakpoint`. Its lifetimes have no counterpart.
+    /// The translation of a `prompt_cache_breakpoint`, whose lifetimes have no counterpart in the messages format.
     pub(in crate::translate) const BREAKPOINT: Self = Self {
         ttl: None,
         breakpoint: true,
@@ -71,19 +73,19 @@ impl Serialize for Marked<'_> {
     }
 }
 
-/// Something that can have a mark: a tool or a block.
+/// A part of a request that can have a mark: a tool or a block.
 pub(in crate::translate) trait Markable {
     fn mark(&self) -> Option<Mark>;
-    /// Replaces the block's mark. Thinking blocks ignore this.
+    /// Sets or removes the mark. Blocks of thinking cannot have a mark and ignore this.
     fn set_mark(&mut self, mark: Option<Mark>);
 }
 
-/// A request's own settings for the cache, besides the marks on its parts.
+/// A request's settings for the cache, other than the marks on its parts.
 #[derive(Clone, Copy, Debug, Default)]
 pub(in crate::translate) struct CacheWishes {
-    /// `cache_control` of the request itself: marks the end of the prompt.
+    /// `cache_control` of the request itself, which marks the end of the prompt.
     end: Option<Mark>,
-    /// `prompt_cache_options.mode` is `explicit`: only the request's own marks are wanted.
+    /// Whether `prompt_cache_options.mode` is `explicit`: then the gateway must not add marks.
     explicit: bool,
 }
 
@@ -101,7 +103,7 @@ impl CacheWishes {
         })
     }
 
-    /// Adds the gateway's marks if the caller left caching to the vendor, and drops marks that the vendor would reject.
+    /// Adds marks if the caller left caching to the vendor, and removes marks that the vendor would reject.
     pub(in crate::translate) fn place<T: Markable>(
         self,
         tools: &mut [T],
@@ -127,9 +129,9 @@ impl CacheWishes {
     }
 }
 
-/// Marks the ends of the parts that repeat from call to call: the tools, the instructions, and the conversation as sent
-/// before and as sent now, unless it is a single question. If the caller set breakpoints, only the end is marked, as
-/// OpenAI does.
+/// Marks the ends of the parts that calls of a conversation repeat: the tools, the instructions, the previous user's
+/// turn and the last one. A single question without tools gets no mark after it. If the caller set breakpoints, only
+/// the last turn is marked, as OpenAI does.
 fn place_ours<T: Markable>(
     tools: &mut [T],
     conversation: &mut Conversation<'_>,
@@ -150,8 +152,8 @@ fn place_ours<T: Markable>(
     }
 }
 
-/// Keeps the last marks, which have the longest prompts before them. After the first five-minute mark, one-hour marks
-/// become five-minute ones; all do if the model has no price for an hour.
+/// If there are too many marks, keeps the last ones, which have the longest prompts before them. One-hour marks after a
+/// five-minute mark become five-minute marks; so do all if the model has no price for an hour.
 fn keep_last<T: Markable>(tools: &mut [T], conversation: &mut Conversation<'_>, hours: bool) {
     let marked = places(tools, conversation).filter(|place| place.mark().is_some());
     let mut marked: Vec<_> = marked.collect();
@@ -170,7 +172,7 @@ fn keep_last<T: Markable>(tools: &mut [T], conversation: &mut Conversation<'_>, 
     }
 }
 
-/// All tools and blocks, in the order in which the vendor reads them.
+/// Iterates over all tools and blocks, in the order in which the vendor reads them.
 fn places<'p, 'a: 'p, T: Markable>(
     tools: &'p mut [T],
     conversation: &'p mut Conversation<'a>,
@@ -215,7 +217,7 @@ mod tests {
         serde_json::from_slice(&body.unwrap()).unwrap()
     }
 
-    /// Paths of the marks, such as `system.0`, each with its lifetime.
+    /// Returns the paths of the marks, such as `system.0`, each with its lifetime.
     fn marks(value: &Value) -> Vec<String> {
         fn walk(value: &Value, path: &str, found: &mut Vec<String>) {
             match value {
@@ -313,7 +315,7 @@ mod tests {
                 )],
                 vec!["messages.0.content.0:5m"],
             ),
-            // If a text of blanks is dropped, its mark moves to the text before it.
+            // A text of blanks is removed; its mark moves to the text before it.
             (
                 vec![],
                 vec![says("user", json!([text("a"), marked(text(" "), "")]))],
@@ -335,7 +337,7 @@ mod tests {
                 vec![user.clone(), marked(called(), ""), result(json!("x"))],
                 vec!["messages.1.content.0:5m"],
             ),
-            // A mark inside a tool result is ignored.
+            // A mark within the content of a tool result moves to the whole result.
             (
                 vec![tool()],
                 vec![
@@ -388,7 +390,7 @@ mod tests {
                 true,
                 &["1:1h", "2:1h", "3:1h", "4:1h"],
             ),
-            // Without a price for an hour, or with an unknown lifetime, a mark lasts five minutes.
+            // A mark becomes a five-minute mark if the model has no price for an hour, or if its lifetime is unknown.
             (&["1h", "2h"], false, &["0:5m", "1:5m"]),
             (&["2h"], true, &["0:5m"]),
         ];
@@ -460,7 +462,8 @@ mod tests {
             "messages.2.content.0:5m",
         ];
         assert_eq!(marks(&of_chat(&auto, true, &chat(&conversation))), tail);
-        // A single question may never be continued, so it is not written to the cache.
+        // A single question gets no mark, because the conversation may never be continued, and writing to the cache
+        // costs money.
         let lone = json!([says("system", &long()), says("user", "one")]);
         assert_eq!(marks(&of_chat(&auto, true, &chat(&lone))), ["system.0:5m"]);
         let mut with_tools = chat(&lone);
@@ -482,8 +485,8 @@ mod tests {
                 "messages.2.content.0:5m"
             ]
         );
-        // The conversation is too short to be cached; then caching is disabled by the caller; then the caller has
-        // marked it; then caching is disabled by the operator.
+        // No marks are added if the conversation is too short to be cached, if the caller has disabled or marked it, or
+        // if the operator has disabled them.
         let short = json!([
             says("system", "s"),
             says("user", "a"),

@@ -1,8 +1,7 @@
-//! Translates between a chat caller and a messages vendor: the request there, the answer and its stream back.
+//! Translates between a chat caller and a messages vendor: the request to the vendor, and its answer or stream back.
 //!
-//! Pure: bytes in, bytes out. The page [translation-chat] lists what each field becomes. The surrounding layers do the
-//! rest: a request that arrives here has been parsed, and an answer that arrives here has been metered and is not an
-//! error.
+//! The functions only convert bytes. The page [translation-chat] lists the translation of each field. Other layers do
+//! the rest: a request was parsed before it is translated, and an answer was metered and is not an error.
 //!
 //! [translation-chat]: https://github.com/tollgate-rs/tollgate/blob/main/docs/translation-chat.md
 
@@ -18,16 +17,16 @@ pub(super) mod usage;
 
 pub use self::{answer::answer, request::request, stream::Events};
 
-/// Returns the `finish_reason` of the chat format.
+/// Returns the chat format's `finish_reason` for this stop reason.
 ///
-/// An unknown stop reason becomes `stop`: the answer is complete. So does `tool_use` without a tool call, on which
-/// agents would loop for ever.
+/// An unknown stop reason becomes `stop`, because the answer is complete. So does `tool_use` without a tool call,
+/// because it would make agents wait for ever for a call.
 fn finish_reason(stop_reason: &str, called: bool) -> &'static str {
     match stop_reason {
         "max_tokens" | "model_context_window_exceeded" => "length",
         "tool_use" if called => "tool_calls",
         "refusal" => "content_filter",
-        // The others are `end_turn`, `stop_sequence` and `pause_turn`.
+        // `end_turn`, `stop_sequence`, `pause_turn`, and unknown reasons.
         _ => "stop",
     }
 }

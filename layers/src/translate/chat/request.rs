@@ -18,7 +18,8 @@ use crate::{
     translate::wire::{Object, RequestCx, Value, write_json},
 };
 
-/// Fields that are read. Any other field that is not in [`DROPPED`] is rejected; otherwise it would be lost silently.
+/// Fields that are translated. Any field that is neither here nor in [`DROPPED`] is rejected, so that nothing is lost
+/// silently.
 const READ: &[&str] = &[
     "model",
     "messages",
@@ -40,10 +41,10 @@ const READ: &[&str] = &[
     "logprobs",
 ];
 
-/// Fields that control the vendor's cache; they become marks.
+/// Fields that control the vendor's cache; they are translated to cache marks.
 pub(in crate::translate) const CACHE: &[&str] = &["cache_control", "prompt_cache_options"];
 
-/// Fields without a counterpart, whose loss the caller would not notice.
+/// Fields without a counterpart that are left out, because the caller cannot notice their loss in the answer.
 pub(in crate::translate) const DROPPED: &[&str] = &[
     "stream_options",
     "top_logprobs",
@@ -60,7 +61,7 @@ pub(in crate::translate) const DROPPED: &[&str] = &[
     "prompt_cache_key",
     "prompt_cache_retention",
     "moderation",
-    // These two were rejected earlier, unless the value changes nothing.
+    // `parse` has already rejected these two, unless their value changes nothing.
     "service_tier",
     "speed",
     "web_search_options",
@@ -70,8 +71,8 @@ pub(in crate::translate) const DROPPED: &[&str] = &[
     "thread",
 ];
 
-/// `reasoning_effort`, the messages format's effort for it, and the thinking budget in tokens for models that take a
-/// budget instead.
+/// For each value of `reasoning_effort`: the effort of the messages format, and the thinking budget in tokens for
+/// models that accept a budget instead.
 const EFFORTS: &[(&str, &str, u64)] = &[
     ("minimal", "low", 1024),
     ("low", "low", 2048),
@@ -84,13 +85,13 @@ const EFFORT_NAMES: &str = "none, minimal, low, medium, high, xhigh, max";
 /// The smallest thinking budget that vendors accept.
 const BUDGET_MIN: u64 = 1024;
 
-/// Instruction that replaces `response_format: json_object`, which the messages format lacks.
+/// The instruction that replaces `response_format: json_object`, which the messages format does not have.
 pub(in crate::translate) const JSON_OBJECT: &str = "Answer with one JSON object and nothing else.";
 
-/// Translates the body of a chat request to that of a messages request.
+/// Translates the body of a chat request to the body of a messages request.
 ///
 /// # Errors
-/// [`Error::Invalid`] with the field's name: its type is wrong, or it requests what the messages format cannot express.
+/// [`Error::Invalid`], which names a field that has the wrong type or that the messages format cannot express.
 pub fn request(body: &[u8], cx: &RequestCx<'_>) -> Result<Bytes, Error> {
     let raw: &RawValue = serde_json::from_slice(body).map_err(|error| {
         let place = format!("{}:{}", error.line(), error.column());
@@ -140,7 +141,7 @@ pub fn request(body: &[u8], cx: &RequestCx<'_>) -> Result<Bytes, Error> {
     Ok(out.freeze())
 }
 
-/// The body of the messages request.
+/// The body of a messages request, to be serialized.
 #[derive(Serialize)]
 struct Body<'a> {
     model: &'a str,
@@ -219,7 +220,7 @@ fn check_names(fields: &Object<'_, '_>) -> Result<(), Error> {
     }
 }
 
-/// Checks that only text is requested, because the messages format answers only in text.
+/// Refuses requests for kinds of output other than text, because messages vendors answer only in text.
 fn check_modalities(fields: &Object<'_, '_>) -> Result<(), Error> {
     if let Some(audio) = fields.get("audio")? {
         return Err(audio.refuse(Problem::Unsupported));
@@ -237,7 +238,7 @@ fn check_modalities(fields: &Object<'_, '_>) -> Result<(), Error> {
     }
 }
 
-/// Rejects what the caller would wait for in vain: several choices, or log probabilities.
+/// Refuses requests for several choices or for log probabilities, which the answer would not contain.
 pub(in crate::translate) fn check_choices(fields: &Object<'_, '_>) -> Result<(), Error> {
     if let Some(n) = fields.get("n")?
         && n.count()? > 1
@@ -252,7 +253,8 @@ pub(in crate::translate) fn check_choices(fields: &Object<'_, '_>) -> Result<(),
     Ok(())
 }
 
-/// The limit of output tokens, which the messages format requires: the requested one, but at most the number paid for.
+/// Returns the maximum of output tokens, which the messages format requires: the requested one, or the one that the
+/// hold pays for if that is lower.
 fn max_tokens(fields: &Object<'_, '_>, paid_for: u64) -> Result<u64, Error> {
     let (old, new) = (
         count(fields, "max_tokens")?,
@@ -270,7 +272,7 @@ fn count(fields: &Object<'_, '_>, name: &str) -> Result<Option<u64>, Error> {
     fields.get(name)?.map(|value| value.count()).transpose()
 }
 
-/// Returns a number: its text as written, and its value.
+/// Returns a number: its text as it is written, and its value.
 fn number<'a>(fields: &Object<'a, '_>, name: &str) -> Result<Option<(&'a RawValue, f64)>, Error> {
     let Some(value) = fields.get(name)? else {
         return Ok(None);
@@ -278,7 +280,7 @@ fn number<'a>(fields: &Object<'a, '_>, name: &str) -> Result<Option<(&'a RawValu
     Ok(Some((value.raw, value.number()?)))
 }
 
-/// The reasoning that is requested.
+/// How much reasoning the caller requests.
 #[derive(Default)]
 pub(in crate::translate) struct Reasoning {
     pub(in crate::translate) thinking: Option<ThinkingField>,
@@ -299,7 +301,7 @@ impl Reasoning {
             .ok_or_else(|| wish.refuse(Problem::NotOneOf(EFFORT_NAMES)))
     }
 
-    /// Maps an effort's name. `None` if the name is unknown.
+    /// Returns the reasoning for the name of an effort; `None` if the name is unknown.
     pub(in crate::translate) fn of(
         name: &str,
         model: Thinking,
@@ -324,7 +326,8 @@ impl Reasoning {
                 effort: Some(effort),
             },
             Thinking::Budget => {
-                // At least half of the tokens are left for the answer, unless the smallest budget exceeds half.
+                // Leaves at least half of the output tokens for the answer, unless the smallest budget is larger than
+                // half.
                 let budget_tokens = budget.min(max_tokens / 2).max(BUDGET_MIN);
                 let room = may_think && budget_tokens < max_tokens;
                 Self {
@@ -336,7 +339,7 @@ impl Reasoning {
     }
 }
 
-/// Sampling parameters, forwarded as written if the model accepts them.
+/// Sampling parameters, which are forwarded as they are written if the model accepts them.
 #[derive(Default)]
 pub(in crate::translate) struct Sampling<'a> {
     pub(in crate::translate) temperature: Option<&'a RawValue>,
@@ -354,7 +357,7 @@ impl<'a> Sampling<'a> {
             return Ok(Self::default());
         }
         let temperature = number(fields, "temperature")?;
-        // Temperatures above 1 mean something else in the messages format, so they are neither forwarded nor scaled.
+        // In the messages format, temperatures above 1 have another meaning, so they are neither forwarded nor scaled.
         if temperature.is_some_and(|(_, temperature)| temperature > 1.0) {
             return Err(fields.refuse("temperature", Problem::AboveMax(1)));
         }
@@ -363,12 +366,12 @@ impl<'a> Sampling<'a> {
             top_p: number(fields, "top_p")?.map(|(raw, _)| raw),
             top_k: number(fields, "top_k")?.map(|(raw, _)| raw),
         };
-        // Vendors reject sampling parameters together with thinking.
+        // Vendors reject sampling parameters together with thinking, so thinking requests have none.
         Ok(if thinks { Self::default() } else { sampling })
     }
 }
 
-/// One string or several. Vendors reject sequences that consist of blanks.
+/// Reads `stop`: one string or several. Vendors reject sequences of blanks, so these are left out.
 fn stop_sequences<'a>(fields: &Object<'a, '_>) -> Result<Vec<Cow<'a, str>>, Error> {
     let Some(stop) = fields.get("stop")? else {
         return Ok(Vec::new());
@@ -387,7 +390,7 @@ fn stop_sequences<'a>(fields: &Object<'a, '_>) -> Result<Vec<Cow<'a, str>>, Erro
     Ok(sequences)
 }
 
-/// The schema that the answer must follow. A request for any JSON object becomes an instruction.
+/// Returns the schema that the answer must follow. A request for any JSON object is translated to an instruction.
 fn response_format<'a>(
     fields: &Object<'a, '_>,
     dialect: &Dialect,
@@ -420,7 +423,7 @@ fn response_format<'a>(
     }
 }
 
-/// Returns the end user's id; the newer field's name takes precedence.
+/// Returns the id of the end user, from the newer of the two fields if both are present.
 pub(in crate::translate) fn user_id<'a>(
     fields: &Object<'a, '_>,
 ) -> Result<Option<Cow<'a, str>>, Error> {

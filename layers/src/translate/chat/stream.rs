@@ -1,4 +1,4 @@
-//! Translates a messages stream to a chat stream: each event is translated at once, without waiting for the next.
+//! Translates a messages stream to a chat stream. Each event is translated at once, without waiting for the next.
 
 use std::borrow::Cow;
 
@@ -20,49 +20,49 @@ use crate::{
     },
 };
 
-/// The longest id of an answer, and longest model name, that a vendor may send: both are stored and repeated in every
-/// chunk.
+/// The longest id of an answer, and the longest model name, that a vendor may send. Both are stored and repeated in
+/// every chunk.
 const NAME_BYTES_MAX: usize = 512;
 
-/// Start of a delta with text, up to the text itself.
+/// The beginning of a text delta, up to the text.
 const CONTENT: &str = "{\"content\":";
 const REASONING: &str = "{\"reasoning_content\":";
 
 /// Translates messages events to chat chunks.
 ///
-/// Memory per stream: the head of a chunk with the vendor's answer id and model (at most 512 bytes each), and counts;
-/// less than 1.5 KiB. Text and arguments are not stored.
+/// A stream stores the beginning of its chunks, with the vendor's id of the answer and the model's name (at most 512
+/// bytes each), and counts: less than 1.5 KiB. Text and arguments are not stored.
 #[derive(Debug)]
 pub struct Events {
     cx: AnswerCx,
-    /// Start of every chunk, up to its choices; empty until the answer begins.
+    /// The beginning of every chunk, up to `choices`; empty until the answer begins.
     head: BytesMut,
     counts: Counts,
     open: Open,
     index: Option<u64>,
-    /// The number of tool calls so far: the chat format numbers them separately, from 0.
+    /// The number of tool calls so far. The chat format numbers tool calls separately from other content, from 0.
     tools: u64,
-    /// Start of a delta for the last tool call.
+    /// The beginning of a delta for the last tool call.
     tool_head: String,
     finished: bool,
     stopped: bool,
 }
 
-/// The block to which the next deltas belong.
+/// The content block that is open: deltas belong to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Open {
-    /// There is no open block, or it is one of text or thinking.
+    /// No block, or a block of text or thinking.
     Shown,
-    /// A call of a client's tool whose arguments arrive in pieces, with their start.
+    /// A call of the client's tool whose arguments arrive in pieces. Contains what is known of their beginning.
     ToolInPieces(Lead),
-    /// A call of a client's tool whose arguments arrived with its first event.
+    /// A call of the client's tool whose arguments arrived completely in its first event.
     ToolWhole,
-    /// A block without a counterpart in the chat format: the vendor's own tools and their results.
+    /// A block that has no counterpart in the chat format: a call of the vendor's own tools, or its result.
     Dropped,
 }
 
 impl Events {
-    /// Creates the state for a stream that has not begun.
+    /// Creates the state of a stream that has not begun.
     #[must_use]
     pub fn new(cx: AnswerCx) -> Self {
         Self {
@@ -78,10 +78,10 @@ impl Events {
         }
     }
 
-    /// Writes the translation of the vendor's next event; often empty.
+    /// Translates the vendor's next event, and appends the result to `out`, often nothing.
     ///
     /// # Errors
-    /// [`Error::VendorBroken`]: the event is not of the messages format, or out of order.
+    /// [`Error::VendorBroken`] if the event is not of the messages format or comes out of order.
     pub fn event(&mut self, event: &Event, out: &mut BytesMut) -> Result<(), Error> {
         let Some(data) = event.data().filter(|data| !data.trim_ascii().is_empty()) else {
             return Ok(());
@@ -131,10 +131,10 @@ impl Events {
         }
     }
 
-    /// Handles the end of the vendor's stream.
+    /// Handles the end of the vendor's bytes.
     ///
     /// # Errors
-    /// [`Error::VendorBroken`]: the stream ended early. A truncated stream must not look complete.
+    /// [`Error::VendorBroken`] if the stream was truncated, because it must not look complete to the caller.
     pub fn end(&mut self, _out: &mut BytesMut) -> Result<(), Error> {
         if self.stopped {
             Ok(())
@@ -176,7 +176,7 @@ impl Events {
     fn open_block(&mut self, block: &Block<'_>, out: &mut BytesMut) -> Result<(), Error> {
         self.open = Open::Shown;
         match &*block.kind {
-            // Most blocks begin with an empty input; some lack the field.
+            // Most text blocks begin with an empty text; some have no text field.
             "text" if block.text.is_some() => self.text(CONTENT, block.text, out),
             "thinking" if block.thinking.is_some() => self.text(REASONING, block.thinking, out),
             "text" | "thinking" => Ok(()),
@@ -200,7 +200,7 @@ impl Events {
                 if whole == "{}" {
                     return Ok(());
                 }
-                // Some vendors send the whole input with the block, not in pieces.
+                // Some vendors send the whole input in the first event of the block.
                 self.open = Open::ToolWhole;
                 let whole = serde_json::Value::from(whole).to_string();
                 self.arguments("", between_quotes(&whole), out)
@@ -218,7 +218,8 @@ impl Events {
         delta: &Delta<'_>,
         out: &mut BytesMut,
     ) -> Result<(), Error> {
-        // Blocks never interleave. A delta of another block would be added to the wrong tool call.
+        // The messages format never interleaves blocks. A delta for another block would be added to the wrong tool
+        // call.
         if matches!((self.index, index), (Some(open), Some(index)) if open != index) {
             return Err(broken("a delta for a block that is not open"));
         }
@@ -237,17 +238,18 @@ impl Events {
                     },
                 }
             }
-            // These deltas are signatures, citations, and unknown ones.
+            // Signatures, citations and unknown deltas have no counterpart.
             _ => Ok(()),
         }
     }
 
-    /// A tool call without arguments gets the empty object, because callers parse the arguments (case 70).
+    /// Closes the block. A tool call without arguments gets the empty object, because callers parse the arguments (case
+    /// 70).
     fn close_block(&mut self, out: &mut BytesMut) {
         if let Open::ToolInPieces(lead) = self.open
             && !lead.begun()
         {
-            // A tool call is open, so the answer has begun and writing a chunk cannot fail.
+            // The answer has begun, because a tool call is open; so writing the chunk cannot fail.
             let _ = self.arguments("", lead.end(), out);
         }
         self.open = Open::Shown;
@@ -264,7 +266,7 @@ impl Events {
     }
 
     fn stop(&mut self, out: &mut BytesMut) -> Result<(), Error> {
-        // An event was lost; any finish reason would be invented.
+        // An event with the stop reason was lost, and the gateway must not invent one.
         if !self.finished {
             return Err(broken("message_stop without a stop_reason"));
         }
@@ -286,14 +288,14 @@ impl Events {
         }
     }
 
-    /// Writes a piece of the last tool call's arguments, in two parts as written between quotes.
+    /// Writes a piece of the last tool call's arguments. Both parts are JSON-escaped and have no quotes.
     fn arguments(&self, kept: &str, piece: &str, out: &mut BytesMut) -> Result<(), Error> {
         let (head, name) = (self.tool_head.as_str(), "\"function\":{\"arguments\":\"");
         self.chunk(&[head, name, kept, piece, "\"}}]}"], None, out)
     }
 
-    /// Writes one chunk. JSON strings are copied from event to chunk as written, because a JSON string contains no raw
-    /// line end.
+    /// Writes one chunk. JSON strings are copied from the event to the chunk as they are written, because they contain
+    /// no raw line end.
     fn chunk(
         &self,
         delta: &[&str],
@@ -308,7 +310,7 @@ impl Events {
         let after = [
             finish_reason.unwrap_or("null"),
             quote,
-            // Only the last chunk carries usage; the others send null to announce it.
+            // Only the last chunk has usage. The other chunks have null, if the caller requested usage.
             if self.cx.usage_asked {
                 "}],\"usage\":null}\n\n"
             } else {
@@ -324,7 +326,7 @@ impl Events {
     }
 }
 
-/// Returns the text between the quotes of a JSON string.
+/// Returns the text between the quotes of a JSON string, still escaped.
 pub(in crate::translate) fn between_quotes(string: &str) -> &str {
     &string[1..string.len() - 1]
 }
@@ -340,7 +342,7 @@ const KNOWN: [&str; 8] = [
     "error",
 ];
 
-/// Fallback for an event that does not parse as [`Wire`].
+/// The fields of an event, parsed leniently: used if the event does not parse as [`Wire`].
 #[derive(Deserialize)]
 struct Odd<'a> {
     #[serde(borrow, rename = "type")]
@@ -352,7 +354,7 @@ struct Odd<'a> {
 }
 
 impl<'a> Odd<'a> {
-    /// The part of an event that is read.
+    /// Keeps the fields that can be read; the others become absent.
     fn read(self) -> Wire<'a> {
         let delta = self.delta.map(RawValue::get);
         Wire {
@@ -366,7 +368,7 @@ impl<'a> Odd<'a> {
     }
 }
 
-/// Any event of a messages stream.
+/// Any event of a messages stream, with the fields that are translated.
 #[derive(Deserialize)]
 pub(in crate::translate) struct Wire<'a> {
     #[serde(borrow, rename = "type")]
@@ -383,8 +385,8 @@ pub(in crate::translate) struct Wire<'a> {
 }
 
 impl<'a> Wire<'a> {
-    /// Reads an event; `None` if its type is unknown, whatever its shape. If a `message_delta` does not parse but has a
-    /// usage, its other fields are read as far as possible.
+    /// Reads an event; `None` if its type is unknown, whatever its other fields are. If a `message_delta` does not
+    /// parse but has usage, its other fields are read as far as possible.
     pub(in crate::translate) fn read(data: &'a [u8]) -> Result<Option<Self>, Error> {
         match serde_json::from_slice::<Self>(data) {
             Ok(wire) => Ok(Some(wire)),
@@ -411,7 +413,7 @@ pub(in crate::translate) struct Message<'a> {
 
 #[derive(Deserialize)]
 pub(in crate::translate) struct Delta<'a> {
-    /// The block's type; empty in a `message_delta`.
+    /// The type of the block or delta; empty in a `message_delta`.
     #[serde(borrow, default, rename = "type")]
     pub(in crate::translate) kind: Cow<'a, str>,
     #[serde(borrow)]

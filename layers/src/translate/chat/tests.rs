@@ -1,4 +1,5 @@
-//! Recordings of a messages vendor: the translation must read the same as the source.
+//! Translates recordings of messages vendors: a caller must read the same content from the translation as from the
+//! recording.
 
 use std::{fs, path::PathBuf};
 
@@ -14,7 +15,7 @@ const CX: AnswerCx = AnswerCx {
     thinking_asked: false,
 };
 
-/// An answer as a caller accumulates it from the stream.
+/// The content of an answer, as a caller collects it from a stream.
 #[derive(Debug, Default, PartialEq)]
 struct Gathered {
     id: String,
@@ -24,7 +25,7 @@ struct Gathered {
     /// The id, name and arguments of each tool call.
     tools: Vec<(String, String, Value)>,
     finish_reason: String,
-    /// The tokens: prompt, cached, written, completion, reasoning.
+    /// Numbers of tokens: prompt, cached, written, completion, reasoning.
     usage: [u64; 5],
 }
 
@@ -33,7 +34,7 @@ fn fixture(name: &str) -> Vec<u8> {
     fs::read(folder.join(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
 }
 
-/// The names of the messages recordings with this ending, except errors, which never reach the translation.
+/// Returns the names of the messages recordings with this ending, except errors, which never reach the translation.
 fn recordings(ending: &str) -> Vec<String> {
     let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("recordings");
     let mut names: Vec<_> = fs::read_dir(folder)
@@ -51,7 +52,7 @@ fn string(value: &Value) -> String {
     value.as_str().unwrap_or_default().to_owned()
 }
 
-/// Parses the data lines of a stream.
+/// Parses the `data` lines of a stream as JSON.
 fn data(stream: &[u8]) -> Vec<Value> {
     String::from_utf8(stream.to_vec())
         .unwrap()
@@ -62,7 +63,7 @@ fn data(stream: &[u8]) -> Vec<Value> {
         .collect()
 }
 
-/// Reads the source as the messages SDK accumulates it, with the chat format's names.
+/// Reads a message as the messages SDK does, with the chat format's names.
 fn message(message: &Value) -> Gathered {
     let blocks = message["content"].as_array().unwrap();
     let joined = |kind: &str, field: &str| -> String {
@@ -110,7 +111,7 @@ fn message(message: &Value) -> Gathered {
     }
 }
 
-/// Returns the message that a recorded stream adds up to.
+/// Collects the message of a recorded stream.
 fn messages_stream(stream: &[u8]) -> Gathered {
     let mut whole = Value::Null;
     let mut pieces = String::new();
@@ -165,7 +166,7 @@ fn chat_usage(usage: &Value) -> [u64; 5] {
     counts
 }
 
-/// Accumulates a chat stream as the chat SDK does, and checks its shape.
+/// Collects the content of a chat stream as the chat SDK does, and checks the form of its chunks.
 fn chat_stream(stream: &[u8]) -> Gathered {
     let text = std::str::from_utf8(stream).unwrap();
     assert!(text.ends_with("\n\ndata: [DONE]\n\n") && text.matches("[DONE]").count() == 1);
@@ -212,7 +213,7 @@ fn chat_stream(stream: &[u8]) -> Gathered {
     gathered
 }
 
-/// Translates a stream that arrives in these chunks.
+/// Translates a stream of which these chunks arrive one after another.
 fn translate(chunks: &[&[u8]]) -> Vec<u8> {
     let (mut events, mut out) = (Events::new(CX), BytesMut::new());
     let mut splitter = Splitter::default();
@@ -282,7 +283,7 @@ fn recorded_streams_translate_equally_in_any_chunks() {
     for name in recordings(".sse") {
         let recorded = fixture(&name);
         let whole = translate(&[&recorded]);
-        // A prime stride cuts the stream at every kind of position.
+        // The step is a prime number, so that over all recordings the cuts are at every kind of position.
         for cut in (0..recorded.len()).step_by(61) {
             let (before, after) = recorded.split_at(cut);
             assert_eq!(translate(&[before, after]), whole, "{name} cut at {cut}");

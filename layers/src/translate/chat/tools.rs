@@ -1,4 +1,4 @@
-//! Translates tools, and the choice of tools that the model may or must call.
+//! Translates tools, and the choice of the tools that the model may or must call.
 
 use std::{borrow::Cow, collections::HashSet};
 
@@ -12,14 +12,14 @@ use crate::{
     translate::wire::{Object, Value},
 };
 
-/// The tools of a messages request.
+/// The tools of a messages request, and which of them may be called.
 #[derive(Debug, Default)]
 pub(in crate::translate) struct Tools<'a> {
     pub(in crate::translate) list: Vec<Tool<'a>>,
     pub(in crate::translate) choice: Option<Choice<'a>>,
 }
 
-/// A tool that the client runs.
+/// A tool that the client runs, with the fields of the messages format.
 #[derive(Debug, Serialize)]
 pub(in crate::translate) struct Tool<'a> {
     name: Cow<'a, str>,
@@ -53,8 +53,8 @@ enum Kind {
 }
 
 impl<'a> Tools<'a> {
-    /// Reads `tools`, `tool_choice` and `parallel_tool_calls`. Without tools the other two have no effect and are
-    /// dropped.
+    /// Reads `tools`, `tool_choice` and `parallel_tool_calls`. If there are no tools, the other two fields have no
+    /// effect and are left out.
     pub(in crate::translate) fn read(body: &Object<'a, '_>) -> Result<Self, Error> {
         let mut tools = Self::default();
         if let Some(list) = body.get("tools")? {
@@ -75,7 +75,7 @@ impl<'a> Tools<'a> {
         };
         if one_by_one && !tools.list.is_empty() {
             let choice = tools.choice.get_or_insert(Choice::of(Kind::Auto));
-            // Vendors reject the field if tool calls are forbidden.
+            // Vendors reject this field if `tool_choice` forbids tool calls.
             choice.disable_parallel_tool_use = choice.kind != Kind::None;
         }
         Ok(tools)
@@ -114,7 +114,7 @@ impl<'a> Tools<'a> {
         }
     }
 
-    /// Removes all tools but the allowed ones: the messages format has no separate list of allowed tools.
+    /// Keeps only the allowed tools: the messages format has no separate list of them.
     fn allow(&mut self, allowed: &Object<'a, '_>) -> Result<(), Error> {
         let mode = allowed.need("mode")?;
         let kind = match &*mode.string()? {
@@ -181,7 +181,7 @@ impl Markable for Tool<'_> {
     }
 }
 
-/// The schema as written, with the `type` added that messages vendors require.
+/// Returns the schema as it is written, with a `type` if it has none, because messages vendors require one.
 fn input_schema<'a>(function: &Object<'a, '_>) -> Result<Cow<'a, RawValue>, Error> {
     let Some(parameters) = function.get("parameters")? else {
         return Ok(schema(r#"{"type":"object","properties":{}}"#.to_owned()));
@@ -193,7 +193,7 @@ fn input_schema<'a>(function: &Object<'a, '_>) -> Result<Cow<'a, RawValue>, Erro
     if fields.iter().any(|(name, _)| name == "type") {
         return Ok(Cow::Borrowed(parameters.raw));
     }
-    // The root may have `oneOf` and the like, which are kept next to the added type.
+    // The root of the schema may have `oneOf` or similar fields, so the type is added before the existing fields.
     let written = &parameters.raw.get()[1..];
     Ok(schema(format!("{{\"type\":\"object\",{written}")))
 }

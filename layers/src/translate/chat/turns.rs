@@ -1,4 +1,4 @@
-//! Translates the messages of a chat request to instructions and turns of the messages format.
+//! Translates the messages of a chat request to the instructions and turns of the messages format.
 
 use std::{borrow::Cow, collections::HashSet, mem};
 
@@ -18,17 +18,17 @@ const FILES: &str = "data:application/pdf;base64,…";
 
 /// A conversation in the messages format.
 ///
-/// Consecutive turns of one role are merged. Their blocks keep their order, except that tool results come first. If the
-/// request begins with an assistant's turn, so does the conversation; nothing is inserted before it.
+/// Consecutive turns of the same role are merged. Their blocks keep their order, except that tool results come first.
+/// If the request begins with a turn of the assistant, the conversation does, too: no turn is inserted before it.
 #[derive(Debug, Default)]
 pub(in crate::translate) struct Conversation<'a> {
     /// The instructions before the first turn.
     pub(in crate::translate) system: Vec<Block<'a>>,
     /// The turns of the conversation, in order.
     pub(in crate::translate) turns: Vec<Turn<'a>>,
-    /// Tool calls of the last assistant's turn that have no result yet.
+    /// The ids of tool calls in the assistant's last turn that have no result yet.
     open_calls: HashSet<Cow<'a, str>>,
-    /// Instructions to be added to the user's next turn.
+    /// Later instructions, which will be added to the user's next turn.
     late: Vec<Block<'a>>,
 }
 
@@ -37,7 +37,7 @@ pub(in crate::translate) struct Conversation<'a> {
 pub(in crate::translate) struct Turn<'a> {
     role: Role,
     content: Vec<Block<'a>>,
-    /// Tool results; they come before all other blocks of the turn.
+    /// Tool results, which must come before all other blocks of the turn.
     #[serde(skip)]
     results: Vec<Block<'a>>,
     #[serde(skip)]
@@ -76,16 +76,17 @@ pub(in crate::translate) enum Block<'a> {
         #[serde(skip_serializing_if = "Vec::is_empty")]
         content: Vec<Self>,
     },
-    /// A content block after which the vendor should cache.
+    /// A content block with a mark: the vendor should cache the prompt up to its end.
     #[serde(untagged)]
     Marked(Marked<'a>),
-    /// A thinking block, exactly as the vendor wrote it.
+    /// A block of thinking, exactly as the vendor wrote it.
     #[serde(untagged)]
     Raw(Box<RawValue>),
 }
 
 impl Block<'_> {
-    /// Turns an instruction into a user's text. The added tags take fewer tokens than a hold reserves per message.
+    /// Turns an instruction into a text of the user, in tags. The tags have fewer tokens than a hold adds for each
+    /// message.
     fn reminder(self) -> Self {
         match self {
             Self::Text { text } => Self::Text {
@@ -99,7 +100,7 @@ impl Block<'_> {
         }
     }
 
-    /// Returns whether this is a text of blanks, which vendors reject.
+    /// Returns whether the block is a text of blanks, which vendors reject.
     pub(in crate::translate) fn is_blank(&self) -> bool {
         match self {
             Self::Text { text } => text.trim().is_empty(),
@@ -134,7 +135,7 @@ impl Markable for Block<'_> {
     }
 }
 
-/// Data or address of an image or a document.
+/// The bytes or the URL of an image or a document.
 #[derive(Debug, Serialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub(in crate::translate) enum Source<'a> {
@@ -159,7 +160,7 @@ impl<'a> Conversation<'a> {
         Ok(conversation)
     }
 
-    /// Orders the blocks of each turn. Rejects `messages` if there is no turn.
+    /// Puts the blocks of each turn in order. Refuses `messages` if there is no turn.
     pub(in crate::translate) fn finish(&mut self, messages: &Value<'a, '_>) -> Result<(), Error> {
         self.say_late();
         if self.turns.is_empty() {
@@ -173,7 +174,7 @@ impl<'a> Conversation<'a> {
         Ok(())
     }
 
-    /// Returns whether the assistant's last turn begins with thinking that its vendor wrote.
+    /// Returns whether the last turn of the assistant begins with thinking that the vendor wrote.
     pub(in crate::translate) fn thought(&self) -> bool {
         let last = self
             .turns
@@ -183,19 +184,19 @@ impl<'a> Conversation<'a> {
         last.is_some_and(|turn| matches!(turn.content.first(), Some(Block::Raw(_))))
     }
 
-    /// All blocks, in the order in which the vendor reads them.
+    /// Iterates over all blocks, in the order in which the vendor reads them.
     pub(super) fn blocks_mut(&mut self) -> impl Iterator<Item = &mut Block<'a>> {
         let turns = self.turns.iter_mut().flat_map(|turn| &mut turn.content);
         self.system.iter_mut().chain(turns)
     }
 
-    /// Returns whether the assistant has a turn.
+    /// Returns whether the conversation has a turn of the assistant.
     pub(super) fn is_answered(&self) -> bool {
         let mut turns = self.turns.iter();
         turns.any(|turn| turn.role == Role::Assistant)
     }
 
-    /// Marks the ends of the user's last turns, at most `most` of them.
+    /// Sets this mark at the ends of the last turns of the user, at most `most` of them.
     pub(super) fn mark_users_turns(&mut self, most: usize, mark: Mark) {
         let turns = self.turns.iter_mut().rev();
         let users = turns.filter(|turn| turn.role == Role::User).take(most);
@@ -204,8 +205,9 @@ impl<'a> Conversation<'a> {
         }
     }
 
-    /// Adds instructions. Those before the first turn are the request's own. A later one stays in its place as a user's
-    /// text, because moving it to the front would invalidate the vendor's cache.
+    /// Adds instructions. Before the first turn, they become the request's instructions. Later ones stay in their place
+    /// as a text of the user: moving them to the front would change the beginning of the prompt, which the vendor has
+    /// cached.
     pub(in crate::translate) fn instruct(&mut self, blocks: Vec<Block<'a>>) {
         let Some(last) = self.turns.last() else {
             return self.system.extend(blocks);
@@ -217,12 +219,12 @@ impl<'a> Conversation<'a> {
         }
     }
 
-    /// Adds blocks to the user's turn.
+    /// Adds blocks to a turn of the user.
     pub(in crate::translate) fn user(&mut self, blocks: Vec<Block<'a>>) {
         self.say(Role::User, blocks);
     }
 
-    /// Adds blocks to the assistant's turn; `calls` are the ids of the tool calls among them.
+    /// Adds blocks to a turn of the assistant. `calls` are the ids of the tool calls among them.
     pub(in crate::translate) fn answered(
         &mut self,
         blocks: Vec<Block<'a>>,
@@ -231,7 +233,7 @@ impl<'a> Conversation<'a> {
         if blocks.is_empty() {
             return;
         }
-        // Instructions must not separate tool calls from their results.
+        // Instructions must not be put between tool calls and their results, so they wait if a result is missing.
         if self.open_calls.is_empty() {
             self.say_late();
         }
@@ -246,8 +248,9 @@ impl<'a> Conversation<'a> {
         self.say(Role::Assistant, blocks);
     }
 
-    /// Returns whether the answer continues an assistant's turn that began without thinking: after a tool result, or
-    /// after a prefilled turn. Vendors reject thinking there, and the chat format cannot carry the earlier thinking.
+    /// Returns whether the answer will continue a turn of the assistant that began without thinking: after a tool
+    /// result, or after a text that the caller wrote for the model. Vendors reject thinking there, and the chat format
+    /// cannot carry the thinking with which the turn began.
     pub(in crate::translate) fn within_a_turn(&self) -> bool {
         self.turns
             .last()
@@ -298,11 +301,11 @@ impl<'a> Conversation<'a> {
         Ok(())
     }
 
-    /// Adds a tool result. If it answers no tool call of the turn before, it becomes the user's text, because vendors
-    /// reject it as a result (case 14).
+    /// Adds a tool result. If the turn before has no such tool call, the result becomes a text of the user, because
+    /// vendors reject it as a result (case 14).
     pub(in crate::translate) fn result(&mut self, id: Cow<'a, str>, mut content: Vec<Block<'a>>) {
         if self.open_calls.remove(&*id) {
-            // Vendors cache only after a whole tool result.
+            // Vendors accept a mark only on the whole tool result, not within it.
             let mark = content.iter().rev().find_map(Markable::mark);
             content.iter_mut().for_each(|block| block.set_mark(None));
             let tool_use_id = vendor_id(id);
@@ -334,7 +337,7 @@ impl<'a> Conversation<'a> {
         }
     }
 
-    /// The current turn if it has this role, otherwise a new one.
+    /// Returns the current turn if it has this role; otherwise begins a new turn.
     fn turn(&mut self, role: Role) -> &mut Turn<'a> {
         if self.turns.last().is_none_or(|turn| turn.role != role) {
             self.turns.push(Turn {
@@ -348,7 +351,7 @@ impl<'a> Conversation<'a> {
     }
 }
 
-/// The author of a content: user or assistant.
+/// The author of a message's content.
 #[derive(Clone, Copy, Debug)]
 enum Speaker {
     Instructor,
@@ -357,7 +360,7 @@ enum Speaker {
     Tool,
 }
 
-/// Returns the blocks of a message, with the message's mark.
+/// Returns the blocks of a message. The mark of the message is put on the last of them.
 fn marked<'a>(message: &Object<'a, '_>, speaker: Speaker) -> Result<Vec<Block<'a>>, Error> {
     let mut blocks = blocks(message, speaker)?;
     mark_end(message, &mut blocks)?;
@@ -372,7 +375,7 @@ fn mark_end(object: &Object<'_, '_>, blocks: &mut [Block<'_>]) -> Result<(), Err
     Ok(())
 }
 
-/// Returns the content of a message. Blocks of blank text are dropped, because vendors reject them.
+/// Returns the content of a message. Blank texts are left out, because vendors reject them.
 fn blocks<'a>(message: &Object<'a, '_>, speaker: Speaker) -> Result<Vec<Block<'a>>, Error> {
     let mut blocks = Vec::new();
     let Some(content) = message.get("content")? else {
@@ -409,10 +412,10 @@ fn block<'a>(part: &Object<'a, '_>, speaker: Speaker) -> Result<Block<'a>, Error
     }
 }
 
-/// An image given by its address, which is forwarded to the vendor and never fetched by the gateway.
+/// Translates an image with a URL. The URL is forwarded: the gateway never fetches it.
 fn image<'a>(part: &Object<'a, '_>) -> Result<Block<'a>, Error> {
     let image = part.need("image_url")?;
-    // Some clients write the address in place of the object.
+    // Some clients send the URL instead of the object that contains it.
     if image.raw.get().starts_with('"') {
         return Ok(Block::Image {
             source: image_source(&image)?,
@@ -450,7 +453,7 @@ fn document<'a>(part: &Object<'a, '_>) -> Result<Block<'a>, Error> {
     pdf(&file)
 }
 
-/// Reads a PDF in `file_data`, and its file name.
+/// Translates a PDF in `file_data`, with its file name.
 pub(in crate::translate) fn pdf<'a>(file: &Object<'a, '_>) -> Result<Block<'a>, Error> {
     let value = file.need("file_data")?;
     let url = value.string()?;
@@ -467,7 +470,7 @@ pub(in crate::translate) fn pdf<'a>(file: &Object<'a, '_>) -> Result<Block<'a>, 
     })
 }
 
-/// The head of a `data:` address (RFC 2397) in base64.
+/// The beginning of a base64 `data:` URL (RFC 2397).
 struct DataUrl {
     /// The media type, in lower case and without parameters.
     media_type: String,
@@ -512,7 +515,7 @@ fn starts_with(text: &str, scheme: &str) -> bool {
         .is_some_and(|head| head.eq_ignore_ascii_case(scheme))
 }
 
-/// Returns a tool call, and its id as the client wrote it.
+/// Translates a tool call; also returns its id as the client wrote it.
 fn tool_use<'a>(call: &Object<'a, '_>) -> Result<(Cow<'a, str>, Block<'a>), Error> {
     if let Some(kind) = call.get("type")?
         && kind.string()? != "function"
@@ -543,7 +546,7 @@ fn tool_use<'a>(call: &Object<'a, '_>) -> Result<(Cow<'a, str>, Block<'a>), Erro
     Ok((id, block))
 }
 
-/// Takes JSON out of a string unchanged, because no numeric type here holds every number that it may contain.
+/// Takes the JSON out of a string without parsing its values, because no numeric type holds every number in it.
 pub(in crate::translate) fn input(
     value: &Value<'_, '_>,
     arguments: Cow<'_, str>,
@@ -558,8 +561,8 @@ pub(in crate::translate) fn input(
     }
 }
 
-/// Messages vendors accept letters, digits, `_` and `-` in ids. A conversation begun with another vendor may contain
-/// other bytes: they are written as hex codes, the same way in call and result.
+/// Returns an id that messages vendors accept: with letters, digits, `_` and `-`. If the conversation began at another
+/// vendor, ids may have other bytes; these are replaced by hex codes, in the call and in its result alike.
 pub(in crate::translate) fn vendor_id(id: Cow<'_, str>) -> Cow<'_, str> {
     let taken = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-');
     if id.bytes().all(taken) {

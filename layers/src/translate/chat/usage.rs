@@ -9,17 +9,17 @@ use crate::{
     vendor_usage::{MessagesUsage, counts},
 };
 
-/// Counts of a messages answer, read as they are charged. Cumulative: a later event replaces the counts of an earlier
-/// one. Invalid counts are ignored: the meter has marked them as suspect, and the answer continues.
+/// The usage of a messages answer, read in the same way as for the charge. Counts are cumulative: those of a later
+/// event replace those of an earlier event. Invalid counts are ignored here; the meter has marked them as suspect.
 #[derive(Clone, Copy, Debug, Default)]
 pub(in crate::translate) struct Counts {
     usage: MessagesUsage,
-    /// Thinking tokens, which are part of the output and not charged separately.
+    /// Thinking tokens, which are a part of the output and have no price of their own.
     thinking: Option<u64>,
 }
 
 impl Counts {
-    /// Applies the counts of the newest `usage`.
+    /// Replaces the counts by those of a newer `usage`.
     pub(in crate::translate) fn replace_by(&mut self, usage: &RawValue) {
         if let Some(newer) = MessagesUsage::of(usage.get()) {
             self.usage.replace_by(newer);
@@ -27,13 +27,13 @@ impl Counts {
         self.thinking = thinking(usage.get()).or(self.thinking);
     }
 
-    /// Input, cache writes, cache reads, output, and the thinking tokens within the output.
+    /// Returns the tokens: input, cache writes, cache reads, output, and the thinking within the output.
     pub(in crate::translate) fn parts(&self) -> [u64; 5] {
         let counts = self.usage.counts().unwrap_or_default();
         let usage = counts.usage;
         [
             usage.input,
-            // The chat format does not distinguish cache lifetimes.
+            // The chat format does not distinguish the lifetimes of cache writes.
             usage
                 .cache_write
                 .saturating_add(usage.classes.get(Class::CacheWrite1h)),
@@ -43,7 +43,7 @@ impl Counts {
         ]
     }
 
-    /// The counts in the chat format, where the prompt includes the cache and the completion includes the reasoning.
+    /// Returns the counts in the chat format: its prompt includes cached tokens, and its completion includes reasoning.
     pub(in crate::translate) fn chat(&self) -> ChatUsage {
         let [
             input,
@@ -91,7 +91,7 @@ struct CompletionDetails {
     reasoning_tokens: u64,
 }
 
-/// Thinking tokens within the output, if the vendor reports them.
+/// Returns the thinking tokens within the output, if the vendor reports them.
 fn thinking(usage: &str) -> Option<u64> {
     let [details] = members(usage, &["output_tokens_details"]).ok()?;
     let [thinking] = counts(details?, &["thinking_tokens"])?;

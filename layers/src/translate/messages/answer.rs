@@ -1,4 +1,5 @@
-//! Translates a plain chat answer to a messages answer, and reads what chat answers and streams have in common.
+//! Translates a plain chat answer to a messages answer. Also parses the fields that chat answers and chat streams have
+//! in common.
 
 use std::borrow::Cow;
 
@@ -23,10 +24,10 @@ use crate::{
 /// The longest part of a vendor's error message that is logged, in characters.
 const ERROR_CHARS_MAX: usize = 500;
 
-/// Chat answer → messages answer. State that the vendor needs back is added in capsules.
+/// Translates a chat answer to a messages answer. The state that the vendor needs back is added in capsules.
 ///
 /// # Errors
-/// [`Error::VendorBroken`]: the body is not a chat answer; [`Error::VendorUnavailable`]: it is an error.
+/// [`Error::VendorBroken`] if the body is not a chat answer; [`Error::VendorUnavailable`] if it is an error.
 pub fn answer(body: &[u8], origin: &Origin, cx: &AnswerCx) -> Result<Bytes, Error> {
     let mut answer = Answer::chunk(body)?;
     answer.check(body)?;
@@ -70,7 +71,7 @@ pub fn answer(body: &[u8], origin: &Origin, cx: &AnswerCx) -> Result<Bytes, Erro
     Ok(out.freeze())
 }
 
-/// Returns the visible text of each [`Kind`], as written between quotes.
+/// Returns the text of each [`Kind`] that the caller sees, JSON-escaped and without quotes. Hidden text goes to `kept`.
 fn texts(said: &Said<'_>, cx: &AnswerCx, kept: &mut Kept) -> Result<[String; 3], Error> {
     let mut texts = <[String; 3]>::default();
     said.keep(kept);
@@ -85,8 +86,8 @@ fn texts(said: &Said<'_>, cx: &AnswerCx, kept: &mut Kept) -> Result<[String; 3],
     Ok(texts)
 }
 
-/// Returns the block with the visible reasoning; without any, a block with the state that the tool calls need,
-/// readable only by the vendor.
+/// Returns the block with the visible reasoning. If there is none but the tool calls need state, returns a block with
+/// that state, which only the vendor can read.
 fn thought(
     thinking: &str,
     called: bool,
@@ -114,7 +115,7 @@ struct Message<'a> {
     model: Json<'a>,
     content: Vec<Block<'a>>,
     stop_reason: &'static str,
-    /// Chat vendors do not report which sequence matched: always null.
+    /// Always null, because chat vendors do not report which stop sequence matched.
     stop_sequence: Option<&'static str>,
     usage: Tally,
 }
@@ -159,8 +160,8 @@ fn tool_use<'a>(call: ToolCall<'a>, made_id: &str, origin: &Origin) -> Result<Bl
     })
 }
 
-/// Returns the arguments as an object. If a model wrote anything else, such as truncated JSON, it is wrapped in an
-/// object.
+/// Returns the arguments as a JSON object. If the model wrote something else, such as truncated JSON, that is put into
+/// an object.
 fn input(arguments: Option<&RawValue>) -> Json<'_> {
     let Some(raw) = arguments else {
         return made("{}".to_owned());
@@ -182,13 +183,13 @@ fn input(arguments: Option<&RawValue>) -> Json<'_> {
     }
 }
 
-/// An error with the vendor's own message, which is only logged.
+/// Creates an error with the vendor's own message, which is only logged.
 pub(in crate::translate) fn vendor_error(words: &str) -> Error {
     let words: String = words.chars().take(ERROR_CHARS_MAX).collect();
     Error::VendorUnavailable(crate::scrub::scrubbed(&words).into())
 }
 
-/// A chat answer, or one chunk of it, as parsed.
+/// The fields of a chat answer, or of one chunk of a chat stream.
 #[derive(Debug, Deserialize)]
 pub(in crate::translate) struct Answer<'a> {
     #[serde(borrow)]
@@ -205,7 +206,7 @@ pub(in crate::translate) struct Answer<'a> {
     x_groq: Option<&'a RawValue>,
 }
 
-/// A body that some servers send instead of an answer: an error object, or what may be one.
+/// A body that some servers send instead of an answer: an error object, or a body that may be one.
 #[derive(Deserialize)]
 struct Complaint<'a> {
     #[serde(borrow)]
@@ -229,7 +230,7 @@ pub(in crate::translate) struct Choice<'a> {
     usage: Option<&'a RawValue>,
 }
 
-/// Fallback for a chunk whose choices do not parse.
+/// The fields of a chunk, parsed leniently: used if its choices do not parse.
 #[derive(Debug, Deserialize)]
 struct Odd<'a> {
     #[serde(borrow)]
@@ -247,8 +248,8 @@ struct Odd<'a> {
 }
 
 impl<'a> Odd<'a> {
-    /// The chunk without its choices, if it has usage or an error, and the choices have nothing that a caller would
-    /// miss.
+    /// Returns the chunk without its choices, if the chunk has usage or an error and nothing in the choices that a
+    /// caller would miss.
     fn without_choices(self, json: &[u8]) -> Option<Answer<'a>> {
         let silent = self.choices.is_none_or(say_nothing);
         let answer = Answer {
@@ -264,7 +265,7 @@ impl<'a> Odd<'a> {
     }
 }
 
-/// Returns whether these choices, whatever their shape, contain neither text nor a finish reason.
+/// Returns whether these choices, in whatever form, contain neither text nor a finish reason.
 fn say_nothing(choices: &RawValue) -> bool {
     #[derive(Deserialize)]
     struct Any<'a> {
@@ -287,7 +288,7 @@ fn say_nothing(choices: &RawValue) -> bool {
 }
 
 impl<'a> Answer<'a> {
-    /// Reads a chunk. If it has usage or an error, malformed choices without any content are ignored.
+    /// Reads a chunk. If it has usage or an error, choices without content are ignored even if they are malformed.
     pub(in crate::translate) fn chunk(json: &'a [u8]) -> Result<Self, Error> {
         serde_json::from_slice(json).or_else(|error| {
             let odd = serde_json::from_slice::<Odd<'a>>(json).ok();
@@ -296,7 +297,7 @@ impl<'a> Answer<'a> {
         })
     }
 
-    /// Detects an error in the form of an answer. `json` is the whole body.
+    /// Returns an error if the body is an error in the form of an answer. `json` is the whole body.
     pub(in crate::translate) fn check(&self, json: &[u8]) -> Result<(), Error> {
         let named = self.error.filter(|error| is_error(error.get()));
         let itself = || {
@@ -310,7 +311,7 @@ impl<'a> Answer<'a> {
         }
     }
 
-    /// A body that may be an error although it is not marked as one: it has a message and no answer.
+    /// Returns an error for a body that has a message and no answer, but is not marked as an error.
     pub(in crate::translate) fn complaint(&self, json: &[u8]) -> Option<Error> {
         let complaint = self.complaint_in(json)?;
         let words = complaint.message.or(complaint.detail)?;
@@ -324,13 +325,14 @@ impl<'a> Answer<'a> {
         serde_json::from_slice(json).ok()
     }
 
-    /// Takes the first choice, the only one requested. Some chunks have no choice.
+    /// Takes the first choice, because only one was requested. Some chunks have no choice.
     pub(in crate::translate) fn choice(&mut self) -> Option<Choice<'a>> {
         let mut choices = self.choices.take().into_iter().flatten();
         choices.find(|choice| choice.index.unwrap_or(0) == 0)
     }
 
-    /// The message of a plain answer, and why it ended. An answer without a message is empty if it has a usage.
+    /// Returns the message of a plain answer, and why it ended. If an answer has usage but no message, the message is
+    /// empty.
     ///
     /// # Errors
     /// [`Error::VendorBroken`] if the answer has neither a message nor usage.
@@ -343,8 +345,8 @@ impl<'a> Answer<'a> {
         Ok((said.ok_or_else(|| broken("no message"))?, stop(reason)?))
     }
 
-    /// Returns the usage, including two vendors' non-standard fields. To be read before [`choice`](Self::choice) takes
-    /// the choices.
+    /// Returns the usage, which some vendors send in other fields. Must be called before [`choice`](Self::choice),
+    /// which takes the choices.
     pub(in crate::translate) fn tally(&self) -> Option<Tally> {
         #[derive(Deserialize)]
         struct Groq<'a> {
@@ -365,7 +367,7 @@ impl<'a> Answer<'a> {
     }
 }
 
-/// Output of a model: a whole message, or a piece.
+/// The model's output: a whole message, or a piece of one.
 #[derive(Debug, Default, Deserialize)]
 pub(in crate::translate) struct Said<'a> {
     #[serde(borrow)]
@@ -384,7 +386,7 @@ pub(in crate::translate) struct Said<'a> {
     function_call: Option<Function<'a>>,
 }
 
-/// The kind of a text.
+/// The kind of a text in the model's output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::translate) enum Kind {
     Thinking,
@@ -392,14 +394,14 @@ pub(in crate::translate) enum Kind {
     Refusal,
 }
 
-/// A part of a content, or of reasoning, that is a list.
+/// A part of a content or of reasoning that is sent as a list.
 #[derive(Debug, Deserialize)]
 struct Part<'a> {
     #[serde(borrow)]
     text: Option<&'a RawValue>,
     #[serde(borrow)]
     refusal: Option<&'a RawValue>,
-    /// A text, or a list of parts.
+    /// The thinking: a text, or a list of parts.
     #[serde(borrow)]
     thinking: Option<&'a RawValue>,
     #[serde(borrow)]
@@ -407,19 +409,19 @@ struct Part<'a> {
 }
 
 impl<'a> Said<'a> {
-    /// Keeps the state that the vendor needs back, except for texts and the signatures of calls.
+    /// Adds the state that the vendor needs back to `kept`, except for texts and the signatures of calls.
     pub(in crate::translate) fn keep(&self, kept: &mut Kept) {
         let usual = given(self.reasoning_content).map(|_| Field::ReasoningContent);
         let field = usual.or_else(|| given(self.reasoning).map(|_| Field::Reasoning));
         kept.fields(field, self.reasoning_details);
     }
 
-    /// Passes every text that is not empty to `each`, in order, as written between its quotes.
+    /// Passes every text that is not empty to `each`, in order, JSON-escaped and without quotes.
     pub(in crate::translate) fn each_text(
         &self,
         mut each: impl FnMut(Kind, &'a str) -> Result<(), Error>,
     ) -> Result<(), Error> {
-        // Vendors that send both fields repeat the same text.
+        // If a vendor sends both fields, they have the same text, so only one is read.
         let reasoning = given(self.reasoning_content).or_else(|| given(self.reasoning));
         match (reasoning, self.reasoning_details) {
             (Some(text), _) => each(Kind::Thinking, text)?,
@@ -440,7 +442,7 @@ impl<'a> Said<'a> {
         }
     }
 
-    /// Returns the tool calls. A call in the deprecated field `function_call` counts as the first.
+    /// Returns the tool calls. A call in the deprecated field `function_call` is the first of them.
     pub(in crate::translate) fn calls(self) -> Vec<ToolCall<'a>> {
         let mut calls = self.tool_calls.unwrap_or_default();
         if calls.is_empty()
@@ -458,8 +460,8 @@ impl<'a> Said<'a> {
     }
 }
 
-/// Reads the parts of a content that is a list. Parts other than text and thinking, such as references, have no
-/// counterpart and are dropped.
+/// Reads the parts of a content that is sent as a list. Parts other than text and thinking, such as references, have no
+/// counterpart and are left out.
 fn each_part<'a>(
     content: &'a RawValue,
     each: &mut impl FnMut(Kind, &'a str) -> Result<(), Error>,
@@ -479,8 +481,8 @@ fn each_part<'a>(
     Ok(())
 }
 
-/// Reads reasoning: a text, or a list of parts with a text or a summary each. Anything else that vendors send here only
-/// they can read, so it is skipped.
+/// Reads reasoning: a text, or a list of parts that have a text or a summary. Anything else is readable only for the
+/// vendor, and is skipped.
 fn each_thought<'a>(
     thinking: &'a RawValue,
     each: &mut impl FnMut(Kind, &'a str) -> Result<(), Error>,
@@ -517,14 +519,14 @@ pub(in crate::translate) struct Function<'a> {
 }
 
 impl<'a> ToolCall<'a> {
-    /// Returns the signature of the tool call, an object.
+    /// Returns the signature of the tool call, if it is an object.
     pub(in crate::translate) fn signature(&self) -> Option<&'a RawValue> {
         let signature = self.extra_content;
         signature.filter(|it| it.get().starts_with('{') && compact(it) != "{}")
     }
 }
 
-/// The reason why a chat answer ended.
+/// Why a chat answer ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::translate) enum Stop {
     EndTurn,
@@ -534,21 +536,21 @@ pub(in crate::translate) enum Stop {
 }
 
 impl Stop {
-    /// Returns whether the reason states that something may be missing. If it does not, clients run a call with
-    /// whatever arguments arrived, so truncated arguments make the answer broken.
+    /// Returns whether the answer may be incomplete according to this reason. If not, clients run a tool call with the
+    /// arguments that arrived, so truncated arguments must make the answer an error.
     pub(in crate::translate) const fn was_cut(self) -> bool {
         matches!(self, Self::MaxTokens | Self::Refusal)
     }
 }
 
-/// Reads a finish reason. Vendors send null or `""` before the end.
+/// Reads a finish reason. Before the end, vendors send null or `""`.
 pub(in crate::translate) fn stop(finish_reason: Option<&RawValue>) -> Result<Option<Stop>, Error> {
     Ok(match finish_reason.and_then(inner).unwrap_or_default() {
         "" => None,
         "length" | "model_length" | "max_tokens" => Some(Stop::MaxTokens),
         "tool_calls" | "function_call" => Some(Stop::ToolUse),
         "content_filter" => Some(Stop::Refusal),
-        // The vendor broke the answer off; the messages format has no reason for that.
+        // The vendor broke the answer off, for which the messages format has no stop reason.
         reason @ ("error" | "insufficient_system_resource") => {
             return Err(broken(format!("finish_reason {reason:?}")));
         }
@@ -556,8 +558,8 @@ pub(in crate::translate) fn stop(finish_reason: Option<&RawValue>) -> Result<Opt
     })
 }
 
-/// Returns the messages format's stop reason. Many vendors send `stop` after a tool call, and some send `tool_calls`
-/// without one, on which agents would loop for ever.
+/// Returns the messages format's stop reason. It depends on the tool calls, too: many vendors send `stop` after a tool
+/// call, and some send `tool_calls` without one, which would make agents wait for ever.
 pub(in crate::translate) fn stop_reason(
     stop: Option<Stop>,
     called: bool,
@@ -572,7 +574,7 @@ pub(in crate::translate) fn stop_reason(
     }
 }
 
-/// Returns the vendor's id; if it sent none, an id derived from the answer.
+/// Returns the vendor's id or, if there is none, an id that is derived from the answer.
 pub(in crate::translate) fn message_id<'a>(
     id: Option<&'a RawValue>,
     answer: &[u8],
@@ -584,7 +586,7 @@ pub(in crate::translate) fn message_id<'a>(
     }
 }
 
-/// Returns the name that the vendor gives the model that answered.
+/// Returns the vendor's name of the model that answered.
 pub(in crate::translate) fn model(model: Option<&RawValue>) -> Json<'_> {
     match model {
         Some(model) if inner(model).is_some() => Cow::Borrowed(model),
@@ -592,7 +594,8 @@ pub(in crate::translate) fn model(model: Option<&RawValue>) -> Json<'_> {
     }
 }
 
-/// Id of a call to which the vendor gave none: stable for one message, and different in another.
+/// Returns the id of a tool call without one: the same in every translation of this message, and another in other
+/// messages.
 pub(in crate::translate) fn tool_id(message_hash: u64, index: usize) -> String {
     format!("toolu_{message_hash:016x}_{index}")
 }

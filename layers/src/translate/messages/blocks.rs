@@ -1,7 +1,7 @@
-//! Writes the blocks of a streamed message: one open at a time, in order, never interleaved.
+//! Writes the content blocks of a streamed message one after another: the messages format has one open block at a time.
 //!
-//! Chat chunks may alternate between tool calls. A piece of the open block is written at once. A later block waits only
-//! while the open one is a tool call whose arguments are incomplete, or while its own name is unknown.
+//! Chunks of a chat stream may alternate between tool calls. A piece of the open block is written at once. A later
+//! block waits while the open block is a tool call with incomplete arguments, or while its own tool name is unknown.
 
 use std::{
     borrow::Cow,
@@ -26,7 +26,7 @@ use crate::{
     },
 };
 
-/// The maximum bytes that a stream may store: waiting blocks, and the ids and names of calls.
+/// The maximum bytes that a stream may store: blocks that wait, and the ids and names of calls.
 pub(in crate::translate) const KEPT_BYTES_MAX: usize = 4 << 20;
 /// The largest number of tool calls in one answer.
 pub(in crate::translate) const CALLS_MAX: usize = 1_024;
@@ -38,7 +38,7 @@ const NO_OBJECT: &str = "tool arguments that are not an object";
 pub(in crate::translate) enum BlockId {
     Thinking,
     Text,
-    /// The call of this number, counted from 0 in order of appearance.
+    /// The tool call with this number, counted from 0 in the order in which the calls appear.
     Call(usize),
 }
 
@@ -46,32 +46,32 @@ pub(in crate::translate) enum BlockId {
 #[derive(Debug, Default)]
 pub(in crate::translate) struct Blocks {
     open: Option<BlockId>,
-    /// The number of blocks opened so far. The open block is the last of them.
+    /// The number of blocks that were opened so far. The open block is the last of these.
     opened: usize,
     waiting: VecDeque<Waiting>,
     calls: Calls,
     kept_bytes: usize,
     origin: Origin,
-    /// The state for the vendor that is not in a block yet.
+    /// State for the vendor that was not put into a block yet.
     state: Kept,
-    /// A text from which omitted ids are derived.
+    /// A hash of the message, from which missing ids of tool calls are derived.
     message_hash: u64,
 }
 
-/// A block that is not open yet, with its content so far, as written between quotes.
+/// A block that waits to be opened, with its content so far, JSON-escaped and without quotes.
 #[derive(Debug)]
 struct Waiting {
     place: BlockId,
     json: String,
 }
 
-/// Tool calls of one streamed answer, whose pieces arrive in any order.
+/// The tool calls of a stream, whose pieces may arrive in any order.
 #[derive(Debug, Default)]
 pub(in crate::translate) struct Calls(Vec<Call>);
 
 #[derive(Debug, Default)]
 pub(in crate::translate) struct Call {
-    /// The vendor's index: from 0, from 1, or the same for all calls.
+    /// The index that the vendor gives the call: from 0, from 1, or the same for all calls.
     index: Option<u64>,
     pub(in crate::translate) id: Option<String>,
     pub(in crate::translate) name: Option<String>,
@@ -83,18 +83,18 @@ pub(in crate::translate) struct Call {
 /// A piece of a tool call.
 #[derive(Debug)]
 pub(in crate::translate) struct CallPiece<'a> {
-    /// The number of the tool call.
+    /// The number of the tool call, counted from 0.
     pub(in crate::translate) number: usize,
-    /// Arguments, as written between the quotes of a string.
+    /// The arguments in this piece, JSON-escaped and without quotes.
     pub(in crate::translate) arguments: Cow<'a, str>,
-    /// The call's signature, on the first piece that has one.
+    /// The signature of the call; only in the first piece that has one.
     pub(in crate::translate) signature: Option<&'a RawValue>,
-    /// The bytes of the piece that are stored until the stream ends.
+    /// How many bytes of this piece are stored until the stream ends.
     kept_bytes: usize,
 }
 
 impl Blocks {
-    /// Creates the blocks of an answer of this origin.
+    /// Creates an answer without blocks. `origin` has the vendor's name and the names of tools.
     pub(in crate::translate) fn new(origin: Origin) -> Self {
         Self {
             origin,
@@ -102,12 +102,12 @@ impl Blocks {
         }
     }
 
-    /// The state for the vendor, which is written with the next block that can carry it.
+    /// Returns the state for the vendor, which is written with the next block that can carry it.
     pub(in crate::translate) fn state(&mut self) -> &mut Kept {
         &mut self.state
     }
 
-    /// Sets the hash from which ids are derived; called before the first piece.
+    /// Sets the hash from which missing ids are derived; must be called before the first piece.
     pub(in crate::translate) fn begin(&mut self, message_hash: u64) {
         self.message_hash = message_hash;
     }
@@ -117,7 +117,7 @@ impl Blocks {
         !self.calls.is_empty()
     }
 
-    /// Adds a piece of text or thinking, as written between its quotes.
+    /// Adds a piece of text or thinking, JSON-escaped and without quotes.
     pub(in crate::translate) fn text(
         &mut self,
         place: BlockId,
@@ -137,7 +137,7 @@ impl Blocks {
         self.advance(out)
     }
 
-    /// Adds a piece of a tool call: its id and name, a part of its arguments, or the whole call.
+    /// Adds a piece of a tool call: its id and name, a part of its arguments, or all of these.
     pub(in crate::translate) fn call(
         &mut self,
         piece: &ToolCall<'_>,
@@ -168,7 +168,7 @@ impl Blocks {
         self.advance(out)
     }
 
-    /// Returns whether every call has all of its arguments.
+    /// Returns whether the arguments of every call are complete.
     pub(in crate::translate) fn whole(&self) -> bool {
         self.calls.0.iter().all(|call| call.arguments.whole())
     }
@@ -195,7 +195,7 @@ impl Blocks {
         self.waiting.push_back(Waiting { place, json });
     }
 
-    /// Opens waiting blocks as far as possible. Only what still waits counts against the limit.
+    /// Opens blocks that wait, as far as possible. Only blocks that still wait count towards the limit.
     fn advance(&mut self, out: &mut BytesMut) -> Result<(), Error> {
         while let Some(next) = self.waiting.front() {
             if !self.may_close() || !self.may_open(next.place) {
@@ -211,7 +211,7 @@ impl Blocks {
         Ok(())
     }
 
-    /// Returns whether the open block may be closed. Later text can go into another block, but later arguments cannot.
+    /// Returns whether the open block may be closed. Later text can begin another block, but later arguments cannot.
     fn may_close(&self) -> bool {
         match self.open {
             Some(BlockId::Call(number)) => self.calls.0[number].arguments.complete(),
@@ -260,7 +260,7 @@ impl Blocks {
         self.delta(place, &json, out);
     }
 
-    /// Writes the start of the next block, up to the block itself.
+    /// Writes the beginning of the event that opens the next block, up to the block itself.
     fn start(&mut self, out: &mut BytesMut) {
         let index = self.opened;
         self.opened += 1;
@@ -272,7 +272,7 @@ impl Blocks {
         );
     }
 
-    /// Writes the end of the last block.
+    /// Writes the event that closes the last block.
     fn stop(&self, out: &mut BytesMut) {
         let index = self.opened - 1;
         put(
@@ -283,7 +283,7 @@ impl Blocks {
         );
     }
 
-    /// Writes the remaining state as a block of its own.
+    /// Writes the state that is left, if any, as a block of its own.
     fn write_state(&mut self, out: &mut BytesMut) {
         if self.state.needs_block() {
             let data = self.state.seal(&self.origin.vendor);
@@ -296,7 +296,7 @@ impl Blocks {
         }
     }
 
-    /// Writes a piece of the open block.
+    /// Writes a delta of the open block.
     fn delta(&self, place: BlockId, piece: &str, out: &mut BytesMut) {
         if piece.is_empty() {
             return;
@@ -344,7 +344,7 @@ impl Blocks {
 }
 
 impl Call {
-    /// Returns the vendor's id; if it sent none, an id derived from the message.
+    /// Returns the vendor's id of the call or, if there is none, an id that is derived from the message.
     pub(in crate::translate) fn id(&self, message_hash: u64, number: usize) -> Cow<'_, str> {
         match &self.id {
             Some(id) => Cow::Borrowed(id),
@@ -354,17 +354,17 @@ impl Call {
 }
 
 impl Calls {
-    /// Returns whether there are no tool calls.
+    /// Returns whether the answer has no tool calls.
     pub(in crate::translate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Returns the call of this number, counted from 0 in order of appearance.
+    /// Returns the call with this number, counted from 0 in the order in which the calls appear.
     pub(in crate::translate) fn get(&self, number: usize) -> &Call {
         &self.0[number]
     }
 
-    /// Adds a piece. `None` if it is empty.
+    /// Finds the call to which a piece belongs, and adds the piece's id and name to it. `None` if the piece is empty.
     pub(in crate::translate) fn piece<'a>(
         &mut self,
         piece: &ToolCall<'a>,
@@ -398,14 +398,14 @@ impl Calls {
         }))
     }
 
-    /// Tracks a call's arguments to detect their end, whatever they are: a later piece cannot belong to a call whose
-    /// arguments are complete.
+    /// Tracks a call's arguments to find their end, also if they are not an object: a later piece cannot belong to a
+    /// call whose arguments are complete.
     pub(in crate::translate) fn follow(&mut self, piece: &CallPiece<'_>) {
-        // Arguments that are not an object are not an error here.
+        // The error is ignored, because here arguments need not be an object.
         let _ = self.0[piece.number].arguments.take(&piece.arguments);
     }
 
-    /// Returns the number of the call to which a piece belongs; adds a call if the piece fits none.
+    /// Returns the number of the call to which a piece belongs. If it belongs to none, adds a call.
     fn number(
         &mut self,
         index: Option<u64>,
@@ -421,9 +421,9 @@ impl Calls {
             (None, None) if name.is_some() => None,
             (None, None) => calls.len().checked_sub(1),
         };
-        // One vendor sends whole calls that all have the same index. A piece belongs to another call if it has a name
-        // together with another id, if it has another name, or if it has a name and arguments after the call's
-        // arguments are complete. Vendors may repeat the same name in each piece, and blanks are not arguments.
+        // One vendor sends complete calls that all have the same index. A piece with a name begins another call if it
+        // also has another id, if the name differs, or if it has arguments although the call's arguments are complete.
+        // Vendors may repeat the same name in each piece, and blanks do not count as arguments.
         let another = |call: &Call| match (id, &call.id, &call.name) {
             (Some(id), Some(known), _) => id != known,
             (_, _, Some(known)) if Some(known.as_str()) != name => true,
@@ -450,7 +450,8 @@ pub(in crate::translate) fn put(out: &mut BytesMut, text: fmt::Arguments<'_>) {
         .expect("writing to memory does not fail");
 }
 
-/// Returns a piece of arguments, as written between the quotes of a string. Some vendors send the object itself.
+/// Returns a piece of arguments, JSON-escaped and without quotes. Some vendors send the object itself, which is escaped
+/// here.
 fn argument_piece(arguments: &RawValue) -> Result<Cow<'_, str>, Error> {
     match inner(arguments) {
         Some(piece) => Ok(Cow::Borrowed(piece)),
@@ -462,13 +463,13 @@ fn argument_piece(arguments: &RawValue) -> Result<Cow<'_, str>, Error> {
     }
 }
 
-/// Returns whether a piece, as written between the quotes of a string, is only blanks.
+/// Returns whether a piece of arguments has only blanks.
 fn is_blank(piece: &str) -> bool {
     let mut bytes = piece.bytes();
     std::iter::from_fn(|| next_byte(&mut bytes)).all(|byte| byte.is_ascii_whitespace())
 }
 
-/// Progress of a call's arguments: just enough JSON parsing to find the end of their object.
+/// Parses a call's arguments just enough to find the end of their object.
 #[derive(Debug, Default)]
 struct Arguments {
     lead: Lead,
@@ -483,12 +484,12 @@ impl Arguments {
         self.started && self.depth == 0
     }
 
-    /// Returns whether nothing is missing: the object is complete, or there are no arguments.
+    /// Returns whether no arguments are missing: their object is complete, or the call has none.
     fn whole(&self) -> bool {
         self.complete() || self.lead.is_none()
     }
 
-    /// Takes the next piece, as written between the quotes of a string. Returns the part to forward.
+    /// Takes the next piece, JSON-escaped and without quotes. Returns the part to forward.
     fn take<'p>(&mut self, piece: &'p str) -> Result<&'p str, Error> {
         let (kept, rest) = self.lead.take(piece);
         if !kept.is_empty() {

@@ -1,10 +1,10 @@
-//! Translates between a messages caller and a chat vendor: requests down, answers and events up.
+//! Translates between a messages caller and a chat vendor: the request to the vendor, and its answer or stream back.
 //!
-//! Texts, numbers and schemas are copied as written. A request with anything that the chat format cannot express gets a
-//! 400 that names the field. Fields that are dropped because they cannot change the answer are listed in
-//! [translation-messages](https://github.com/tollgate-rs/tollgate/blob/main/docs/translation-messages.md).
+//! Texts, numbers and schemas are copied as they are written. If the chat format cannot express a field, the request is
+//! refused with 400, and the error names the field. Fields that are left out because they cannot change the answer are
+//! listed in [translation-messages](https://github.com/tollgate-rs/tollgate/blob/main/docs/translation-messages.md).
 //!
-//! A stream stores at most 4 MiB: see [`Events`].
+//! The translation of a stream stores at most 4 MiB: see [`Events`].
 
 mod answer;
 mod blocks;
@@ -32,12 +32,12 @@ pub(super) use self::{
 };
 use crate::call::Call;
 
-/// Estimated tokens that formats add around each message and each tool.
+/// The estimated tokens that vendors add around each message and each tool.
 const MESSAGE_TOKENS: u64 = 4;
 const TOOL_TOKENS: u64 = 16;
 
-/// Estimates the input tokens of a request, for `POST /v1/messages/count_tokens` toward a vendor whose format has no
-/// such operation. Meant for planning prompts; nothing is charged by it.
+/// Estimates the input tokens of a request, for `POST /v1/messages/count_tokens` if the model's vendor has no such
+/// operation. Callers plan prompts with it; it is not used for charges.
 #[must_use]
 pub fn estimate_input_tokens(call: &Call) -> u64 {
     let input = &call.input;

@@ -1,5 +1,5 @@
-//! Translates recordings of real vendors: text, calls, reasons and usage must be those of the source, which is read
-//! here by separate code.
+//! Translates recordings of real vendors. The translation must have the texts, calls, reasons and usage of the
+//! recording, which other code reads here.
 
 use std::{fs, path::PathBuf};
 
@@ -27,7 +27,7 @@ fn recordings(ending: &str) -> Vec<(String, Vec<u8>)> {
     names.into_iter().map(read).collect()
 }
 
-/// A chat answer, assembled without the code under test.
+/// The content of a recorded chat answer, read without the code under test.
 #[derive(Debug, Default)]
 struct Source {
     text: String,
@@ -101,7 +101,7 @@ impl Source {
         }
     }
 
-    /// Returns the content that is expected of the messages answer.
+    /// Returns the content that the translated answer must have.
     fn content(&self) -> Vec<Value> {
         let mut content = Vec::new();
         if !self.thinking.is_empty() {
@@ -200,7 +200,7 @@ fn recorded_streams_keep_their_content() {
 fn recorded_messages_streams_translate_equally_in_any_chunks() {
     for (name, bytes) in recordings(".sse") {
         let (whole, _) = translated(CX, &[&bytes]);
-        // A prime stride cuts the stream at every kind of position.
+        // The step is a prime number, so that over all recordings the cuts are at every kind of position.
         for cut in (0..bytes.len()).step_by(89) {
             let (out, _) = translated(CX, &[&bytes[..cut], &bytes[cut..]]);
             assert!(out == whole, "{name} cut at {cut}");

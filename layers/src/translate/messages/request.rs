@@ -1,4 +1,5 @@
-//! Translates the fields of a messages request: limits, tools, settings. The conversation is translated in `turns`.
+//! Translates the fields of a messages request, such as limits, tools and settings. `turns` translates the
+//! conversation.
 
 use std::borrow::Cow;
 
@@ -18,7 +19,7 @@ use crate::{
     translate::wire::{Object, RequestCx, StreamOptions, Value, write_json},
 };
 
-/// Fields that are translated, or read to explain why they cannot be.
+/// Fields that are translated, or that are read only to refuse them with a reason.
 const MAPPED: [&str; 14] = [
     "model",
     "max_tokens",
@@ -36,8 +37,8 @@ const MAPPED: [&str; 14] = [
     "metadata",
 ];
 
-/// Dropped fields: they affect how a messages vendor works, bills or caches, but not the answer. Of those that could
-/// raise the price, only default values reach this code.
+/// Fields that are left out: they affect how a messages vendor works, bills or caches, but not the answer. `parse` has
+/// already refused values that could raise the price.
 const DROPPED: [&str; 14] = [
     "top_k",
     "cache_control",
@@ -57,14 +58,14 @@ const DROPPED: [&str; 14] = [
 
 /// The largest number of stop sequences that chat vendors accept.
 const STOPS_MAX: usize = 4;
-/// Strictest limit that a chat vendor puts on the length of `user`.
+/// The strictest limit on the length of `user` among chat vendors.
 const USER_CHARS_MAX: usize = 64;
 
-/// Messages body → chat body, for the vendor of this name. The vendor's own state, which the caller returns in
-/// capsules, is restored in the messages.
+/// Translates the body of a messages request to the body of a chat request, for the vendor of this name. Puts the state
+/// that this vendor needs back, which the caller returns in capsules, into the messages.
 ///
 /// # Errors
-/// [`Error::Invalid`] with the field's name: its type is wrong, or the chat format has no counterpart.
+/// [`Error::Invalid`], which names a field that has the wrong type or that the chat format cannot express.
 pub fn request(body: &[u8], vendor: &str, cx: &RequestCx<'_>) -> Result<Bytes, Error> {
     let raw: &RawValue = serde_json::from_slice(body).map_err(|error| {
         let place = format!("{}:{}", error.line(), error.column());
@@ -103,7 +104,7 @@ pub fn request(body: &[u8], vendor: &str, cx: &RequestCx<'_>) -> Result<Bytes, E
     Ok(out.freeze())
 }
 
-/// Returns whether the request enables thinking and does not ask to omit it from the answer.
+/// Returns whether the request enables thinking and does not omit it from the answer.
 #[must_use]
 pub fn thinking_asked(body: &[u8]) -> bool {
     let asked = || {
@@ -198,13 +199,13 @@ enum ResponseFormat<'a> {
 
 #[derive(Debug, Serialize)]
 struct Schema<'a> {
-    /// The chat format requires a name; the messages format has none.
+    /// The chat format requires a name for the schema; the messages format has none.
     name: &'static str,
     strict: bool,
     schema: &'a RawValue,
 }
 
-/// Rejects unknown fields: a future field may mean anything, and dropping it silently could change the answer.
+/// Refuses fields that are unknown here: leaving one out silently could change the answer.
 pub(in crate::translate) fn every_field_is_known(body: &Object<'_, '_>) -> Result<(), Error> {
     for (name, value) in &body.fields.0 {
         let known = MAPPED.contains(&&**name) || DROPPED.contains(&&**name);
@@ -243,7 +244,7 @@ fn tools<'a>(body: &Object<'a, '_>) -> Result<Vec<Tool<'a>>, Error> {
 }
 
 fn tool<'a>(tool: &Object<'a, '_>) -> Result<Tool<'a>, Error> {
-    // Only models of the messages format know the typed tools (`bash_…`, `computer_…`) and their arguments.
+    // Only models of the messages format were trained on the typed tools (`bash_…`, `computer_…`) and their arguments.
     if let Some(kind) = tool.get("type")?
         && kind.string()? != "custom"
     {
@@ -262,8 +263,8 @@ fn tool<'a>(tool: &Object<'a, '_>) -> Result<Tool<'a>, Error> {
     Ok(Tool::Function { function })
 }
 
-/// Returns the schema as written. Some chat vendors reject a schema without `type` or `properties`, so missing ones
-/// are added at its start.
+/// Returns the schema as it is written. If it has no `type` or `properties`, these are added at its beginning, because
+/// some chat vendors require them.
 pub(in crate::translate) fn parameters<'a>(tool: &Object<'a, '_>) -> Result<Json<'a>, Error> {
     const ASKED_FOR: [(&str, &str); 2] = [
         ("type", r#""type":"object""#),
@@ -287,7 +288,8 @@ pub(in crate::translate) fn parameters<'a>(tool: &Object<'a, '_>) -> Result<Json
     Ok(made(format!("{{{}{comma}{rest}", missing.join(","))))
 }
 
-/// Which tool must be called, and whether calls may be parallel. The chat format allows neither field without tools.
+/// Returns which tool must be called, and whether calls may be parallel. Without tools, both are left out, because the
+/// chat format does not allow them then.
 fn tool_choice<'a>(
     body: &Object<'a, '_>,
     tools: &[Tool<'_>],
@@ -322,7 +324,7 @@ fn tool_choice<'a>(
     Ok((Some(chosen), one_at_a_time.then_some(false)))
 }
 
-/// Returns the reasoning effort: the requested one, or one derived from the thinking budget.
+/// Returns the reasoning effort: the requested one, or one that is derived from the thinking budget.
 pub(in crate::translate) fn effort(body: &Object<'_, '_>) -> Result<Option<&'static str>, Error> {
     const EFFORTS: [&str; 5] = ["low", "medium", "high", "xhigh", "max"];
     let mut asked = None;
@@ -350,13 +352,13 @@ pub(in crate::translate) fn effort(body: &Object<'_, '_>) -> Result<Option<&'sta
             }))
         }
         "enabled" | "adaptive" | "between_tools" => Ok(asked),
-        // Few chat models accept the effort `none`; the closest is to omit the field.
+        // Few chat models accept the effort `none`, so the field is left out.
         "disabled" => Ok(None),
         _ => Err(kind.refuse(Problem::NotOneOf("enabled, adaptive, disabled"))),
     }
 }
 
-/// The schema that the answer must follow.
+/// Returns the schema that the answer must follow, if the request has one.
 pub(in crate::translate) fn schema<'a>(
     body: &Object<'a, '_>,
     dialect: &Dialect,
@@ -370,7 +372,7 @@ pub(in crate::translate) fn schema<'a>(
         None => None,
     };
     if format.is_none() {
-        // The field's name during its beta.
+        // During the beta of structured outputs, the field had this name.
         format = body.get("output_format")?;
     }
     let Some(format) = format else {
@@ -401,8 +403,8 @@ fn response_format(schema: &RawValue) -> ResponseFormat<'_> {
     }
 }
 
-/// Returns the end user's id. An id longer than vendors accept is dropped, because a truncated one could be another
-/// user's.
+/// Returns the id of the end user. If it is longer than vendors accept, it is left out, because a truncated id could be
+/// that of another user.
 pub(in crate::translate) fn user<'a>(body: &Object<'a, '_>) -> Result<Option<&'a RawValue>, Error> {
     let Some(metadata) = body.get("metadata")? else {
         return Ok(None);

@@ -1,4 +1,4 @@
-//! Translates chat chunks to messages events.
+//! Translates a chat stream to a messages stream.
 
 use bytes::BytesMut;
 
@@ -19,12 +19,12 @@ use crate::{
 
 const PING: &[u8] = b"event: ping\ndata: {\"type\":\"ping\"}\n\n";
 
-/// Translates the events of a chat stream to those of a messages stream, each as it arrives.
+/// Translates each event of a chat stream as it arrives.
 ///
-/// Only three things are delayed: a block after an incomplete tool call, because the messages format never interleaves
+/// Only three things are delayed. A block after an incomplete tool call, because the messages format never interleaves
 /// blocks; a tool call until its name arrives; and the stop reason until the usage, which arrives last. A stream stores
-/// at most 4 MiB, and at most 1 024 tool calls of about 100 bytes each besides their ids and names; a stream that would
-/// need more is refused. An ordinary stream stores a few hundred bytes.
+/// at most 4 MiB, and at most 1 024 tool calls of about 100 bytes each in addition to their ids and names; a stream
+/// that would need more fails. An ordinary stream stores a few hundred bytes.
 #[derive(Debug)]
 pub struct Events {
     created: u64,
@@ -34,14 +34,15 @@ pub struct Events {
     refused: bool,
     stop: Option<Stop>,
     usage: Option<Tally>,
-    /// Message that the vendor sent instead of an answer. If the stream has no finish reason, it ended because of this.
+    /// An error message that the vendor sent instead of a chunk. If the stream has no finish reason, this is the error
+    /// with which it ended.
     complaint: Option<Error>,
     done: bool,
     ended: bool,
 }
 
 impl Events {
-    /// Creates the state of one stream of this origin.
+    /// Creates the state of a stream that has not begun. `origin` has the vendor's name and the names of tools.
     #[must_use]
     pub fn new(origin: Origin, cx: AnswerCx) -> Self {
         Self {
@@ -58,11 +59,11 @@ impl Events {
         }
     }
 
-    /// Writes the translation of the next event, which may be empty.
+    /// Translates the next event, and appends the result to `out`, perhaps nothing.
     ///
     /// # Errors
-    /// [`Error::VendorBroken`]: the event is not a chunk; [`Error::AnswerTooLong`]: too much would have to be stored;
-    /// [`Error::VendorUnavailable`]: the event is the vendor's error.
+    /// [`Error::VendorBroken`] if the event is not a chunk, [`Error::AnswerTooLong`] if the stream would have to store
+    /// too much, [`Error::VendorUnavailable`] if the event is an error of the vendor.
     pub fn event(&mut self, event: &Event, out: &mut BytesMut) -> Result<(), Error> {
         if self.ended {
             return Ok(());
@@ -85,10 +86,10 @@ impl Events {
         }
     }
 
-    /// Handles the end of the vendor's stream: writes what is missing, once.
+    /// Handles the end of the vendor's stream: writes the events that are still missing, once.
     ///
     /// # Errors
-    /// [`Error::VendorBroken`]: the stream was truncated.
+    /// [`Error::VendorBroken`] if the stream was truncated.
     pub fn end(&mut self, out: &mut BytesMut) -> Result<(), Error> {
         if self.ended {
             return Ok(());
@@ -129,7 +130,7 @@ impl Events {
         self.usage = Tally::latest(self.usage, chunk.tally());
         self.complaint = chunk.complaint(data).or(self.complaint.take());
         let choice = chunk.choice();
-        // One vendor's first chunk has neither a choice nor an id: it reports on the prompt.
+        // One vendor begins with a chunk about the prompt, which has neither a choice nor an id.
         if !self.begun && (choice.is_some() || given(chunk.id).is_some()) {
             self.begin(&chunk, data, out);
         }
@@ -158,7 +159,7 @@ impl Events {
         for call in said.calls() {
             blocks.call(&call, out)?;
         }
-        // Some vendors send two reasons; a more specific one replaces the plain end.
+        // Some vendors send two finish reasons; a specific reason replaces the plain end of the answer.
         let newer = stop(choice.finish_reason)?;
         if matches!(self.stop, None | Some(Stop::EndTurn)) {
             self.stop = newer.or(self.stop);
@@ -166,7 +167,8 @@ impl Events {
         Ok(())
     }
 
-    /// Writes `message_start`. The input count is not known yet, so it is 0; the last event reports it.
+    /// Writes `message_start`. Its input count is 0, because the vendor has not reported usage yet; the last event has
+    /// the count.
     fn begin(&mut self, chunk: &Answer<'_>, data: &[u8], out: &mut BytesMut) {
         self.begun = true;
         let id = message_id(chunk.id, data, self.created);
@@ -184,7 +186,7 @@ impl Events {
     }
 }
 
-/// Returns whether an event without data is a comment, which shows that the vendor is alive.
+/// Returns whether an event without data is a comment, which vendors send as a keep-alive.
 pub(in crate::translate) fn is_comment(event: &Event) -> bool {
     let mut lines = event.raw().split(|byte| matches!(byte, b'\n' | b'\r'));
     lines.any(|line| line.first() == Some(&b':'))

@@ -1,4 +1,4 @@
-//! Strict reader of a messages stream: the test fails on anything that the format forbids.
+//! A strict reader of messages streams for tests: it panics on everything that the format forbids.
 
 use bytes::{Bytes, BytesMut};
 use serde_json::{Value, json};
@@ -17,24 +17,24 @@ pub(super) const CX: AnswerCx = AnswerCx {
     thinking_asked: true,
 };
 
-/// A stream as a caller reads it.
+/// The content of a stream, as a caller reads it.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Heard {
     pub(super) id: String,
     pub(super) model: String,
-    /// The content, in the form of a plain answer.
+    /// The content blocks, in the form of a plain answer.
     pub(super) content: Vec<Value>,
     pub(super) stop_reason: Option<String>,
     pub(super) usage: Value,
     pub(super) pings: usize,
-    /// Signatures of thinking blocks, which are removed from `content`.
+    /// The signatures of thinking blocks, which are removed from `content`.
     pub(super) proofs: Vec<String>,
     /// The names of all events except pings.
     pub(super) names: Vec<String>,
     pub(super) whole: bool,
 }
 
-/// Reads events; panics on an order that the format does not allow.
+/// Reads a stream; panics if its events are in an order that the format forbids.
 pub(super) fn heard(bytes: &[u8]) -> Heard {
     let mut heard = Heard::default();
     let mut open: Option<(usize, String)> = None;
@@ -99,7 +99,7 @@ pub(super) fn heard(bytes: &[u8]) -> Heard {
                 assert_eq!(index, Some(at));
                 if heard.content[at]["type"] == "tool_use" {
                     assert_eq!(heard.content[at]["input"], json!({}));
-                    // An answer cut at the token limit may end within the arguments.
+                    // If the answer was cut at the token limit, the arguments may be truncated.
                     heard.content[at]["input"] =
                         serde_json::from_str(&json).unwrap_or(Value::String(json));
                 }
@@ -121,7 +121,7 @@ pub(super) fn heard(bytes: &[u8]) -> Heard {
     heard
 }
 
-/// Takes the signatures of thinking blocks out of the content.
+/// Removes the signatures of thinking blocks from the content and returns them.
 pub(super) fn proofs(content: &mut Value) -> Vec<String> {
     let blocks = content.as_array_mut().into_iter().flatten();
     let thinking = blocks.filter(|block| block["type"] == "thinking");
@@ -133,7 +133,7 @@ pub(super) fn proofs(content: &mut Value) -> Vec<String> {
     proofs
 }
 
-/// Events of a stream that arrives in these chunks.
+/// Returns the events of a stream of which these chunks arrive one after another.
 pub(super) fn events(chunks: &[&[u8]]) -> Vec<Event> {
     let (mut splitter, mut events) = (Splitter::default(), Vec::new());
     for chunk in chunks {
@@ -144,7 +144,7 @@ pub(super) fn events(chunks: &[&[u8]]) -> Vec<Event> {
     events
 }
 
-/// Translation of a chat stream that arrives in these chunks, and how it ended.
+/// Translates a chat stream of which these chunks arrive one after another; also returns how it ended.
 pub(super) fn translated(cx: AnswerCx, chunks: &[&[u8]]) -> (BytesMut, Result<(), Error>) {
     let (mut translation, mut out) = (Events::new(Origin::default(), cx), BytesMut::new());
     for event in events(chunks) {

@@ -1,4 +1,5 @@
-//! JSON strings that are copied between documents without being decoded: escapes stay as written.
+//! JSON strings that are copied from one document to another without being decoded, so that their escapes do not
+//! change.
 
 use std::borrow::Cow;
 
@@ -9,21 +10,21 @@ use crate::{
     translate::wire::{Object, Value},
 };
 
-/// A JSON value, borrowed as written or built here.
+/// A JSON value: borrowed from a document as it is written, or built here.
 pub(in crate::translate) type Json<'a> = Cow<'a, RawValue>;
 
-/// Returns the text between the quotes of a string; `None` for any other value.
+/// Returns the text between the quotes of a JSON string, still escaped; `None` for any other value.
 pub(in crate::translate) fn inner(value: &RawValue) -> Option<&str> {
     value.get().strip_prefix('"')?.strip_suffix('"')
 }
 
-/// The text between the quotes of a string that is present and not empty: vendors send `""` and null for what they
-/// omit.
+/// Returns the text between the quotes of a JSON string, still escaped; `None` if the field is absent, or if the string
+/// is empty: vendors send `""` and null for fields that they omit.
 pub(in crate::translate) fn given(value: Option<&RawValue>) -> Option<&str> {
     value.and_then(inner).filter(|inner| !inner.is_empty())
 }
 
-/// A field of a request that must be a string, as written.
+/// Returns a field of a request that must be a string, as it is written.
 pub(in crate::translate) fn literal<'a>(value: &Value<'a, '_>) -> Result<&'a RawValue, Error> {
     match inner(value.raw) {
         Some(_) => Ok(value.raw),
@@ -43,7 +44,7 @@ pub(in crate::translate) fn optional<'a>(
     Ok(given(Some(text)).map(|_| text))
 }
 
-/// Returns a string made of pieces, each as written between quotes.
+/// Joins pieces, each JSON-escaped and without quotes, to one JSON string.
 pub(in crate::translate) fn quoted(pieces: &[&str]) -> Json<'static> {
     let length: usize = pieces.iter().map(|piece| piece.len()).sum();
     let mut json = String::with_capacity(length + 2);
@@ -53,17 +54,17 @@ pub(in crate::translate) fn quoted(pieces: &[&str]) -> Json<'static> {
     made(json)
 }
 
-/// A text that is written as a JSON string.
+/// Encodes a text as a JSON string.
 pub(in crate::translate) fn string(text: &str) -> Json<'static> {
     Cow::Owned(to_raw_value(text).expect("any text makes a JSON string"))
 }
 
-/// JSON that this module has built.
+/// Wraps JSON that the gateway has built and that is known to be valid.
 pub(in crate::translate) fn made(json: String) -> Json<'static> {
     Cow::Owned(RawValue::from_string(json).expect("JSON built from parts of JSON is JSON"))
 }
 
-/// Joins strings; `between` is the separator, already escaped for JSON.
+/// Joins JSON strings. The separator `between` must be JSON-escaped.
 pub(in crate::translate) fn joined<'a>(mut texts: Vec<Json<'a>>, between: &str) -> Json<'a> {
     if texts.len() == 1 {
         return texts.swap_remove(0);
@@ -81,11 +82,11 @@ pub(in crate::translate) fn joined<'a>(mut texts: Vec<Json<'a>>, between: &str) 
 /// The longest name of a tool, or id of a call, that vendors of the chat and the responses format accept, in
 /// characters.
 const CHARS_MAX: usize = 64;
-/// Characters kept of a longer one, followed by a dash and a hash of 16 digits.
+/// How many characters of a longer name or id are kept before a dash and a hash of 16 digits.
 const CHARS_KEPT: usize = CHARS_MAX - 17;
 
-/// Returns a name or an id, a JSON string, in at most 64 characters. A longer one is shortened the same way wherever
-/// it occurs, so that calls, results and tools still match.
+/// Shortens a name or an id, given as a JSON string, to at most 64 characters. The result for a name is the same
+/// everywhere, so calls, results and tools still match.
 pub(in crate::translate) fn shortened(literal: Json<'_>) -> Json<'_> {
     if literal.get().len() - 2 <= CHARS_MAX {
         return literal;
@@ -100,7 +101,8 @@ pub(in crate::translate) fn shortened(literal: Json<'_>) -> Json<'_> {
     }
 }
 
-/// FNV-1a, 64 bits: the same on every node and in every build, so ids derived from it are stable.
+/// FNV-1a with 64 bits. The result is the same on every node and in every build, so ids that are derived from it are
+/// stable.
 pub(in crate::translate) fn hash(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
         (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
@@ -144,7 +146,7 @@ mod tests {
         ] {
             assert_eq!(shortened(string(&name)).get(), string(&short).get());
         }
-        // The same name with other escapes gives the same result.
+        // The same name, spelled with escapes, gives the same result.
         let escaped = raw(r#""\u0436""#).get().trim_matches('"').repeat(65);
         let escaped = made(format!("\"{escaped}\""));
         assert_eq!(shortened(escaped).get(), shortened(string(&long)).get());

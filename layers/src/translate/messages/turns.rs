@@ -1,4 +1,4 @@
-//! Translates the conversation of a messages request, its instructions, turns and blocks, to chat messages.
+//! Translates the conversation of a messages request (instructions, turns, blocks) to chat messages.
 
 use std::{borrow::Cow, mem};
 
@@ -17,7 +17,7 @@ use crate::{
     },
 };
 
-/// A line feed, as JSON escapes it.
+/// A line feed as an escape in a JSON string.
 const LINE_FEED: &str = "\\n";
 
 /// A message of the chat format.
@@ -34,7 +34,7 @@ pub(in crate::translate) enum Message<'a> {
         content: Content<'a>,
     },
     Assistant {
-        /// The content; null if the message has only tool calls.
+        /// The content; null if the message consists of tool calls.
         content: Option<Json<'a>>,
         #[serde(skip_serializing_if = "Option::is_none")]
         reasoning_content: Option<Json<'a>>,
@@ -52,8 +52,7 @@ pub(in crate::translate) enum Message<'a> {
 }
 
 impl<'a> Message<'a> {
-    /// Creates the assistant's text and tool calls. Reasoning is sent only together with the tool calls that followed
-    /// it.
+    /// Creates a message of the assistant with its text and tool calls. Reasoning is sent only if tool calls follow it.
     pub(in crate::translate) fn assistant(
         content: Option<Json<'a>>,
         tool_calls: Vec<ToolCall<'a>>,
@@ -79,7 +78,7 @@ pub(in crate::translate) enum Content<'a> {
 }
 
 impl<'a> Content<'a> {
-    /// A single text becomes a string, which every vendor accepts; anything else becomes parts.
+    /// Returns a single text as a string, which every vendor accepts, and anything else as a list of parts.
     pub(in crate::translate) fn of(parts: Vec<Part<'a>>) -> Self {
         match <[Part<'a>; 1]>::try_from(parts) {
             Ok([Part::Text { text }]) => Self::Text(text),
@@ -89,7 +88,7 @@ impl<'a> Content<'a> {
         }
     }
 
-    /// Appends parts to the same message.
+    /// Appends more parts to this content.
     fn extend(&mut self, more: Vec<Part<'a>>) {
         let mut parts = match mem::replace(self, Self::Parts(Vec::new())) {
             Self::Text(text) if inner(&text) == Some("") => Vec::new(),
@@ -128,7 +127,7 @@ pub(in crate::translate) struct ToolCall<'a> {
     #[serde(rename = "type")]
     pub(in crate::translate) kind: &'static str,
     pub(in crate::translate) function: Called<'a>,
-    /// The signature of the tool call, as its vendor wrote it.
+    /// The signature of the tool call, as the vendor wrote it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(in crate::translate) extra_content: Option<Box<RawValue>>,
 }
@@ -139,7 +138,7 @@ pub(in crate::translate) struct Called<'a> {
     pub(in crate::translate) arguments: Json<'a>,
 }
 
-/// Returns the conversation of a messages request, for the vendor of this name.
+/// Translates the conversation of a messages request, for the vendor of this name.
 pub(in crate::translate) fn messages<'a>(
     body: &Object<'a, '_>,
     vendor: &str,
@@ -157,7 +156,7 @@ pub(in crate::translate) fn messages<'a>(
         match &*turn.need("role")?.string()? {
             "user" => conversation.user(&content)?,
             "assistant" => conversation.assistant(&content, vendor)?,
-            // Kept in its place: an instruction holds from there on.
+            // Instructions stay in their place, because they apply from there on.
             "system" => conversation.behind.extend(instruction(&content, role)?),
             _ => return Err(turn.refuse("role", Problem::NotOneOf("user, assistant"))),
         }
@@ -166,32 +165,33 @@ pub(in crate::translate) fn messages<'a>(
     Ok(conversation.said)
 }
 
-/// Collects turns. Consecutive turns of one role become one message, as in the messages format. Tool results directly
-/// follow their calls, as the chat format requires, whatever the caller put between them.
+/// Collects the turns of a conversation. Consecutive turns of the same role become one message, as the messages format
+/// treats them. Tool results are put directly after their calls, as the chat format requires, even if the caller put
+/// something between them.
 #[derive(Debug, Default)]
 struct Conversation<'a> {
-    /// The messages that are complete.
+    /// The chat messages that are complete.
     said: Vec<Message<'a>>,
-    /// The assistant's turn that is being built.
+    /// The texts of the assistant's turn that is being collected.
     texts: Vec<Json<'a>>,
     tool_calls: Vec<ToolCall<'a>>,
     reasoning: Reasoning<'a>,
-    /// State returned for calls of a turn that is not complete yet.
+    /// State for the calls of a turn that is not complete yet.
     returned: Returned<'a>,
-    /// The results of the turn's tool calls.
+    /// The results of the tool calls in the assistant's turn.
     results: Vec<Message<'a>>,
-    /// Other messages after the turn: instructions, and the user's content.
+    /// Other messages that follow the assistant's turn: instructions, and the user's content.
     behind: Vec<Message<'a>>,
-    /// Whether the user's turn has begun, which separates it from the assistant's next turn.
+    /// Whether the user's turn has begun. If so, the next text of the assistant begins another turn.
     user_spoke: bool,
 }
 
 impl<'a> Conversation<'a> {
-    /// Adds a user's turn: first the tool results; then everything else in one message, which begins with what results
-    /// cannot hold.
+    /// Adds a turn of the user. Tool results come first. Everything else becomes one message, which begins with the
+    /// images and documents of the results, because tool messages cannot contain them.
     fn user(&mut self, content: &Value<'a, '_>) -> Result<(), Error> {
         let (mut attached, mut parts) = (Vec::new(), Vec::new());
-        // Thinking before a user's turn had no tool call.
+        // Thinking that is followed by a turn of the user was not followed by a tool call, so it is not sent.
         drop(self.returned.reasoning());
         let results = self.results.len();
         blocks(content, |block| match block {
@@ -214,8 +214,8 @@ impl<'a> Conversation<'a> {
         Ok(())
     }
 
-    /// Adds an assistant's turn. Thinking never becomes text. A turn of thinking alone becomes part of the assistant's
-    /// next turn.
+    /// Adds a turn of the assistant. Thinking never becomes text. If a turn has only thinking, the thinking becomes a
+    /// part of the assistant's next turn.
     fn assistant(&mut self, content: &Value<'a, '_>, vendor: &str) -> Result<(), Error> {
         let (mut texts, mut tool_calls, mut ids) = (Vec::new(), Vec::new(), Vec::new());
         let returned = &mut self.returned;
@@ -241,11 +241,11 @@ impl<'a> Conversation<'a> {
         if texts.is_empty() && tool_calls.is_empty() {
             return Ok(());
         }
-        // A signature may follow its call.
+        // The capsule with the signature of a call may come after the call.
         for (call, id) in tool_calls.iter_mut().zip(&ids) {
             call.extra_content = returned.signature(id);
         }
-        // An instruction may separate two texts, but not calls and their results.
+        // Instructions may be put between two texts of the assistant, but not between calls and their results.
         if self.user_spoke || (self.tool_calls.is_empty() && !self.behind.is_empty()) {
             self.flush();
         }
@@ -259,7 +259,7 @@ impl<'a> Conversation<'a> {
         let (texts, tool_calls) = (mem::take(&mut self.texts), mem::take(&mut self.tool_calls));
         let reasoning = mem::take(&mut self.reasoning);
         if !texts.is_empty() || !tool_calls.is_empty() {
-            // The text blocks of one answer are one text, which something interrupted.
+            // Several text blocks of one turn were one text in the answer, interrupted by other blocks.
             let content = (!texts.is_empty()).then(|| joined(texts, ""));
             self.said
                 .push(Message::assistant(content, tool_calls, reasoning));
@@ -285,7 +285,7 @@ pub(in crate::translate) fn instruction<'a>(
     if texts.is_empty() {
         return Ok(None);
     }
-    // The content is one string, because many chat vendors accept no parts here.
+    // Sent as one string, because many chat vendors do not accept a list of parts here.
     let content = joined(texts, LINE_FEED);
     Ok(Some(match role {
         SystemRole::System => Message::System { content },
@@ -293,8 +293,8 @@ pub(in crate::translate) fn instruction<'a>(
     }))
 }
 
-/// Drops the billing line with which Claude Code begins its instructions; it is meant for the vendor of the messages
-/// format. It changes from call to call, so nothing after it could be found in another vendor's cache.
+/// Removes the billing line with which Claude Code begins its instructions. The line is meant for the messages vendor,
+/// and it changes from call to call, so that another vendor could not find anything after it in its cache.
 fn without_billing_line(text: &RawValue) -> Option<Json<'_>> {
     let Some(line) = inner(text).filter(|text| text.starts_with(BILLING_LINE)) else {
         return Some(Cow::Borrowed(text));
@@ -319,14 +319,14 @@ fn tool_call<'a>(block: &Object<'a, '_>) -> Result<ToolCall<'a>, Error> {
     })
 }
 
-/// Signature of a block of thinking; empty if it has none.
+/// Returns the signature or the data of a block of thinking; empty if it has none.
 fn proof<'a>(block: &Object<'a, '_>, field: &str) -> Result<Cow<'a, str>, Error> {
     let proof = block.get(field)?;
     proof.map_or(Ok(Cow::Borrowed("")), |proof| proof.string())
 }
 
-/// Returns the text of a tool result. Images and documents, which tool messages of the chat format cannot hold, are
-/// added to `attached`.
+/// Returns the tool message for a tool result. Images and documents, which tool messages of the chat format cannot
+/// contain, are added to `attached`.
 fn tool_result<'a>(
     block: &Object<'a, '_>,
     attached: &mut Vec<Part<'a>>,
@@ -360,8 +360,8 @@ fn tool_result<'a>(
     })
 }
 
-/// A part of a tool result. A tool that a search found is represented by its name, because the vendor has all tools
-/// anyway.
+/// Translates a part of a tool result. If it refers to a tool that a tool search found, only the tool's name is sent,
+/// because the vendor gets all tools anyway.
 pub(in crate::translate) fn result_part<'a>(
     block: &Block<'a, '_>,
     parts: &mut Vec<Part<'a>>,
@@ -375,8 +375,8 @@ pub(in crate::translate) fn result_part<'a>(
     part(block, parts)
 }
 
-/// The id as written, so that it returns unchanged. An id that is too long is shortened, in the call and in its result
-/// alike.
+/// Returns the id of a call as it is written, so that the caller gets it back unchanged. If it is too long, it is
+/// shortened in the call and in the result in the same way.
 pub(in crate::translate) fn tool_id<'a>(id: &Value<'a, '_>) -> Result<Json<'a>, Error> {
     Ok(shortened(Cow::Borrowed(literal(id)?)))
 }
@@ -390,7 +390,7 @@ pub(in crate::translate) enum Block<'a, 'b> {
     Other(&'b str, &'b Object<'a, 'b>),
 }
 
-/// Passes each block to `each`; a plain string counts as a text. Empty texts are dropped.
+/// Passes each block to `each`. A content that is a string counts as one text block. Empty texts are left out.
 pub(in crate::translate) fn blocks<'a>(
     content: &Value<'a, '_>,
     mut each: impl FnMut(Block<'a, '_>) -> Result<(), Error>,
@@ -419,7 +419,7 @@ pub(in crate::translate) fn blocks<'a>(
     Ok(())
 }
 
-/// Text, image or document of a user's message.
+/// Translates a text, image or document of a user's message.
 pub(in crate::translate) fn part<'a>(
     block: &Block<'a, '_>,
     parts: &mut Vec<Part<'a>>,
@@ -454,7 +454,7 @@ fn image<'a>(block: &Object<'a, '_>) -> Result<Part<'a>, Error> {
             }
             data_url(&text, &source)?
         }
-        // The address is forwarded; only the vendor fetches it.
+        // The URL is forwarded: only the vendor fetches it.
         "url" => Cow::Borrowed(literal(&source.need("url")?)?),
         _ => return Err(source.refuse("type", Problem::NotOneOf("base64, url"))),
     };
@@ -503,7 +503,7 @@ fn document<'a>(block: &Object<'a, '_>, parts: &mut Vec<Part<'a>>) -> Result<(),
     Ok(())
 }
 
-/// Vendors detect the type by the extension of the file name.
+/// Returns a file name with an extension, from which vendors detect the type of the document.
 fn file_name(title: Option<&RawValue>) -> Json<'_> {
     let name = given(title).unwrap_or("document");
     let ending = if name.to_ascii_lowercase().ends_with(".pdf") {

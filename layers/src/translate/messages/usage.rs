@@ -1,5 +1,5 @@
-//! Translates usage. In the chat format the prompt includes cache reads and writes; in the messages format the input
-//! excludes them.
+//! Translates usage from the chat format, whose prompt includes cache reads and writes, to the messages format, whose
+//! input does not.
 
 use serde::{Serialize, Serializer};
 use serde_json::value::RawValue;
@@ -10,7 +10,7 @@ use crate::{
     vendor_usage::{VendorUsage, chat_usage},
 };
 
-/// The usage of an answer.
+/// The usage of a chat answer, as it is reported to a messages caller.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(in crate::translate) struct Tally {
     usage: Usage,
@@ -19,7 +19,7 @@ pub(in crate::translate) struct Tally {
 }
 
 impl Tally {
-    /// Reads the usage of a chat answer. `None` if it is empty.
+    /// Reads the usage of a chat answer; `None` if it counts nothing.
     pub(in crate::translate) fn read(usage: &RawValue) -> Option<Self> {
         let VendorUsage {
             usage, reasoning, ..
@@ -30,21 +30,21 @@ impl Tally {
         })
     }
 
-    /// Returns the newest usage; each counts the whole answer so far. Zeros after real counts are ignored, as in the
-    /// meter.
+    /// Returns the newer of two usages; each of them counts the whole answer so far. Zeros after a usage with counts
+    /// are ignored, as in the meter.
     pub(in crate::translate) fn latest(known: Option<Self>, newer: Option<Self>) -> Option<Self> {
         newer
             .filter(|newer| known.is_none() || !newer.usage.is_zero())
             .or(known)
     }
 
-    /// Returns the counts, and the thinking tokens within the output.
+    /// Returns the usage, and the thinking tokens within the output.
     pub(in crate::translate) const fn parts(&self) -> (&Usage, Option<u64>) {
         (&self.usage, self.thinking)
     }
 }
 
-/// The usage as the messages format writes it.
+/// Serializes the usage in the messages format.
 impl Serialize for Tally {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         #[derive(Serialize)]
@@ -64,7 +64,7 @@ impl Serialize for Tally {
         let classes = usage.classes;
         let details = |thinking_tokens| Details { thinking_tokens };
         Written {
-            // The messages format distinguishes neither sound nor images.
+            // The messages format counts sound and images as ordinary input.
             input_tokens: usage.input
                 + classes.get(Class::InputAudio)
                 + classes.get(Class::InputImage),
@@ -137,7 +137,7 @@ mod tests {
                 r#"{"prompt_tokens":18,"completion_tokens":345,"total_tokens":363,"completion_tokens_details":{"reasoning_tokens":315}}"#,
                 345,
             ),
-            // Reasoning outside the completion, as the total shows.
+            // The total shows that the vendor counts reasoning in addition to the completion.
             (
                 r#"{"prompt_tokens":18,"completion_tokens":30,"total_tokens":363,"completion_tokens_details":{"reasoning_tokens":315}}"#,
                 345,

@@ -150,7 +150,7 @@ fn r48_r77_a_truncated_block_of_any_kind_is_incomplete() {
             "{last}"
         );
     }
-    // The item has its signature, although the answer was cut off.
+    // The signature arrived before the answer was cut, so the item has it.
     let answer = from_messages(json!([thinking]), "max_tokens");
     assert!(answer["output"][0]["encrypted_content"].is_string());
 }
@@ -289,7 +289,7 @@ fn r52_r53_tools_come_back_under_the_callers_names() {
         (&json!("ns"), &json!("{\"input\":7}"))
     );
     assert_eq!(output[4]["name"], "unknown");
-    // The vendor got a shortened name; the caller gets its own back.
+    // The vendor gets a shortened name; the answer to the caller has the caller's own name.
     let long = "n".repeat(65);
     let request =
         json!({"model": "m", "input": "x", "tools": [{"type": "function", "name": long}]});
@@ -299,7 +299,7 @@ fn r52_r53_tools_come_back_under_the_callers_names() {
     let calls = json!({"tool_calls": [tool_call("a", short, "{}")]});
     let answer = from_chat_for(&request, calls, "tool_calls", Value::Null);
     assert_eq!(answer["output"][0]["name"], long);
-    // R13, R33: the answer echoes only the tools that were sent.
+    // R13, R33: the answer lists only the tools that were sent to the vendor.
     let mut offered = request.clone();
     offered["tools"].as_array_mut().unwrap().extend([
         json!({"type": "web_search"}),

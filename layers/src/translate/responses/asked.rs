@@ -1,4 +1,4 @@
-//! The part of a responses request that its answer needs.
+//! The data of a responses request that its answer must contain.
 
 use serde_json::value::RawValue;
 use uuid::fmt::Simple;
@@ -10,27 +10,27 @@ use crate::{
     translate::wire::{Object, Value},
 };
 
-/// The part of a responses request that its answer needs: the fields that the answer echoes, and the caller's names of
-/// tools.
+/// The data of a responses request from which its answer is written: the fields that the answer repeats, and the
+/// caller's names of tools.
 #[derive(Clone, Debug)]
 pub struct Asked {
     /// The request's number, from which the answer's ids are derived.
     pub(super) number: Simple,
     /// The current time in Unix seconds.
     pub(super) created: u64,
-    /// The request's fields that the answer echoes, as JSON members.
+    /// The fields of the request that the answer repeats, as members of a JSON object.
     pub(super) echo: String,
-    /// The tools that were renamed for the vendor.
+    /// The caller's names of tools whose names were changed for the vendor.
     pub(super) names: Names,
-    /// Whether a summary of the reasoning is shown to the caller.
+    /// Whether the caller gets a summary of the reasoning.
     pub(super) summary: bool,
-    /// Whether encrypted reasoning is returned.
+    /// Whether the caller gets encrypted reasoning.
     pub(super) encrypted: bool,
-    /// The vendor that answers the call.
+    /// The name of the vendor that answers.
     pub(super) vendor: String,
 }
 
-/// Fields that the answer echoes, with their default values.
+/// The fields of a request that the answer repeats, with their default values.
 const ECHOED: [(&str, &str); 8] = [
     ("tool_choice", "\"auto\""),
     ("parallel_tool_calls", "true"),
@@ -43,10 +43,10 @@ const ECHOED: [(&str, &str); 8] = [
 ];
 
 impl Asked {
-    /// Reads the body from which the vendor's request was translated.
+    /// Reads the data from the body of the caller's request.
     ///
     /// # Errors
-    /// As of [`super::to_chat`] and [`super::to_messages`].
+    /// Those of [`super::to_chat`] and [`super::to_messages`].
     pub fn read(body: &[u8], number: Simple, created: u64, vendor: &str) -> Result<Self, Error> {
         let raw: &RawValue = serde_json::from_slice(body).map_err(|error| {
             Error::invalid("", crate::error::Problem::NotJson(error.to_string()))
@@ -80,7 +80,7 @@ fn echo(fields: &Object<'_, '_>, tools: &Tools<'_>) -> Result<String, Error> {
     let truncation = fields.get("truncation")?;
     let truncation = truncation.map_or("\"disabled\"", |value| value.raw.get());
     echo.push_str(&format!(",\"truncation\":{truncation}"));
-    // A line end within an event's data would split the event.
+    // A line end within the data of an event would end the line, so it is replaced by a space, which JSON allows there.
     if echo.contains(['\n', '\r']) {
         echo = echo.replace(['\n', '\r'], " ");
     }

@@ -1,11 +1,12 @@
-//! The body of a responses request, to be serialized.
+//! The body of a responses request to a vendor, to be serialized.
 
 use serde::Serialize;
 use serde_json::value::RawValue;
 
 use crate::translate::messages::{text::Json, turns::Part};
 
-/// Must be included when nothing is stored, so that the vendor's reasoning can be returned to it.
+/// The value of `include` that requests encrypted reasoning. If the vendor stores nothing, the caller must send it
+/// back.
 pub(super) const ENCRYPTED_REASONING: &str = "reasoning.encrypted_content";
 
 #[derive(Debug, Serialize)]
@@ -31,7 +32,7 @@ pub(super) struct Body<'a> {
     pub(super) reasoning: Option<Reasoning<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) include: Option<[&'static str; 1]>,
-    /// Always false: a stored answer could be referred to by another caller's request.
+    /// Always false: if the vendor stored the answer, a request of another caller could refer to it.
     pub(super) store: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) user: Option<&'a RawValue>,
@@ -45,7 +46,7 @@ pub(super) struct Body<'a> {
     pub(super) stream: Option<bool>,
 }
 
-/// An item of the input.
+/// An item of the field `input`.
 #[derive(Debug, Serialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub(super) enum Item<'a> {
@@ -76,7 +77,7 @@ pub(super) enum Item<'a> {
     Raw(Box<RawValue>),
 }
 
-/// The output of a tool.
+/// The output of a tool call: a text, or parts.
 #[derive(Debug, Serialize)]
 #[serde(untagged)]
 pub(super) enum Output<'a> {
@@ -132,7 +133,7 @@ pub(super) enum Tool<'a> {
         #[serde(skip_serializing_if = "Option::is_none")]
         description: Option<Json<'a>>,
         parameters: Json<'a>,
-        /// Always written: the default is true in this format, and false in the others.
+        /// Always sent, because the default is true in this format and false in the others.
         strict: bool,
     },
     Custom {

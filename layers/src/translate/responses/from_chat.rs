@@ -1,4 +1,4 @@
-//! Translates a chat vendor's answer to a responses answer, plain and streamed.
+//! Translates a chat vendor's answer, plain or streamed, to the responses format.
 
 use bytes::{Bytes, BytesMut};
 
@@ -20,7 +20,7 @@ use crate::{
 /// Translates a chat answer to a responses answer.
 ///
 /// # Errors
-/// [`Error::VendorBroken`]: the body is not a chat answer; [`Error::VendorUnavailable`]: it is an error.
+/// [`Error::VendorBroken`] if the body is not a chat answer; [`Error::VendorUnavailable`] if it is an error.
 pub fn chat_answer(body: &[u8], asked: Asked) -> Result<Bytes, Error> {
     let mut answer = ChatAnswer::chunk(body)?;
     answer.check(body)?;
@@ -38,23 +38,23 @@ pub fn chat_answer(body: &[u8], asked: Asked) -> Result<Bytes, Error> {
     Ok(out.freeze())
 }
 
-/// Translates the events of a chat stream to those of a responses stream, each as it arrives. Several items may be open
-/// at once, so none waits for another. Two things are delayed: a tool call until its name arrives, and the arguments of
-/// a tool with free text, which is inside them.
+/// Translates each event of a chat stream as it arrives. Several items may be open at once, so no item waits for
+/// another. Only two things are delayed: a tool call until its name arrives, and the input of a tool with free text
+/// until its arguments, which contain the text, are complete.
 ///
-/// The format repeats the answer at its end, so a stream stores all of it, at most 4 MiB; a stream that would need more
-/// is refused.
+/// The last events repeat the whole answer, so a stream stores it, at most 4 MiB. A stream that would need more fails.
 #[derive(Debug)]
 pub struct ChatEvents {
     reading: Reading,
-    /// Message that the vendor sent instead of an answer. If the stream has no finish reason, it ended because of this.
+    /// An error message that the vendor sent instead of a chunk. If the stream has no finish reason, this is the error
+    /// with which it ended.
     complaint: Option<Error>,
     done: bool,
     ended: bool,
 }
 
 impl ChatEvents {
-    /// Creates the state of one stream.
+    /// Creates the state of a stream that has not begun.
     #[must_use]
     pub fn new(asked: Asked) -> Self {
         Self {
@@ -65,16 +65,16 @@ impl ChatEvents {
         }
     }
 
-    /// Returns the progress of the stream.
+    /// Returns the position of the stream, for code that must end it early.
     pub(crate) fn progress(&self) -> StreamProgress {
         self.reading.writer.progress()
     }
 
-    /// Writes the translation of the next event, which may be empty.
+    /// Translates the next event, and appends the result to `out`, perhaps nothing.
     ///
     /// # Errors
-    /// [`Error::VendorBroken`]: the event is not a chunk; [`Error::AnswerTooLong`]: too much would have to be stored;
-    /// [`Error::VendorUnavailable`]: the event is the vendor's error.
+    /// [`Error::VendorBroken`] if the event is not a chunk, [`Error::AnswerTooLong`] if the stream would have to store
+    /// too much, [`Error::VendorUnavailable`] if the event is an error of the vendor.
     pub fn event(&mut self, event: &Event, out: &mut BytesMut) -> Result<(), Error> {
         if self.ended {
             return Ok(());
@@ -97,10 +97,10 @@ impl ChatEvents {
         }
     }
 
-    /// Handles the end of the vendor's stream: writes what is missing, once.
+    /// Handles the end of the vendor's stream: writes the events that are still missing, once.
     ///
     /// # Errors
-    /// [`Error::VendorBroken`]: the stream was truncated.
+    /// [`Error::VendorBroken`] if the stream was truncated.
     pub fn end(&mut self, out: &mut BytesMut) -> Result<(), Error> {
         if self.ended {
             return Ok(());
@@ -131,7 +131,7 @@ impl ChatEvents {
         let reading = &mut self.reading;
         reading.usage = Tally::latest(reading.usage, chunk.tally());
         let choice = chunk.choice();
-        // One vendor's first chunk has neither a choice nor an id: it reports on the prompt.
+        // One vendor begins with a chunk about the prompt, which has neither a choice nor an id.
         if !reading.writer.begun() && (choice.is_some() || given(chunk.id).is_some()) {
             reading.begin(model(chunk.model).get(), data, out);
         }
@@ -139,7 +139,7 @@ impl ChatEvents {
             return Ok(());
         };
         reading.said(choice.delta.or(choice.message).unwrap_or_default(), out)?;
-        // Some vendors send two reasons; a more specific one replaces the plain end.
+        // Some vendors send two finish reasons; a specific reason replaces the plain end of the answer.
         let newer = stop(choice.finish_reason)?;
         if matches!(reading.stop, None | Some(Stop::EndTurn)) {
             reading.stop = newer.or(reading.stop);
@@ -148,12 +148,12 @@ impl ChatEvents {
     }
 }
 
-/// The progress of reading an answer.
+/// The state of translating one answer.
 #[derive(Debug)]
 struct Reading {
     writer: Writer,
     calls: Calls,
-    /// The calls' items, by call number; for a call without a name so far, its arguments.
+    /// The item of each tool call, by the call's number. While a call has no name, its arguments so far.
     call_items: Vec<CallItem>,
     hash: u64,
     usage: Option<Tally>,

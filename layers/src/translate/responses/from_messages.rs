@@ -1,4 +1,4 @@
-//! Translates a messages vendor's answer to a responses answer, plain and streamed.
+//! Translates a messages vendor's answer, plain or streamed, to the responses format.
 
 use bytes::{Bytes, BytesMut};
 use serde_json::value::RawValue;
@@ -26,14 +26,14 @@ use crate::{
 /// Translates a messages answer to a responses answer.
 ///
 /// # Errors
-/// [`Error::VendorBroken`]: the body is not an answer of the messages format.
+/// [`Error::VendorBroken`] if the body is not an answer of the messages format.
 pub fn messages_answer(body: &[u8], asked: Asked) -> Result<Bytes, Error> {
     let answer: Answer<'_> = serde_json::from_slice(body).map_err(broken)?;
     let mut reading = Reading::new(asked, true);
     let mut out = BytesMut::with_capacity(body.len() + 512);
     let model = serde_json::Value::from(&*answer.model).to_string();
     reading.writer.begin(&model, &mut out);
-    // As in a stream, the last block stays open: only the stop reason after it shows whether it was truncated.
+    // The last block is left open, as in a stream, because only the stop reason shows whether it was truncated.
     for block in answer.blocks()? {
         reading.close_block(&mut out)?;
         reading.open_block(block, &mut out)?;
@@ -49,11 +49,10 @@ pub fn messages_answer(body: &[u8], asked: Asked) -> Result<Bytes, Error> {
     Ok(out.freeze())
 }
 
-/// Translates the events of a messages stream to those of a responses stream, each as it arrives, except for the end of
-/// a block: only what follows shows whether the block was truncated.
+/// Translates each event of a messages stream as it arrives, except for the end of a block: only the event after it
+/// shows whether the block was truncated.
 ///
-/// The format repeats the answer at its end, so a stream stores all of it, at most 4 MiB; a stream that would need more
-/// is refused.
+/// The last events repeat the whole answer, so a stream stores it, at most 4 MiB. A stream that would need more fails.
 #[derive(Debug)]
 pub struct MessagesEvents {
     reading: Reading,
@@ -63,7 +62,7 @@ pub struct MessagesEvents {
 }
 
 impl MessagesEvents {
-    /// Creates the state of one stream.
+    /// Creates the state of a stream that has not begun.
     #[must_use]
     pub fn new(asked: Asked) -> Self {
         Self {
@@ -74,16 +73,16 @@ impl MessagesEvents {
         }
     }
 
-    /// Returns the progress of the stream.
+    /// Returns the position of the stream, for code that must end it early.
     pub(crate) fn progress(&self) -> StreamProgress {
         self.reading.writer.progress()
     }
 
-    /// Writes the translation of the next event, which may be empty.
+    /// Translates the next event, and appends the result to `out`, perhaps nothing.
     ///
     /// # Errors
-    /// [`Error::VendorBroken`]: the event is not of the messages format, or out of order; [`Error::AnswerTooLong`]: too
-    /// much would have to be stored.
+    /// [`Error::VendorBroken`] if the event is not of the messages format or comes out of order,
+    /// [`Error::AnswerTooLong`] if the stream would have to store too much.
     pub fn event(&mut self, event: &Event, out: &mut BytesMut) -> Result<(), Error> {
         let Some(data) = event.data().filter(|data| !data.trim_ascii().is_empty()) else {
             return Ok(());
@@ -120,7 +119,8 @@ impl MessagesEvents {
                 let delta = wire
                     .delta
                     .ok_or_else(|| broken("a content_block_delta without a delta"))?;
-                // Blocks never interleave. A delta of another block would be added to the wrong tool call.
+                // The messages format never interleaves blocks. A delta for another block would be added to the wrong
+                // tool call.
                 if matches!((self.index, wire.index), (Some(open), Some(index)) if open != index) {
                     return Err(broken("a delta for a block that is not open"));
                 }
@@ -145,7 +145,7 @@ impl MessagesEvents {
     }
 
     fn stop(&mut self, out: &mut BytesMut) -> Result<(), Error> {
-        // An event was lost; any stop reason would be invented.
+        // An event with the stop reason was lost, and the gateway must not invent one.
         let reason = self
             .stop_reason
             .take()
@@ -156,10 +156,10 @@ impl MessagesEvents {
         Ok(())
     }
 
-    /// Handles the end of the vendor's stream.
+    /// Handles the end of the vendor's bytes.
     ///
     /// # Errors
-    /// [`Error::VendorBroken`]: the stream ended early. A truncated stream must not look complete.
+    /// [`Error::VendorBroken`] if the stream was truncated, because it must not look complete to the caller.
     pub fn end(&mut self, _out: &mut BytesMut) -> Result<(), Error> {
         if self.stopped {
             Ok(())
@@ -176,17 +176,17 @@ struct Reading {
     counts: VendorCounts,
 }
 
-/// The content block to which the next deltas belong.
+/// The content block that is open: deltas belong to it.
 #[derive(Debug, Default)]
 enum Open {
-    /// No block, or one without a counterpart in the responses format.
+    /// No block, or a block that has no counterpart in the responses format.
     #[default]
     Dropped,
     Text,
-    /// Thinking, with the part of its signature received so far.
+    /// Thinking, with the part of its signature that has arrived.
     Thinking(String),
     Redacted,
-    /// A call's item, and whether its arguments arrived with its first event.
+    /// A tool call: the number of its item, and whether its arguments arrived completely in the first event.
     Tool(usize, bool),
 }
 
@@ -211,7 +211,7 @@ impl Reading {
     fn open_block(&mut self, block: &Block<'_>, out: &mut BytesMut) -> Result<(), Error> {
         self.open = match &*block.kind {
             "text" => {
-                // Consecutive text blocks become one message; another block between them ends it.
+                // Consecutive text blocks become one message; a block of another type between them ends the message.
                 if let Some(text) = block.text {
                     self.text(Some(text), out)?;
                 }
@@ -244,7 +244,7 @@ impl Reading {
                 let name = between_quotes(json_string(block.name)?.get());
                 let index = self.writer.begin_call(id, name, out)?;
                 let whole = arguments(block.input);
-                // Some vendors send the whole input with the block, not in pieces.
+                // Some vendors send the whole input in the first event of the block.
                 if whole == "{}" {
                     Open::Tool(index, false)
                 } else {
@@ -253,7 +253,7 @@ impl Reading {
                     Open::Tool(index, true)
                 }
             }
-            // These blocks are the vendor's own tools and their results, and unknown blocks.
+            // The vendor's own tools and their results, and unknown blocks, have no counterpart.
             _ => Open::Dropped,
         };
         Ok(())
@@ -279,7 +279,7 @@ impl Reading {
             (Open::Text | Open::Thinking(_), "input_json_delta") => {
                 Err(broken("arguments outside a tool"))
             }
-            // These deltas are citations, and unknown ones.
+            // Citations and unknown deltas have no counterpart.
             _ => Ok(()),
         }
     }
@@ -291,13 +291,14 @@ impl Reading {
         }
     }
 
-    /// Ends the content block, because another one begins.
+    /// Ends the content block when the next one begins.
     fn close_block(&mut self, out: &mut BytesMut) -> Result<(), Error> {
         self.end_thinking()?;
         match std::mem::take(&mut self.open) {
             Open::Thinking(_) | Open::Redacted => self.writer.close_open(out),
             Open::Tool(index, _) => self.writer.close_item(index, out),
-            // Text that continues in another block is one message; dropped blocks have no item.
+            // A text block may continue in the next block as the same message; blocks without a counterpart have no
+            // item to end.
             Open::Text | Open::Dropped => {}
         }
         Ok(())
@@ -326,7 +327,7 @@ impl Reading {
             "max_tokens" | "model_context_window_exceeded" => Stop::MaxTokens,
             "refusal" => Stop::Refusal,
             "tool_use" => Stop::ToolUse,
-            // The others are `end_turn`, `stop_sequence` and `pause_turn`.
+            // `end_turn`, `stop_sequence`, `pause_turn`, and unknown reasons.
             _ => Stop::EndTurn,
         };
         self.writer.finish(stop, &counts, out);

@@ -1,4 +1,4 @@
-//! Translates a responses vendor's answer to a chat answer, plain and streamed.
+//! Translates a responses vendor's answer, plain or streamed, to the chat format.
 
 use std::fmt;
 
@@ -21,22 +21,21 @@ use crate::{
 /// Translates a responses answer to a chat answer.
 ///
 /// # Errors
-/// [`Error::VendorBroken`]: the body is not a complete answer; [`Error::VendorUnavailable`]: it is an error.
+/// [`Error::VendorBroken`] if the body is not a complete answer; [`Error::VendorUnavailable`] if it is an error.
 pub fn into_chat(body: &[u8], origin: &Origin, cx: &AnswerCx) -> Result<Bytes, Error> {
     let mut out = BytesMut::with_capacity(body.len() + 256);
     Reading::new(Plain::new(*cx), origin.clone()).answer(body, &mut out)?;
     Ok(out.freeze())
 }
 
-/// Translates the events of a responses stream to those of a chat stream, each as it arrives. Nothing is delayed, and
-/// no text is stored.
+/// Translates each event of a responses stream as it arrives. No event is delayed, and no text is stored.
 #[derive(Debug)]
 pub struct IntoChat {
     reading: Reading<Chunks>,
 }
 
 impl IntoChat {
-    /// Creates the state of one stream of this origin.
+    /// Creates the state of a stream that has not begun. `origin` has the vendor's name and the names of tools.
     #[must_use]
     pub fn new(origin: Origin, cx: AnswerCx) -> Self {
         let chunks = Chunks {
@@ -48,32 +47,32 @@ impl IntoChat {
         }
     }
 
-    /// Writes the translation of the next event, which may be empty.
+    /// Translates the next event, and appends the result to `out`, perhaps nothing.
     ///
     /// # Errors
-    /// [`Error::VendorBroken`]: the event is not of the responses format, or out of order;
-    /// [`Error::VendorUnavailable`]: it is the vendor's error.
+    /// [`Error::VendorBroken`] if the event is not of the responses format or comes out of order,
+    /// [`Error::VendorUnavailable`] if it is an error of the vendor.
     pub fn event(&mut self, event: &Event, out: &mut BytesMut) -> Result<(), Error> {
         self.reading.event(event, out)
     }
 
-    /// Handles the end of the vendor's stream.
+    /// Handles the end of the vendor's bytes.
     ///
     /// # Errors
-    /// [`Error::VendorBroken`]: the stream was truncated.
+    /// [`Error::VendorBroken`] if the stream was truncated.
     pub fn end(&mut self, _out: &mut BytesMut) -> Result<(), Error> {
         self.reading.end()
     }
 }
 
-/// Joins several items into one text, separated by blank lines.
+/// Joins the texts of several items to one text, with blank lines between them.
 #[derive(Debug, Default)]
 struct Joined {
     last: Option<u64>,
 }
 
 impl Joined {
-    /// Separator before the next piece, which belongs to this item.
+    /// Returns the separator to write before the next piece of this item.
     fn between(&mut self, item: u64) -> &'static str {
         match self.last.replace(item) {
             Some(last) if last != item => "\\n\\n",
@@ -85,11 +84,12 @@ impl Joined {
 #[derive(Debug, Default)]
 struct Chunks {
     cx: AnswerCx,
-    /// The start of every chunk, up to its choices.
+    /// The beginning of every chunk, up to `choices`.
     head: String,
     messages: Joined,
     thoughts: Joined,
-    /// Items of the calls: the chat format numbers calls separately, from 0.
+    /// The items that are tool calls, in order. The chat format numbers tool calls separately from other content, from
+    /// 0.
     calls: Vec<(u64, bool, bool)>,
 }
 
@@ -205,7 +205,7 @@ impl Sink for Chunks {
     }
 }
 
-/// A plain answer that is being built.
+/// A plain chat answer while its content is collected.
 #[derive(Debug)]
 struct Plain {
     cx: AnswerCx,
@@ -385,7 +385,7 @@ impl Sink for Plain {
     fn alive(&mut self, _out: &mut BytesMut) {}
 }
 
-/// Returns the chat format's type of a tool, and its field for the arguments.
+/// Returns the chat format's type of a tool, and the name of its field for the arguments.
 const fn kind(custom: bool) -> (&'static str, &'static str) {
     if custom {
         ("custom", "input")

@@ -1,4 +1,4 @@
-//! Translates a responses vendor's answer to a messages answer, plain and streamed.
+//! Translates a responses vendor's answer, plain or streamed, to the messages format.
 
 use std::{collections::VecDeque, sync::Arc};
 
@@ -20,14 +20,15 @@ use crate::{
     },
 };
 
-/// The maximum bytes that may wait behind the open block.
+/// The maximum bytes of content that waits until the open block ends.
 const WAITING_BYTES_MAX: usize = 4 << 20;
 const PING: &[u8] = b"event: ping\ndata: {\"type\":\"ping\"}\n\n";
 
-/// Responses answer → messages answer. Reasoning that only its vendor can read is added in a capsule.
+/// Translates a responses answer to a messages answer. Reasoning that only the vendor can read is sent to the caller in
+/// a capsule.
 ///
 /// # Errors
-/// [`Error::VendorBroken`]: the body is not a complete answer; [`Error::VendorUnavailable`]: it is an error.
+/// [`Error::VendorBroken`] if the body is not a complete answer; [`Error::VendorUnavailable`] if it is an error.
 pub fn into_messages(body: &[u8], origin: &Origin, cx: &AnswerCx) -> Result<Bytes, Error> {
     let mut out = BytesMut::with_capacity(body.len() + 256);
     let blocks = Blocks::new(origin, *cx, true);
@@ -35,16 +36,15 @@ pub fn into_messages(body: &[u8], origin: &Origin, cx: &AnswerCx) -> Result<Byte
     Ok(out.freeze())
 }
 
-/// Translates the events of a responses stream to those of a messages stream, each as it arrives, unless items
-/// interleave: the messages format has one block open at a time, so an item waits for the one before. At most 4 MiB may
-/// wait.
+/// Translates each event of a responses stream as it arrives, unless items interleave: the messages format has one open
+/// block at a time, so an item waits until the item before it has ended. At most 4 MiB may wait.
 #[derive(Debug)]
 pub struct IntoMessages {
     reading: Reading<Blocks>,
 }
 
 impl IntoMessages {
-    /// Creates the state of one stream of this origin.
+    /// Creates the state of a stream that has not begun. `origin` has the vendor's name and the names of tools.
     #[must_use]
     pub fn new(origin: Origin, cx: AnswerCx) -> Self {
         Self {
@@ -52,30 +52,30 @@ impl IntoMessages {
         }
     }
 
-    /// Writes the translation of the next event, which may be empty.
+    /// Translates the next event, and appends the result to `out`, perhaps nothing.
     ///
     /// # Errors
-    /// [`Error::VendorBroken`]: the event is not of the responses format; [`Error::AnswerTooLong`]: too much would have
-    /// to wait; [`Error::VendorUnavailable`]: the event is the vendor's error.
+    /// [`Error::VendorBroken`] if the event is not of the responses format, [`Error::AnswerTooLong`] if too much
+    /// content would have to wait, [`Error::VendorUnavailable`] if the event is an error of the vendor.
     pub fn event(&mut self, event: &Event, out: &mut BytesMut) -> Result<(), Error> {
         self.reading.event(event, out)
     }
 
-    /// Handles the end of the vendor's stream.
+    /// Handles the end of the vendor's bytes.
     ///
     /// # Errors
-    /// [`Error::VendorBroken`]: the stream was truncated.
+    /// [`Error::VendorBroken`] if the stream was truncated.
     pub fn end(&mut self, _out: &mut BytesMut) -> Result<(), Error> {
         self.reading.end()
     }
 }
 
-/// The blocks of a messages answer, one per item. The first in the queue is open.
+/// Writes the blocks of a messages answer, one block for each item. The first item of the queue is open.
 #[derive(Debug)]
 struct Blocks {
     vendor: Arc<str>,
     thinking_asked: bool,
-    /// For a plain answer: writes the content instead of events.
+    /// Whether a plain answer is written and not the events of a stream.
     plain: bool,
     id: String,
     model: String,
@@ -85,7 +85,8 @@ struct Blocks {
     content: String,
     waiting_bytes: usize,
     refused: bool,
-    /// Hidden reasoning, by item, in its capsule: sent together with the tool call that follows it.
+    /// Capsules with reasoning that the caller does not see, by item. A capsule is written before the tool call that
+    /// follows the item.
     hidden: Vec<(u64, String)>,
 }
 
@@ -94,7 +95,7 @@ struct Item {
     index: u64,
     kind: Kind,
     open: bool,
-    /// Content that was received but not written yet.
+    /// Content that has arrived and was not written yet.
     waiting: String,
     capsule: Option<String>,
     done: bool,
@@ -104,7 +105,7 @@ struct Item {
 enum Kind {
     Text,
     Thinking,
-    /// A call: its id and name, and the start of its arguments.
+    /// A tool call: its id, its name, and what is known of the beginning of its arguments.
     Call(String, String, Lead),
 }
 
@@ -125,7 +126,7 @@ impl Blocks {
         }
     }
 
-    /// Adds a piece of a queued item.
+    /// Adds a piece to an item of the queue.
     fn piece(&mut self, index: u64, piece: &str, out: &mut BytesMut) -> Result<(), Error> {
         let Some(item) = self.items.iter_mut().find(|item| item.index == index) else {
             return Ok(());
@@ -138,7 +139,8 @@ impl Blocks {
         item.waiting.push_str(piece);
         self.waiting_bytes += kept.len() + piece.len();
         self.advance(out);
-        // A plain answer was bounded when it was read, and it writes an item only when the item is complete.
+        // The size of a plain answer was limited when it was read, and a plain answer writes an item only when the item
+        // is complete.
         if self.waiting_bytes > WAITING_BYTES_MAX && !self.plain {
             let why = format!("more than {WAITING_BYTES_MAX} bytes would have to be buffered");
             return Err(too_much(why));
@@ -159,7 +161,7 @@ impl Blocks {
         }
     }
 
-    /// Marks a queued item as complete.
+    /// Marks an item of the queue as complete.
     fn end(&mut self, index: u64, capsule: Option<String>) {
         if let Some(item) = self.items.iter_mut().find(|item| item.index == index) {
             item.done = true;
@@ -167,7 +169,7 @@ impl Blocks {
         }
     }
 
-    /// Writes all of the first item, and of the next if the first is complete.
+    /// Writes the content of the first item. When an item is complete, continues with the next.
     fn advance(&mut self, out: &mut BytesMut) {
         while let Some(mut item) = self.items.pop_front() {
             if self.plain && !item.done {
@@ -189,7 +191,7 @@ impl Blocks {
             self.write_plain(item, &waiting);
             return;
         }
-        // Hidden reasoning: written in its capsule, if it has one.
+        // The caller does not see this reasoning. If it has a capsule, the capsule is written as redacted thinking.
         let silent = matches!(item.kind, Kind::Thinking) && !item.open && waiting.is_empty();
         if silent {
             if let Some(capsule) = item.capsule.take().filter(|_| item.done) {
@@ -258,8 +260,8 @@ impl Blocks {
         self.content.push_str(&block);
     }
 
-    /// Signature of thinking that its vendor did not sign: an empty capsule. Messages vendors reject such thinking, so
-    /// blocks with a capsule are removed before them.
+    /// Returns the signature for thinking that the vendor did not sign: an empty capsule. Messages vendors reject
+    /// thinking without their signature, and blocks with a capsule are removed before a request is sent to one.
     fn mark(&self) -> String {
         capsule::seal(&self.vendor, "{}")
     }
@@ -339,7 +341,7 @@ impl Sink for Blocks {
     }
 
     fn call(&mut self, item: u64, call: Call<'_>, out: &mut BytesMut) -> Result<(), Error> {
-        // A messages caller has no tools with free text.
+        // A messages caller cannot have tools with free text, so calls of such tools are left out.
         if !call.custom {
             for (item, capsule) in std::mem::take(&mut self.hidden) {
                 self.queue(item, Kind::Thinking);
@@ -422,8 +424,8 @@ impl Sink for Blocks {
     }
 }
 
-/// Returns the arguments as an object. If a model wrote anything else, such as truncated JSON, it is wrapped in an
-/// object.
+/// Returns the arguments as a JSON object. If the model wrote something else, such as truncated JSON, that is put into
+/// an object.
 fn object(escaped: &str) -> String {
     let quoted = format!("\"{escaped}\"");
     let text: Option<String> = serde_json::from_str(&quoted).ok();

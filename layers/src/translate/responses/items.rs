@@ -1,4 +1,4 @@
-//! Reads the conversation of a responses request and passes its items to the writer of another format.
+//! Reads the conversation of a responses request, and passes its items to code that writes the vendor's format.
 
 use std::{borrow::Cow, cell::OnceCell, collections::HashSet};
 
@@ -15,40 +15,39 @@ use crate::{
     },
 };
 
-/// A conversation that is being built in another format.
+/// Builds the conversation in the vendor's format.
 pub(super) trait Target<'a> {
-    /// The type of a part of a message's content.
+    /// The vendor format's type for a part of a message's content.
     type Part;
 
-    /// Translates a text.
+    /// Translates a text to a part of a message.
     fn text(&self, text: &Value<'a, '_>) -> Result<Self::Part, Error>;
-    /// Translates an image; `part` is the part of the request.
+    /// Translates an image to a part of a message; `part` is the part of the request.
     fn image(&self, part: &Object<'a, '_>) -> Result<Self::Part, Error>;
-    /// Translates a document attached to the request.
+    /// Translates a document that is attached to the request.
     fn file(&self, part: &Object<'a, '_>) -> Result<Self::Part, Error>;
-    /// Marks a part up to which the vendor should cache, if its format allows that.
+    /// Marks the part up to which the vendor should cache the prompt, if the vendor's format has marks.
     fn mark(&self, _part: &mut Self::Part) {}
 
-    /// Adds instructions for the model.
+    /// Adds instructions to the conversation.
     fn instruct(&mut self, texts: Vec<Self::Part>);
-    /// Adds the user's content.
+    /// Adds content of the user.
     fn user(&mut self, parts: Vec<Self::Part>);
-    /// Adds the model's text.
+    /// Adds text of the model.
     fn assistant(&mut self, texts: Vec<Self::Part>);
-    /// Adds the model's reasoning: the encrypted part, which only its vendor can read and which may be empty, and the
-    /// item.
+    /// Adds reasoning of the model. `encrypted` is the part that only the vendor can read; it may be empty.
     fn reasoning(&mut self, encrypted: &str, item: &Object<'a, '_>) -> Result<(), Error>;
-    /// Adds a tool call that the model made.
+    /// Adds a tool call of the model.
     fn call(&mut self, call: &Called<'a, '_>) -> Result<(), Error>;
-    /// Adds the output of a tool.
+    /// Adds the output of a tool call.
     fn result(&mut self, id: &Value<'a, '_>, parts: Vec<Self::Part>) -> Result<(), Error>;
 }
 
-/// A call of a tool.
+/// A tool call of the conversation.
 #[derive(Debug)]
 pub(super) struct Called<'a, 'v> {
     pub(super) id: Value<'a, 'v>,
-    /// The name of the tool as it is sent to the vendor.
+    /// The name of the tool that is sent to the vendor, which may differ from the caller's name.
     pub(super) name: Json<'a>,
     pub(super) arguments: Arguments<'a, 'v>,
 }
@@ -58,12 +57,12 @@ pub(super) struct Called<'a, 'v> {
 pub(super) enum Arguments<'a, 'v> {
     /// The arguments are JSON, encoded as a string.
     Json(Option<Value<'a, 'v>>),
-    /// The arguments are free text, in a string.
+    /// The arguments are a free text, given as a JSON string.
     Free(&'a RawValue),
 }
 
 impl Arguments<'_, '_> {
-    /// Free text as a function's arguments: wrapped in a JSON object.
+    /// Returns the arguments of a function that takes one text: a JSON object with the free text.
     pub(super) fn wrapped(free: &RawValue) -> String {
         format!("{{\"input\":{}}}", free.get())
     }
@@ -112,7 +111,7 @@ fn item<'a>(
             let encrypted = encrypted.map_or(Ok(Cow::Borrowed("")), |it| it.string())?;
             target.reasoning(&encrypted, item)
         }
-        // A truncated call is dropped. Its output, if there is one, becomes the user's text.
+        // A truncated call is left out. If it has an output, the output becomes a text of the user.
         "function_call" | "custom_tool_call" if outputs.lack(item)? => Ok(()),
         "function_call" => target.call(&Called {
             id: call_id(item)?,
@@ -129,14 +128,14 @@ fn item<'a>(
             let parts = parts(&output, Speaker::Tool, target)?;
             target.result(&call_id(item)?, parts)
         }
-        // These items are read together with the tools.
+        // `tools` reads these items.
         "additional_tools" => Ok(()),
         _ => Err(item.refuse("type", Problem::NotTranslated)),
     }
 }
 
-/// Ids of the calls that have an output. Computed only if a call was truncated: clients return an answer's items
-/// unchanged.
+/// The ids of the calls that have an output. Computed only if a call is marked as truncated: clients send the items of
+/// an answer back unchanged, with that mark.
 struct Outputs<'a, 'i> {
     items: &'i [&'a RawValue],
     ids: OnceCell<HashSet<Cow<'a, str>>>,
@@ -150,8 +149,8 @@ impl<'a, 'i> Outputs<'a, 'i> {
         }
     }
 
-    /// Returns whether this call was truncated, so that its arguments are incomplete or it has no output. Vendors
-    /// reject both.
+    /// Returns whether this call was truncated and must be left out: vendors reject incomplete arguments, and calls
+    /// without an output.
     fn lack(&self, call: &Object<'a, '_>) -> Result<bool, Error> {
         let status = call.get("status")?;
         if status.is_none_or(|status| status.raw.get() != "\"incomplete\"") {
@@ -221,7 +220,7 @@ enum Speaker {
     Tool,
 }
 
-/// Reads texts that are not empty, images and documents.
+/// Reads the parts of a content: texts that are not empty, images and documents.
 fn parts<'a, T: Target<'a>>(
     content: &Value<'a, '_>,
     speaker: Speaker,
@@ -271,8 +270,8 @@ fn parts<'a, T: Target<'a>>(
     Ok(parts)
 }
 
-/// Rejects references: the gateway stores no files, so an id refers to nothing, and a file at an address was not
-/// counted.
+/// Refuses references to files. The gateway stores no files, so an id cannot refer to one, and the size of a file at a
+/// URL was not counted for the hold.
 fn nothing_remembered(part: &Object<'_, '_>) -> Result<(), Error> {
     for name in ["file_id", "file_url"] {
         if part.get(name)?.is_some() {

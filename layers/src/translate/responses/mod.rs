@@ -1,12 +1,12 @@
-//! Translates between the responses format and the two others: a responses caller and a chat or messages vendor, or a
-//! chat or messages caller and a responses vendor.
+//! Translates between the responses format and the two other formats. Either the caller uses the responses format and
+//! the vendor chat or messages, or the caller uses chat or messages and the vendor the responses format.
 //!
-//! Pure: bytes in, bytes out. The page [translation-responses] lists what each field becomes.
+//! The functions only convert bytes. The page [translation-responses] lists the translation of each field.
 //!
 //! [translation-responses]: https://github.com/tollgate-rs/tollgate/blob/main/docs/translation-responses.md
 //!
-//! Nothing is stored between calls: requests that refer to stored state were rejected earlier. A vendor's signed
-//! reasoning travels through the caller in a capsule, and returns only to that vendor.
+//! Nothing is stored between calls: `parse` has already refused requests that refer to stored state. A vendor's signed
+//! reasoning is sent through the caller in a capsule, and only back to the same vendor.
 
 mod asked;
 mod body;

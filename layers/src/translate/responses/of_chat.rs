@@ -24,7 +24,7 @@ use crate::{
     },
 };
 
-/// Fields that are read. Any other field that is not dropped is rejected.
+/// Fields that are translated. Any other field is refused, unless it is one of those that are left out.
 const READ: [&str; 20] = [
     "model",
     "messages",
@@ -48,10 +48,10 @@ const READ: [&str; 20] = [
     "metadata",
 ];
 
-/// Translates the body of a chat request to that of a responses request.
+/// Translates the body of a chat request to the body of a responses request.
 ///
 /// # Errors
-/// [`Error::Invalid`] with the field's name: its type is wrong, or the responses format has no counterpart.
+/// [`Error::Invalid`], which names a field that has the wrong type or that the responses format cannot express.
 pub fn of_chat(body: &[u8], cx: &RequestCx<'_>) -> Result<Bytes, Error> {
     let raw: &RawValue = serde_json::from_slice(body)
         .map_err(|error| Error::invalid("", Problem::NotJson(error.to_string())))?;
@@ -113,7 +113,7 @@ fn check(fields: &Object<'_, '_>) -> Result<(), Error> {
         }
     }
     check_choices(fields)?;
-    // The format has no stop sequences, and an answer that does not stop there would be another answer.
+    // The format has no stop sequences, and the answer would not stop where the caller expects it to.
     match fields.get("stop")? {
         Some(stop) if stop.raw.get() != "\"\"" && !is_empty_array(stop.raw) => {
             Err(stop.refuse(Problem::NotTranslated))
@@ -157,7 +157,7 @@ fn conversation<'a>(
     Ok(items)
 }
 
-/// Returns the role of instructions: the one that the vendor accepts, otherwise as written.
+/// Returns the role of instructions: the role that the vendor accepts, or else the caller's.
 fn instructor(asked: Option<SystemRole>, written: &'static str) -> &'static str {
     match asked {
         None => written,
@@ -189,7 +189,7 @@ fn say<'a>(
     Ok(())
 }
 
-/// Returns the parts of a message. Empty texts are dropped.
+/// Returns the parts of a message. Empty texts are left out.
 fn content<'a>(message: &Object<'a, '_>, role: &str) -> Result<Vec<Content<'a>>, Error> {
     let (mut list, assistant) = (Vec::new(), role == "assistant");
     let Some(content) = message.get("content")? else {
@@ -233,7 +233,7 @@ fn content<'a>(message: &Object<'a, '_>, role: &str) -> Result<Vec<Content<'a>>,
 
 fn image<'a>(part: &Object<'a, '_>) -> Result<Content<'a>, Error> {
     let image = part.need("image_url")?;
-    // Some clients write the address in place of the object.
+    // Some clients send the URL instead of the object that contains it.
     if image.raw.get().starts_with('"') {
         let image_url = Cow::Borrowed(literal(&image)?);
         return Ok(Content::InputImage {
@@ -260,7 +260,7 @@ fn file<'a>(part: &Object<'a, '_>) -> Result<Content<'a>, Error> {
     })
 }
 
-/// Tool calls without a result so far, by id, and whether they take free text.
+/// Tool calls that have no result yet: by id, whether the tool takes free text.
 type Calls = HashMap<String, bool>;
 
 fn call<'a>(
@@ -313,7 +313,7 @@ fn result<'a>(
     let id = message.need("tool_call_id")?;
     let found = calls.remove(&*id.string()?);
     let Some(custom) = found else {
-        // Vendors reject a result without its call.
+        // Vendors reject a result without its call, so it becomes a text of the user.
         let content = content(message, "tool")?;
         if !content.is_empty() {
             let role = "user";
@@ -349,7 +349,7 @@ fn tools<'a>(fields: &Object<'a, '_>) -> Result<Vec<Tool<'a>>, Error> {
     for (index, fields) in list.objects()?.into_iter().enumerate() {
         let path = Path::Index(&list.path, index);
         let tool = Object { path, fields };
-        // Without a type it is a function, as in the chat format's own calls.
+        // A tool without a type is a function, as in the tool calls of the chat format.
         let custom = match tool.get("type")? {
             None => false,
             Some(kind) => match &*kind.string()? {
@@ -386,7 +386,7 @@ fn tools<'a>(fields: &Object<'a, '_>) -> Result<Vec<Tool<'a>>, Error> {
     Ok(tools)
 }
 
-/// Returns the format of a custom tool. In the chat format the grammar is one level deeper.
+/// Returns the format of a custom tool's input. In the chat format, a grammar is one level deeper.
 fn custom_format<'a>(custom: &Object<'a, '_>) -> Result<Option<Json<'a>>, Error> {
     let Some(format) = custom.get("format")? else {
         return Ok(None);
@@ -436,7 +436,7 @@ fn choice<'a>(fields: &Object<'a, '_>) -> Result<Option<Json<'a>>, Error> {
     ))))
 }
 
-/// A tool choice by name, which is one level deeper in the chat format.
+/// Returns the choice of a tool by its name, which is one level deeper in the chat format.
 fn named(tool: &Object<'_, '_>) -> Result<String, Error> {
     let kind = tool.need("type")?;
     let word = kind.string()?;

@@ -26,18 +26,18 @@ use crate::{
 
 const LINE_FEED: &str = "\\n";
 
-/// Messages body → responses body, for the vendor of this name. The vendor's own reasoning, which the caller returns in
-/// capsules, is restored in the input.
+/// Translates the body of a messages request to the body of a responses request, for the vendor of this name. Puts this
+/// vendor's reasoning, which the caller returns in capsules, into the input.
 ///
 /// # Errors
-/// [`Error::Invalid`] with the field's name: its type is wrong, or the responses format has no counterpart.
+/// [`Error::Invalid`], which names a field that has the wrong type or that the responses format cannot express.
 pub fn of_messages(body: &[u8], vendor: &str, cx: &RequestCx<'_>) -> Result<Bytes, Error> {
     let raw: &RawValue = serde_json::from_slice(body)
         .map_err(|error| Error::invalid("", Problem::NotJson(error.to_string())))?;
     let path = Path::Root;
     let fields = Value { path, raw }.object()?;
     messages::every_field_is_known(&fields)?;
-    // The format has no stop sequences, and an answer that does not stop there would be another answer.
+    // The format has no stop sequences, and the answer would not stop where the caller expects it to.
     if let Some(stop) = fields.get("stop_sequences")?
         && !is_empty_array(stop.raw)
     {
@@ -118,7 +118,7 @@ fn conversation<'a>(messages: &Value<'a, '_>, vendor: &str) -> Result<Vec<Item<'
         match &*turn.need("role")?.string()? {
             "user" => user(&content, &mut items)?,
             "assistant" => assistant(&content, vendor, &mut items)?,
-            // Kept in its place: an instruction holds from there on.
+            // Instructions stay in their place, because they apply from there on.
             "system" => {
                 if let Some(text) = instruction(&content, SystemRole::System)?.and_then(told) {
                     items.push(Item::Message {
@@ -136,7 +136,8 @@ fn conversation<'a>(messages: &Value<'a, '_>, vendor: &str) -> Result<Vec<Item<'
     Ok(items)
 }
 
-/// Adds a user's turn: first the tool results, directly after the calls; then everything else in one message.
+/// Adds a turn of the user: first the tool results, which must follow their calls directly; then everything else as one
+/// message.
 fn user<'a>(content: &Value<'a, '_>, items: &mut Vec<Item<'a>>) -> Result<(), Error> {
     let mut parts = Vec::new();
     blocks(content, |block| match block {
@@ -190,7 +191,8 @@ fn result<'a>(block: &Object<'a, '_>) -> Result<Item<'a>, Error> {
     })
 }
 
-/// Adds an assistant's turn: texts, calls, and the vendor's own reasoning, in order. Consecutive texts are one message.
+/// Adds a turn of the assistant: texts, calls, and the vendor's own reasoning, in order. Consecutive texts become one
+/// message.
 fn assistant<'a>(
     content: &Value<'a, '_>,
     vendor: &str,
@@ -243,8 +245,8 @@ fn call<'a>(block: &Object<'a, '_>) -> Result<Item<'a>, Error> {
     })
 }
 
-/// Returns the vendor's own reasoning item, byte for byte. Another vendor's capsule, or a signature that is not a
-/// capsule, is dropped.
+/// Returns the vendor's own reasoning item, byte for byte. A capsule of another vendor, or a signature that is not a
+/// capsule, is left out.
 fn reasoning<'a>(
     block: &Object<'_, '_>,
     field: &str,

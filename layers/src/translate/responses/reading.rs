@@ -1,8 +1,8 @@
-//! Reads a responses vendor's answer, plain or streamed, and passes its pieces to the writer of another format.
+//! Reads a responses vendor's answer, plain or streamed, and passes its pieces to code that writes the caller's format.
 //!
-//! Vendors differ in what they send: only `.done` events without deltas, a different item id in each event, interleaved
-//! items, a last event without items. So an item is identified only by its `output_index`, and each of its texts is
-//! passed on once, by the first event that carries it.
+//! Vendors differ: some send only `.done` events without deltas, another item id in each event, interleaved items, or a
+//! last event without items. So an item is identified only by its `output_index`, and each of its texts is passed on
+//! once, from the first event that has it.
 
 use std::{borrow::Cow, collections::HashMap};
 
@@ -30,11 +30,11 @@ const ITEMS_MAX: usize = 4_096;
 /// The longest part of a vendor's error message that is logged, in characters.
 const ERROR_CHARS_MAX: usize = 500;
 
-/// Receives the pieces of an answer. Texts are passed as written between the quotes of a JSON string.
+/// Receives the pieces of an answer. Texts are JSON-escaped and without quotes.
 pub(super) trait Sink {
-    /// The answer begins; `id` and `model` are JSON strings.
+    /// Called when the answer begins; `id` and `model` are JSON strings.
     fn begin(&mut self, id: &str, model: &str, out: &mut BytesMut);
-    /// A piece of a message's text, or of its refusal.
+    /// Called with a piece of a message's text or refusal.
     fn text(
         &mut self,
         item: u64,
@@ -42,27 +42,27 @@ pub(super) trait Sink {
         piece: &str,
         out: &mut BytesMut,
     ) -> Result<(), Error>;
-    /// A piece of reasoning that is readable.
+    /// Called with a piece of reasoning that people can read.
     fn thought(&mut self, item: u64, piece: &str, out: &mut BytesMut) -> Result<(), Error>;
-    /// A tool call begins.
+    /// Called when a tool call begins.
     fn call(&mut self, item: u64, call: Call<'_>, out: &mut BytesMut) -> Result<(), Error>;
-    /// A piece of the call's arguments, or of its free text.
+    /// Called with a piece of a call's arguments or free text.
     fn arguments(&mut self, item: u64, piece: &str, out: &mut BytesMut) -> Result<(), Error>;
-    /// An item is complete. `sealed` is the item to return to the vendor, if it is reasoning that only the vendor can
-    /// read.
+    /// Called when an item is complete. `sealed` is the item's JSON, if it is reasoning that only the vendor can read
+    /// and that must be returned to the vendor.
     fn done(&mut self, item: u64, sealed: Option<&str>, out: &mut BytesMut) -> Result<(), Error>;
-    /// The answer ends.
+    /// Called when the answer ends.
     fn finish(
         &mut self,
         stop: Stop,
         counts: Option<Counts>,
         out: &mut BytesMut,
     ) -> Result<(), Error>;
-    /// The vendor sent a keep-alive.
+    /// Called when the vendor sends a keep-alive.
     fn alive(&mut self, out: &mut BytesMut);
 }
 
-/// A tool call of the answer.
+/// A tool call in the answer.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Call<'a> {
     pub(super) id: &'a str,
@@ -71,7 +71,7 @@ pub(super) struct Call<'a> {
     pub(super) custom: bool,
 }
 
-/// The state of reading one answer.
+/// The state of reading one answer; `S` writes the caller's format.
 #[derive(Debug)]
 pub(super) struct Reading<S> {
     sink: S,
@@ -82,12 +82,12 @@ pub(super) struct Reading<S> {
     ended: bool,
 }
 
-/// The parts of an item that have been passed on.
+/// The parts of an item that were already passed on.
 #[derive(Debug, Default)]
 struct Item {
-    /// Indices of the parts whose text was passed on.
+    /// The indices of the parts whose text was passed on.
     said: Vec<u64>,
-    /// Whether the summary or the reasoning itself is passed on: whichever arrives first.
+    /// Whether the summary is passed on, or the reasoning itself: the first that arrives. `None` before that.
     summary: Option<bool>,
     last_part: u64,
     called: bool,
@@ -133,7 +133,7 @@ impl<S: Sink> Reading<S> {
         match serde_json::from_slice::<Wire<'_>>(data) {
             Ok(wire) => self.wire(&wire, out),
             Err(error) => {
-                // Unknown events may have any shape.
+                // An event of unknown type may have any fields, so only a known type makes this an error.
                 let odd: Odd<'_> = serde_json::from_slice(data).map_err(broken)?;
                 if KNOWN.contains(&&*odd.kind) {
                     return Err(broken(error));
@@ -143,7 +143,7 @@ impl<S: Sink> Reading<S> {
         }
     }
 
-    /// Handles the end of the vendor's stream.
+    /// Handles the end of the vendor's bytes; fails if the stream was truncated.
     pub(super) fn end(&self) -> Result<(), Error> {
         if self.ended {
             Ok(())
@@ -241,7 +241,7 @@ impl<S: Sink> Reading<S> {
         Ok(self.items.entry(index).or_default())
     }
 
-    /// Passes on a text: a delta, or the whole text if no delta arrived.
+    /// Passes on a text: each delta or, if there was no delta, the whole text.
     fn text(
         &mut self,
         wire: &Wire<'_>,
@@ -281,7 +281,8 @@ impl<S: Sink> Reading<S> {
         self.sink.text(index, refusal, piece, out)
     }
 
-    /// Passes on a piece of reasoning. If both the text and a summary arrive, only the first kind is passed on.
+    /// Passes on a piece of reasoning. If the vendor sends both the reasoning and a summary, only the first to arrive
+    /// is passed on.
     fn thought(
         &mut self,
         index: u64,
@@ -334,7 +335,7 @@ impl<S: Sink> Reading<S> {
         self.sink.arguments(index, piece, out)
     }
 
-    /// Handles a complete item: passes on the parts that have not arrived yet.
+    /// Handles a complete item: passes on the texts of which no event has arrived.
     fn item(&mut self, index: u64, raw: &RawValue, out: &mut BytesMut) -> Result<(), Error> {
         if self.state(index)?.done {
             return Ok(());
@@ -376,7 +377,7 @@ impl<S: Sink> Reading<S> {
                 let whole = given(item.arguments).or_else(|| given(item.input));
                 self.arguments(index, whole.unwrap_or_default(), false, out)?;
             }
-            // These items are the vendor's own tools, and unknown items.
+            // The vendor's own tools, and unknown items, have no counterpart.
             _ => {}
         }
         self.state(index)?.done = true;
@@ -387,7 +388,7 @@ impl<S: Sink> Reading<S> {
         let stop = response.stop()?;
         let output = response.output.as_deref().unwrap_or_default();
         for (index, item) in (0..).zip(output) {
-            // These items were never announced, or never completed, by an event.
+            // No event has announced or completed these items.
             let missing = self.items.len() < output.len() || self.items.contains_key(&index);
             if missing {
                 self.item(index, item, out)?;
@@ -403,7 +404,7 @@ impl<S: Sink> Reading<S> {
     }
 }
 
-/// Returns the vendor's error, with the vendor's own message.
+/// Returns the error that the event reports, with the vendor's own message.
 fn failed(wire: &Wire<'_>) -> Error {
     let of_response = wire.response.as_ref().and_then(|response| response.error);
     let text = wire.error.or(of_response).or(wire.message);
@@ -424,14 +425,14 @@ const KNOWN: [&str; 6] = [
     "response.incomplete",
 ];
 
-/// Fallback for an event that does not parse as [`Wire`].
+/// The fields of an event, parsed leniently: used if the event does not parse as [`Wire`].
 #[derive(Deserialize)]
 struct Odd<'a> {
     #[serde(borrow, default, rename = "type")]
     kind: Cow<'a, str>,
 }
 
-/// Any event of a responses stream.
+/// Any event of a responses stream, with the fields that are translated.
 #[derive(Deserialize)]
 struct Wire<'a> {
     #[serde(borrow, rename = "type")]
@@ -491,7 +492,7 @@ struct Details<'a> {
 }
 
 impl Response<'_> {
-    /// Rejects an error in the form of an answer, and an answer without output.
+    /// Refuses an answer that is an error, or that has no output.
     fn check(&self) -> Result<(), Error> {
         if let Some(error) = self.error.filter(|error| is_error(error.get())) {
             let text: String = error.get().chars().take(ERROR_CHARS_MAX).collect();
@@ -499,7 +500,7 @@ impl Response<'_> {
                 crate::scrub::scrubbed(&text).into(),
             ));
         }
-        // An answer with usage but without items is an empty answer.
+        // If an answer has usage but no items, it is an empty answer.
         if self.output.is_none() && self.usage.is_none() {
             return Err(broken("an answer without output"));
         }
@@ -545,7 +546,7 @@ struct OutputItem<'a> {
 }
 
 impl OutputItem<'_> {
-    /// Returns the item to return to the vendor. Vendors require a summary in it.
+    /// Returns the item's JSON in the form in which the vendor accepts it back, which must have a summary.
     fn sealed(&self) -> Option<String> {
         given(self.encrypted_content)?;
         let encrypted = self.encrypted_content?.get();

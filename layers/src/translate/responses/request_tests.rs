@@ -36,7 +36,7 @@ pub(super) fn messages(fields: Value) -> Value {
     messages_as(&with(fields), Dialect::default())
 }
 
-/// Returns the field that both translations reject.
+/// Returns the name of the field for which both translations refuse the request.
 pub(super) fn both_refuse(fields: Value) -> String {
     let chat = chat_refuses(fields.clone());
     assert_eq!(chat, messages_refuses(fields));
@@ -64,7 +64,7 @@ fn call(id: &str, arguments: &str) -> Value {
     json!({"type": "function_call", "id": "fc_1", "call_id": id, "name": "f", "arguments": arguments, "status": "completed"})
 }
 
-/// A truncated call, as it was in the answer.
+/// Returns a truncated call, as an answer contains it.
 fn cut(id: &str, arguments: &str) -> Value {
     let mut call = call(id, arguments);
     call["status"] = json!("incomplete");
@@ -105,7 +105,7 @@ fn r55_a_truncated_call_is_dropped_and_its_output_is_the_users_text() {
     let told = |role: &str, text: &str| json!({"role": role, "content": text});
     for items in [
         json!([user, call("a", "{}"), cut("b", "{\"a\":"), output("a", "x")]),
-        // The call is complete, but has no output.
+        // The call's arguments are complete, but it has no output.
         json!([user, call("a", "{}"), cut("b", "{}"), output("a", "x")]),
         json!([user, call("a", "{}"), {"type": "custom_tool_call", "call_id": "b", "name": "p", "input": "te",
             "status": "incomplete"}, output("a", "x")]),
@@ -126,7 +126,7 @@ fn r55_a_truncated_call_is_dropped_and_its_output_is_the_users_text() {
     );
     let sent = messages(json!({"input": run}));
     assert_eq!(sent["messages"].as_array().unwrap().len(), 1);
-    // A call that is complete and has an output is an ordinary call.
+    // If a call is marked as incomplete, but has complete arguments and an output, it is sent like any other call.
     for arguments in ["{\"a\":1}", ""] {
         let whole = json!([user, cut("b", arguments), output("b", "x")]);
         let sent = chat(json!({"input": whole}));
@@ -211,7 +211,7 @@ fn r22_calls_and_outputs_pair_up() {
     assert_eq!(
         sent["messages"],
         json!([{"role": "user", "content": "q"},
-               // R23: one message has the text and both calls.
+               // R23: the text and both calls are in one message.
                {"role": "assistant", "content": "so", "tool_calls": [called("a", "{\"x\": 1}"), called("b", "{}")]},
                {"role": "tool", "tool_call_id": "a", "content": "1"},
                {"role": "tool", "tool_call_id": "b", "content": "2"},
@@ -274,7 +274,7 @@ fn r25_image_in_a_tool_output_is_translated() {
         json!([{"type": "text", "text": "t"}, {"type": "text", "text": "u"},
                {"type": "image", "source": {"type": "url", "url": "https://x.example/a.png"}}])
     );
-    // An image comes at the end, and then alone.
+    // If the output is only an image, the tool message refers to the user's next message.
     let input = json!([
         call("a", "{}"),
         output(
@@ -419,7 +419,7 @@ fn r28_r29_thinking_returns_only_to_its_vendor() {
             .to_string()
             .contains("secret")
     );
-    // A turn with returned thinking may be continued with thinking.
+    // After a turn that begins with returned thinking, the vendor may think again.
     let mut ours = ours;
     ours["reasoning"] = json!({"effort": "low"});
     let budget = Dialect::default().thinking(Thinking::Budget);
@@ -446,7 +446,7 @@ fn thinking_without_a_call_does_not_end_a_turn() {
     for (items, turns) in [
         (json!([user, thought]), json!([["text"]])),
         (json!([user, said, thought]), json!([["text"], ["text"]])),
-        // The call was truncated, so it is dropped.
+        // The call was truncated, so it is left out, and its thinking with it.
         (json!([user, thought, cut("c", "{")]), json!([["text"]])),
         (json!([user, thought, user]), json!([["text", "text"]])),
         (

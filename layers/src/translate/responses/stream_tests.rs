@@ -412,7 +412,7 @@ fn r82_recorded_streams_become_the_same_wherever_they_are_cut() {
             .replace('\n', "\r\n");
         let (crlf, _) = run(&[crlf.as_bytes()]);
         assert_eq!(heard(&crlf)["output"], response["output"], "{name}");
-        // The text of the recording, read by code other than the translation's.
+        // The text of the recording, read without the code under test.
         let said: String = String::from_utf8(bytes)
             .unwrap()
             .lines()
@@ -527,7 +527,7 @@ fn truncated_arguments_break_the_stream_unless_the_finish_reason_explains_them()
         chat_heard(&curious(), &half(), "length")["status"],
         "incomplete"
     );
-    // Complete arguments that are not JSON are the model's mistake; they are forwarded as without a translation.
+    // If complete arguments are not JSON, that is the model's mistake, so they are forwarded unchanged.
     let odd = [piece(0, Some("a"), Some("f"), "{'a': 1}")];
     assert_eq!(
         chat_heard(&curious(), &odd, "tool_calls")["status"],

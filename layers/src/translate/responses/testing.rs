@@ -1,4 +1,4 @@
-//! Strict reader of a responses stream: the test fails on anything that would break the official clients.
+//! A strict reader of responses streams for tests: it panics on everything that would break the official clients.
 
 use std::collections::BTreeMap;
 
@@ -17,13 +17,13 @@ use crate::{
 pub(super) const NUMBER: Uuid = Uuid::from_u128(0x0198_c0de_0000_7000_8000_0000_0000_0001);
 pub(super) const CREATED: u64 = 1_790_000_000;
 
-/// Context for translating the answer of the vendor `claude` to this request.
+/// Returns the data of this request for translating the answer of the vendor `claude`.
 pub(super) fn asked(request: &Value) -> Asked {
     let body = request.to_string();
     Asked::read(body.as_bytes(), NUMBER.simple(), CREATED, "claude").unwrap()
 }
 
-/// Builds a request for an answer with all reasoning.
+/// Builds a request that wants all reasoning: a summary and encrypted reasoning.
 pub(super) fn curious() -> Value {
     json!({"model": "m", "input": "x", "include": ["reasoning.encrypted_content"],
            "reasoning": {"summary": "auto"}})
@@ -38,7 +38,7 @@ pub(super) fn cx(dialect: &Dialect) -> RequestCx<'_> {
     }
 }
 
-/// Returns the field that a 400 names.
+/// Returns the name of the field that a refusal names.
 pub(super) fn refused(result: Result<Bytes, Error>) -> String {
     match result {
         Err(Error::Invalid { field, .. }) => field.into_owned(),
@@ -46,7 +46,7 @@ pub(super) fn refused(result: Result<Bytes, Error>) -> String {
     }
 }
 
-/// Events of a stream that arrives in these chunks.
+/// Returns the events of a stream of which these chunks arrive one after another.
 pub(super) fn events(chunks: &[&[u8]]) -> Vec<Event> {
     let (mut splitter, mut events) = (Splitter::default(), Vec::new());
     for chunk in chunks {
@@ -57,7 +57,7 @@ pub(super) fn events(chunks: &[&[u8]]) -> Vec<Event> {
     events
 }
 
-/// Translation of a stream that arrives in these chunks, and how it ended.
+/// Translates a stream of which these chunks arrive one after another; also returns how it ended.
 pub(super) fn run(
     chunks: &[&[u8]],
     mut each: impl FnMut(Option<&Event>, &mut BytesMut) -> Result<(), Error>,
@@ -72,12 +72,12 @@ pub(super) fn run(
     (out, end)
 }
 
-/// Reads a complete stream: the response of its last event. Panics if an event is out of order.
+/// Reads a complete stream and returns the response in its last event. Panics if an event is out of order.
 pub(super) fn heard(bytes: &[u8]) -> Value {
     let mut items: BTreeMap<u64, Heard> = BTreeMap::new();
     let (mut first, mut last) = (None, None);
     let events = events(&[bytes]).into_iter();
-    // Before the first event, keep-alives are comments.
+    // Before the first event, a keep-alive is a comment, because an event would need a sequence number.
     let told = events.filter(|event| event.data().is_some());
     for (number, event) in told.enumerate() {
         let data: Value = serde_json::from_slice(&event.data().expect("data")).expect("JSON");
@@ -135,11 +135,11 @@ pub(super) fn heard(bytes: &[u8]) -> Value {
     last
 }
 
-/// An item as far as it was read.
+/// An item, as far as its events were read.
 #[derive(Default)]
 struct Heard {
     item: Value,
-    /// The deltas of the item, by part.
+    /// The joined deltas of the item, by the index of the part.
     deltas: BTreeMap<u64, String>,
     closed: usize,
     done: Option<Value>,

@@ -29,11 +29,11 @@ use crate::{
 
 const LINE_FEED: &str = "\\n";
 
-/// Responses body → chat body, for the vendor of this name. The vendor's own state, which the caller returns in
-/// capsules, is restored in the messages.
+/// Translates the body of a responses request to the body of a chat request, for the vendor of this name. Puts the
+/// state that this vendor needs back, which the caller returns in capsules, into the messages.
 ///
 /// # Errors
-/// [`Error::Invalid`] with the field's name: its type is wrong, or the chat format has no counterpart.
+/// [`Error::Invalid`], which names a field that has the wrong type or that the chat format cannot express.
 pub fn to_chat(body: &[u8], vendor: &str, cx: &RequestCx<'_>) -> Result<Bytes, Error> {
     let raw: &RawValue = serde_json::from_slice(body)
         .map_err(|error| Error::invalid("", Problem::NotJson(error.to_string())))?;
@@ -187,16 +187,17 @@ fn choice(choice: &Choice<'_>) -> Json<'static> {
     }
 }
 
-/// Collects the messages. The results of the assistant's calls directly follow them.
+/// Collects the messages of a conversation. Results are put directly after the assistant's message with their calls.
 struct Conversation<'a, 'v> {
     role: SystemRole,
     vendor: &'v str,
     turns: Vec<Turn<'a>>,
-    /// Tool calls without a result so far, and the index of their message.
+    /// Tool calls that have no result yet: by id, the index of the turn with the call.
     open_calls: HashMap<String, usize>,
-    /// Parts of results that tool messages cannot hold; they begin the user's next message.
+    /// Images and documents of tool results, which tool messages cannot contain; the user's next message begins with
+    /// them.
     attached: Vec<Part<'a>>,
-    /// The reasoning state that belongs to the calls that follow.
+    /// State for the calls that follow.
     returned: Returned<'a>,
 }
 
@@ -205,13 +206,13 @@ enum Turn<'a> {
     Assistant(Assistant<'a>),
 }
 
-/// A turn of the assistant: its text, calls and their results.
+/// A turn of the assistant: its text, its calls and their results.
 #[derive(Default)]
 struct Assistant<'a> {
     content: Option<Json<'a>>,
     reasoning: Reasoning<'a>,
     tool_calls: Vec<ToolCall<'a>>,
-    /// The ids that the caller gave the calls.
+    /// The ids of the calls, as the caller gave them.
     ids: Vec<String>,
     results: Vec<Message<'a>>,
 }
@@ -232,7 +233,8 @@ impl<'a, 'v> Conversation<'a, 'v> {
         self.turns.push(Turn::Said(message));
     }
 
-    /// Adds the attached parts as a user's message; called before the model's next turn.
+    /// Adds a message of the user with the images and documents of tool results, if there are any. Called before the
+    /// assistant's next turn.
     fn say_attached(&mut self) {
         if !self.attached.is_empty() {
             self.say(Vec::new());
@@ -271,7 +273,7 @@ impl<'a, 'v> Conversation<'a, 'v> {
         messages
     }
 
-    /// The assistant's current turn, if it has no results yet.
+    /// Returns the assistant's last turn, if it has no results yet and can be continued.
     fn going_on(&mut self) -> Option<&mut Assistant<'a>> {
         match self.turns.last_mut() {
             Some(Turn::Assistant(turn)) if turn.results.is_empty() => Some(turn),
@@ -314,7 +316,8 @@ impl<'a> Target<'a> for Conversation<'a, '_> {
         if texts.is_empty() {
             return;
         }
-        // As one string, because many chat vendors accept no parts here, and only one role.
+        // Sent as one string and with one role, because many chat vendors accept neither a list of parts nor two roles
+        // here.
         let content = joined(texts_of(texts), LINE_FEED);
         self.push(match self.role {
             SystemRole::Developer => Message::Developer { content },
@@ -323,7 +326,7 @@ impl<'a> Target<'a> for Conversation<'a, '_> {
     }
 
     fn user(&mut self, parts: Vec<Part<'a>>) {
-        // Reasoning before a user's message had no tool call.
+        // Reasoning that is followed by a message of the user was not followed by a tool call, so it is not sent.
         drop(self.returned.reasoning());
         self.say(parts);
     }
@@ -350,7 +353,7 @@ impl<'a> Target<'a> for Conversation<'a, '_> {
             }
         }
         self.returned.take(encrypted, self.vendor, texts);
-        // A signature may follow its call.
+        // The capsule with the signature of a call may come after the call.
         if let Some(Turn::Assistant(turn)) = self.turns.last_mut() {
             for (call, id) in turn.tool_calls.iter_mut().zip(&turn.ids) {
                 if call.extra_content.is_none() {
@@ -393,7 +396,7 @@ impl<'a> Target<'a> for Conversation<'a, '_> {
 
     fn result(&mut self, id: &Value<'a, '_>, parts: Vec<Part<'a>>) -> Result<(), Error> {
         let Some(message) = self.open_calls.remove(&*id.string()?) else {
-            // Vendors reject a result without its call.
+            // Vendors reject a result without its call, so it becomes a text of the user.
             self.user(parts);
             return Ok(());
         };

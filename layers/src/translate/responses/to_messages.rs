@@ -28,11 +28,11 @@ use crate::{
     },
 };
 
-/// Responses body → messages body, for the vendor of this name. The vendor's own thinking, which the caller returns in
-/// capsules, is restored in the turns.
+/// Translates the body of a responses request to the body of a messages request, for the vendor of this name. Puts this
+/// vendor's thinking, which the caller returns in capsules, into the turns.
 ///
 /// # Errors
-/// [`Error::Invalid`] with the field's name: its type is wrong, or the messages format has no counterpart.
+/// [`Error::Invalid`], which names a field that has the wrong type or that the messages format cannot express.
 pub fn to_messages(body: &[u8], vendor: &str, cx: &RequestCx<'_>) -> Result<Bytes, Error> {
     let raw: &RawValue = serde_json::from_slice(body)
         .map_err(|error| Error::invalid("", Problem::NotJson(error.to_string())))?;
@@ -176,14 +176,14 @@ fn tool_choice(tools: &Tools<'_>) -> Option<ToolChoice> {
     Some(ToolChoice {
         kind,
         name,
-        // Vendors reject the field if tool calls are forbidden.
+        // Vendors reject this field if `tool_choice` forbids tool calls.
         disable_parallel_tool_use: one_at_a_time && kind != "none",
     })
 }
 
 struct Turns<'a, 'v> {
     conversation: Conversation<'a>,
-    /// Thinking until its turn continues: vendors reject a turn that ends in thinking.
+    /// Thinking that waits for the rest of its turn, because vendors reject a turn that ends with thinking.
     thoughts: Vec<Block<'a>>,
     vendor: &'v str,
 }
@@ -231,8 +231,8 @@ impl<'a> Target<'a> for Turns<'a, '_> {
         self.answered(said(texts), Vec::new());
     }
 
-    /// The vendor's own thinking returns byte for byte. Another vendor's capsule, or content that is not a capsule, is
-    /// dropped.
+    /// The vendor's own thinking is sent back byte for byte. A capsule of another vendor, or content that is not a
+    /// capsule, is left out.
     fn reasoning(&mut self, encrypted: &str, _item: &Object<'a, '_>) -> Result<(), Error> {
         let blocks = capsule::open(encrypted, self.vendor)
             .and_then(|json| serde_json::from_str::<Vec<Box<RawValue>>>(&json).ok());
@@ -274,7 +274,7 @@ impl<'a> Target<'a> for Turns<'a, '_> {
     }
 }
 
-/// Returns the blocks without texts of blanks, which vendors reject.
+/// Removes texts of blanks from the blocks, because vendors reject them.
 fn said(mut blocks: Vec<Block<'_>>) -> Vec<Block<'_>> {
     blocks.retain(|block| !block.is_blank());
     blocks

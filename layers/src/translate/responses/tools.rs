@@ -1,5 +1,6 @@
-//! Reads the tools of a responses request as one list with flat names, as the two other formats define tools: a tool
-//! with free text becomes a function with one string, and a tool in a namespace gets the namespace as a prefix.
+//! Reads the tools of a responses request as one list with unique (flat) names, because the two other formats define
+//! tools in this way. A tool with free text becomes a function with one string, and the name of a tool in a namespace
+//! gets the namespace as a prefix.
 
 use std::{
     borrow::Cow,
@@ -17,32 +18,32 @@ use crate::{
     },
 };
 
-/// The parameters of a tool that takes free text.
+/// The parameters of the function that replaces a tool with free text.
 const FREE_TEXT: &str = r#"{"type":"object","properties":{"input":{"type":"string"}},"required":["input"],"additionalProperties":false}"#;
 pub(super) const NO_PARAMETERS: &str = r#"{"type":"object","properties":{}}"#;
 
-/// Tools in effect, and the choice of the one to be called.
+/// The tools of a request that are sent to the vendor, and the choice of the tools that may be called.
 #[derive(Debug, Default)]
 pub(super) struct Tools<'a> {
     pub(super) list: Vec<Tool<'a>>,
     pub(super) choice: Option<Choice<'a>>,
-    /// Whether calls may be parallel, if the request states it.
+    /// Whether calls may be parallel, if the request has this field.
     pub(super) parallel: Option<bool>,
-    /// The elements of `tools` that are in effect, as written.
+    /// Those elements of the field `tools` that are sent to the vendor, as they are written.
     pub(super) echo: Vec<&'a RawValue>,
-    /// The index in the list of the last tool with this flat name.
+    /// For each flat name, the index of the last tool with this name.
     last: HashMap<String, usize>,
 }
 
 /// A tool of the request.
 #[derive(Debug)]
 pub(super) struct Tool<'a> {
-    /// The name that is sent to the vendor.
+    /// The flat name, which is sent to the vendor.
     pub(super) flat: Json<'a>,
-    /// The caller's name for the tool, and its namespace.
+    /// The caller's name for the tool. `namespace` is the tool's namespace, if it has one.
     pub(super) name: &'a RawValue,
     pub(super) namespace: Option<&'a RawValue>,
-    /// The description. The first tool of a namespace gets the namespace's description as a prefix.
+    /// The description. For the first tool of a namespace, it begins with the description of the namespace.
     pub(super) description: Option<Json<'a>>,
     /// The description of the tool's namespace.
     about: Option<&'a RawValue>,
@@ -52,26 +53,26 @@ pub(super) struct Tool<'a> {
     pub(super) custom: bool,
 }
 
-/// The rule about which tool must be called.
+/// Which tools the model may or must call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Choice<'a> {
     Auto,
     None,
     Required,
-    /// Returns the tool that has this flat name.
+    /// The model must call the tool with this flat name.
     Named(Cow<'a, str>),
 }
 
-/// The caller's names for a tool whose flat name differs, or that takes free text.
+/// The caller's names of a tool, if its flat name differs from them or if it takes free text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Known {
-    /// The names, as JSON strings.
+    /// The name, as a JSON string; `namespace` is one, too.
     pub(super) name: String,
     pub(super) namespace: Option<String>,
     pub(super) custom: bool,
 }
 
-/// The tools by flat name, as written between quotes.
+/// The caller's names of tools, by flat name (JSON-escaped, without quotes).
 pub(super) type Names = HashMap<String, Known>;
 
 impl<'a> Tools<'a> {
@@ -85,7 +86,7 @@ impl<'a> Tools<'a> {
                 let tool = Value { path, raw }.object()?;
                 match &*tool.need("type")?.string()? {
                     kind if is_web_search(kind) => offered = offered.or(Some(index)),
-                    // Dropped, because the tools that a search would find are not available.
+                    // A tool search is left out, because the tools that it would find are not in the request.
                     "tool_search" => {}
                     _ => {
                         tools.add(&tool, None)?;
@@ -98,8 +99,8 @@ impl<'a> Tools<'a> {
         tools.drop_overridden();
         let choice = body.get("tool_choice")?;
         if let Some(index) = offered {
-            // A search that is only offered, next to tools that the caller runs, is dropped; otherwise the caller needs
-            // it, and the request is rejected.
+            // A web search that is only offered, together with tools that the caller runs, is left out. Otherwise the
+            // answer would need it, so the request is refused.
             let asked = choice.map_or(Ok(false), |choice| asks_for_search(&choice))?;
             if asked || tools.list.is_empty() {
                 let list = Path::Key(&body.path, "tools");
@@ -118,7 +119,7 @@ impl<'a> Tools<'a> {
         Ok(tools)
     }
 
-    /// The caller's names, for tools whose flat name is not enough to restore them.
+    /// Returns the caller's names of those tools for which the flat name alone does not determine them.
     pub(super) fn names(&self) -> Names {
         let known = self.list.iter().filter(|tool| {
             tool.custom || tool.namespace.is_some() || tool.flat.get() != tool.name.get()
@@ -141,7 +142,7 @@ impl<'a> Tools<'a> {
         matches!(self.choice, Some(Choice::Required | Choice::Named(_)))
     }
 
-    /// Adds the tools that the conversation lists.
+    /// Adds the tools that items of the conversation list.
     fn add_from_input(&mut self, body: &Object<'a, '_>) -> Result<(), Error> {
         let Some(input) = body
             .get("input")?
@@ -150,7 +151,7 @@ impl<'a> Tools<'a> {
             return Ok(());
         };
         for (index, raw) in input.array()?.into_iter().enumerate() {
-            // A text search, because parsing every item twice costs more.
+            // A text search first, because most items have no tools, and parsing every item twice would cost more.
             if !raw.get().contains("additional_tools") {
                 continue;
             }
@@ -199,7 +200,7 @@ impl<'a> Tools<'a> {
         let before = self
             .last
             .insert(read.flat.get().to_owned(), self.list.len());
-        // A call from the vendor could mean either tool.
+        // Two tools with different names have the same flat name, so a call of the vendor could mean either.
         if before.is_some_and(|before| !self.list[before].has_names_of(&read)) {
             return Err(tool.refuse("name", Problem::Duplicate));
         }
@@ -207,7 +208,7 @@ impl<'a> Tools<'a> {
         Ok(())
     }
 
-    /// If a name occurs twice, the later tool replaces the earlier.
+    /// If a name occurs twice, the later tool replaces the earlier one.
     fn drop_overridden(&mut self) {
         let (last, mut index) = (&self.last, 0);
         self.list.retain(|tool| {
@@ -217,10 +218,10 @@ impl<'a> Tools<'a> {
         });
     }
 
-    /// Adds a namespace's description to the first remaining tool of the namespace only. The description was counted
-    /// once for the hold; repeated with each tool, it could make the request many times as long.
+    /// Adds the description of a namespace to the first of its tools that is left, and only to that: the hold has
+    /// counted the description once, and repeating it for each tool could make the request many times longer.
     fn introduce(&mut self) {
-        // The tools of one namespace are adjacent.
+        // The tools of a namespace are next to each other in the list.
         let mut said: Option<&RawValue> = None;
         for tool in &mut self.list {
             let Some(about) = tool.about else { continue };
@@ -268,7 +269,7 @@ impl<'a> Tools<'a> {
         }
     }
 
-    /// Removes all tools but the allowed ones: the other formats have no separate list of allowed tools.
+    /// Keeps only the allowed tools: the other formats have no separate list of them.
     fn allow(&mut self, allowed: &Object<'a, '_>, choice: &Value<'a, '_>) -> Result<(), Error> {
         let mode = allowed.need("mode")?;
         let chosen = match &*mode.string()? {
@@ -288,10 +289,10 @@ impl<'a> Tools<'a> {
     }
 }
 
-/// The index of the tools by name: a request may name as many tools as it has.
+/// Finds tools by name quickly, because a request may name as many tools as it has.
 struct Index<'t, 'a> {
     list: &'t [Tool<'a>],
-    /// By the caller's name, with and without the namespace; the first tool wins.
+    /// By the caller's name, with and without the namespace. If several tools match, the first is used.
     by_name: HashMap<(&'t str, Option<&'t str>), usize>,
     by_flat: HashMap<&'t str, usize>,
 }
@@ -312,7 +313,7 @@ impl<'t, 'a> Index<'t, 'a> {
         }
     }
 
-    /// Returns the flat name of a tool that the request names.
+    /// Returns the flat name of the tool that the request names here.
     fn find<'n>(&self, named: &Object<'n, '_>) -> Result<Cow<'n, str>, Error> {
         let value = named.need("name")?;
         let name = literal(&value)?;
@@ -330,12 +331,12 @@ impl<'t, 'a> Index<'t, 'a> {
     }
 }
 
-/// Returns whether the tool is a web search run by the vendor, under any of its names.
+/// Returns whether this type of tool is a web search that the vendor runs, of any version.
 pub(super) fn is_web_search(kind: &str) -> bool {
     kind.starts_with("web_search")
 }
 
-/// Returns whether the choice may result in a search: it requires some tool, names a search, or lists one.
+/// Returns whether the model may have to search the web: the choice requires a tool, names a search, or lists one.
 fn asks_for_search(choice: &Value<'_, '_>) -> Result<bool, Error> {
     if choice.raw.get().starts_with('"') {
         return Ok(choice.string()? == "required");
@@ -396,13 +397,13 @@ impl<'a> Tool<'a> {
         })
     }
 
-    /// Returns whether both tools have the same name for the caller.
+    /// Returns whether both tools have the same name and namespace.
     fn has_names_of(&self, other: &Self) -> bool {
         let names = |tool: &Self| (tool.name.get(), tool.namespace.map(RawValue::get));
         names(self) == names(other)
     }
 
-    /// Creates a tool, with its names and description.
+    /// Creates a tool with its names and its description.
     fn named(
         tool: &Object<'a, '_>,
         space: Option<&Space<'a>>,
@@ -427,7 +428,7 @@ impl<'a> Tool<'a> {
     }
 }
 
-/// Returns the name of a tool sent to the vendor: prefixed with its namespace, in at most 64 characters.
+/// Returns the flat name of a tool: the namespace as a prefix, then the name, in at most 64 characters.
 pub(super) fn flat_name<'a>(namespace: Option<&RawValue>, name: &'a RawValue) -> Json<'a> {
     shortened(match namespace.and_then(inner) {
         None | Some("") => Cow::Borrowed(name),
@@ -435,7 +436,8 @@ pub(super) fn flat_name<'a>(namespace: Option<&RawValue>, name: &'a RawValue) ->
     })
 }
 
-/// The schema as written, with `type` and `properties` added if they are missing, because vendors require them.
+/// Returns the schema as it is written. If it has no `type` or `properties`, these are added, because vendors require
+/// them.
 fn schema<'a>(parameters: &Value<'a, '_>) -> Result<Json<'a>, Error> {
     const ASKED_FOR: [(&str, &str); 2] = [
         ("type", r#""type":"object""#),

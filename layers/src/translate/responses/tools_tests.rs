@@ -97,7 +97,7 @@ fn r31_the_description_of_a_namespace_is_sent_once() {
         assert_eq!(sent["tools"].as_array().unwrap().len(), 52);
         assert_eq!(sent.to_string().matches(&about).count(), 1);
     }
-    // The searches are sent with the first remaining tool, wherever it is in the list.
+    // The description of the namespace is sent with its first tool that is left, wherever that tool is in the list.
     let mut allowed = body;
     allowed["tool_choice"] = json!({"type": "allowed_tools", "mode": "auto",
         "tools": [{"type": "function", "namespace": "ns", "name": "f7"}]});
@@ -150,7 +150,7 @@ fn two_tools_with_the_same_flat_name_are_refused() {
         both_refuse(json!({"tools": [function("n__b"), space]})),
         "tools[1].tools[1].name"
     );
-    // A tool that is listed again counts once.
+    // A tool that the request lists twice is sent once.
     let mut again = function("a");
     again["description"] = json!("again");
     let body = json!({"tools": [space, function("a"), again]});

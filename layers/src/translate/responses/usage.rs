@@ -1,4 +1,4 @@
-//! Token counts of the responses format: the input includes the cache, the output includes reasoning.
+//! Usage in the responses format: the input includes cached tokens, and the output includes reasoning.
 
 use serde_json::value::RawValue;
 
@@ -11,7 +11,7 @@ use crate::{
 /// The usage of an answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Counts {
-    /// All input tokens, including cache reads and writes.
+    /// All input tokens, including those read from the cache or written to it.
     pub(super) input: u64,
     pub(super) cached: u64,
     pub(super) written: u64,
@@ -21,7 +21,8 @@ pub(super) struct Counts {
 }
 
 impl Counts {
-    /// Reads the usage of a responses answer, with the same reader as the charge. `None` if it counts nothing.
+    /// Reads the usage of a responses answer, with the code that also reads it for the charge. `None` if it counts
+    /// nothing.
     pub(super) fn read(usage: &RawValue) -> Option<Self> {
         let counted = responses_usage(usage.get())?;
         let [details] = crate::json::members(usage.get(), &["output_tokens_details"]).ok()?;
@@ -31,7 +32,7 @@ impl Counts {
         Some(Self::of_usage(&counted.usage, reasoning))
     }
 
-    /// Reads the usage of a chat answer.
+    /// Converts a usage by rate class and its reasoning tokens to the counts of this format.
     pub(super) fn of_usage(usage: &Usage, reasoning: Option<u64>) -> Self {
         let classes = usage.classes;
         let written = usage
@@ -71,7 +72,7 @@ impl Counts {
         )
     }
 
-    /// Input that was neither read from nor written to the cache.
+    /// Returns the input tokens that were neither read from the cache nor written to it.
     pub(super) const fn fresh(&self) -> u64 {
         self.input - self.cached - self.written
     }
@@ -95,7 +96,7 @@ mod tests {
             (100, 40, 10, 50)
         );
         assert_eq!((counts.output, counts.reasoning), (30, 20));
-        // Some vendors report reasoning outside the output.
+        // Some vendors report reasoning in addition to the output.
         let beside = r#"{"input_tokens":10,"output_tokens":5,"total_tokens":115,
             "output_tokens_details":{"reasoning_tokens":100}}"#;
         let counts = read(beside);

@@ -41,7 +41,7 @@ fn to_messages_caller(answer: &Value) -> Value {
         .unwrap()
 }
 
-/// Returns the vendor of this name, called without tools.
+/// Returns the origin of answers of the vendor `open` to a request without tools.
 fn open() -> Origin {
     Origin::new(&"open".into(), b"{}")
 }
@@ -306,7 +306,7 @@ fn messages_run(chunks: &[&[u8]]) -> (BytesMut, Result<(), Error>) {
     })
 }
 
-/// Accumulates a chat stream: the message, and why it ended.
+/// Collects the message of a chat stream, and why it ended.
 fn chat_heard(bytes: &[u8]) -> (Value, Value) {
     let (mut said, mut finish, mut usage, mut done) = (json!({}), Value::Null, Value::Null, false);
     for event in events(&[bytes]) {
@@ -370,7 +370,7 @@ fn chat_heard(bytes: &[u8]) -> (Value, Value) {
     (said, finish)
 }
 
-/// Accumulates a messages stream: its content, stop reason and usage. Panics if blocks interleave.
+/// Collects the content, stop reason and usage of a messages stream. Panics if blocks interleave.
 fn messages_heard(bytes: &[u8]) -> Value {
     let (mut content, mut open, mut end) = (Vec::<Value>::new(), false, Value::Null);
     for event in events(&[bytes]) {
@@ -426,7 +426,8 @@ fn recordings(ending: &str) -> Vec<(String, Vec<u8>)> {
         .collect()
 }
 
-/// The response at the end of a recorded stream. If it has no items, they are taken from the `done` events.
+/// Returns the response in the last event of a recorded stream. If it has no items, they are taken from the `done`
+/// events.
 fn source(bytes: &[u8]) -> Option<Value> {
     let (mut items, mut last) = (Vec::new(), None);
     for event in events(&[bytes]) {
@@ -475,7 +476,7 @@ fn r82_r84_r85_recorded_streams_add_up_to_their_last_event() {
         let plain = to_chat_caller(&source);
         let message = &plain["choices"][0]["message"];
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-        // This recording lacks some of the deltas.
+        // Some deltas are missing in this recording.
         let shortened = name.contains("-phase-");
         let whole_text = if shortened {
             "Got it\n\nHere are a few **AI".to_owned()
@@ -674,7 +675,7 @@ fn r83_arguments_are_written_once_from_any_event() {
     );
 }
 
-/// Translation of a stream of these events: a chat message, and the content of a messages answer.
+/// Translates a stream of these events to both formats. Returns a chat message, and the content of a messages answer.
 fn both_heard(events: &[Value]) -> (Value, Value) {
     let bytes = stream(events);
     let ((chat, chat_end), (messages, messages_end)) =

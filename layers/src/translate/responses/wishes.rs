@@ -1,4 +1,4 @@
-//! Reads the settings of a responses request: everything besides its conversation and its tools.
+//! Reads the settings of a responses request: all fields except the conversation and the tools.
 
 use std::borrow::Cow;
 
@@ -14,7 +14,8 @@ use crate::{
     },
 };
 
-/// Fields that are read. Any other field that is not in [`DROPPED`] is rejected; otherwise it would be lost silently.
+/// Fields that are translated. Any field that is neither here nor in [`DROPPED`] is refused, so that nothing is lost
+/// silently.
 const READ: [&str; 22] = [
     "model",
     "input",
@@ -40,8 +41,8 @@ const READ: [&str; 22] = [
     "truncation",
 ];
 
-/// Fields without a counterpart, whose loss the caller would not notice. Of those that store something or raise the
-/// price, only values without an effect reach this code.
+/// Fields without a counterpart that are left out, because the caller cannot notice their loss in the answer. `parse`
+/// has already refused values that store something or raise the price.
 const DROPPED: [&str; 14] = [
     "stream_options",
     "image",
@@ -62,7 +63,7 @@ const DROPPED: [&str; 14] = [
 const EFFORTS: [&str; 7] = ["none", "minimal", "low", "medium", "high", "xhigh", "max"];
 const EFFORT_NAMES: &str = "none, minimal, low, medium, high, xhigh, max";
 
-/// Returns the request's fields; rejects unknown names.
+/// Returns the fields of a request; refuses unknown fields.
 pub(super) fn body(raw: &RawValue) -> Result<Object<'_, 'static>, Error> {
     let path = Path::Root;
     let fields = Value { path, raw }.object()?;
@@ -76,7 +77,7 @@ pub(super) fn body(raw: &RawValue) -> Result<Object<'_, 'static>, Error> {
     Ok(fields)
 }
 
-/// Rejects a request for log probabilities, which the caller would wait for in vain.
+/// Refuses a request for log probabilities, which the answer would not contain.
 fn check_logprobs(fields: &Object<'_, '_>) -> Result<(), Error> {
     if let Some(top) = fields.get("top_logprobs")?
         && top.count()? > 0
@@ -94,7 +95,7 @@ fn check_logprobs(fields: &Object<'_, '_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// Returns `reasoning.effort`, if its value is known.
+/// Returns `reasoning.effort`, if its value is a known one.
 pub(super) fn effort<'a>(fields: &Object<'a, '_>) -> Result<Option<Cow<'a, str>>, Error> {
     let Some(reasoning) = fields.get("reasoning")? else {
         return Ok(None);
@@ -110,7 +111,7 @@ pub(super) fn effort<'a>(fields: &Object<'a, '_>) -> Result<Option<Cow<'a, str>>
     Ok(Some(word))
 }
 
-/// Returns the format that `text.format` requires of the answer.
+/// The format of the answer that `text.format` requires.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Format<'a> {
     Object,
@@ -158,7 +159,7 @@ pub(super) fn format<'a>(
     }
 }
 
-/// Returns `text.verbosity`, as written.
+/// Returns `text.verbosity`, as it is written.
 pub(super) fn verbosity<'a>(fields: &Object<'a, '_>) -> Result<Option<&'a RawValue>, Error> {
     match fields.get("text")? {
         None => Ok(None),
@@ -166,7 +167,7 @@ pub(super) fn verbosity<'a>(fields: &Object<'a, '_>) -> Result<Option<&'a RawVal
     }
 }
 
-/// Returns a string, as written.
+/// Returns a string of the request, as it is written.
 pub(super) fn text<'a>(fields: &Object<'a, '_>, name: &str) -> Result<Option<&'a RawValue>, Error> {
     let value = fields.get(name)?;
     value.map(|value| literal(&value)).transpose()

@@ -1,8 +1,8 @@
-//! Writes a responses answer as it grows: its items, their parts and deltas, and the events for them.
+//! Writes a responses answer while its content arrives: its items, their parts, and the events about them.
 //!
-//! Texts are stored and written as they are between the quotes of a JSON string. Several items may be open at once, so
-//! nothing waits for another item. `.done` events and the last event repeat all deltas, so all of them are stored; of a
-//! stream, at most [`KEPT_BYTES_MAX`].
+//! Texts are stored and written JSON-escaped, without quotes. Several items may be open at once, so no item waits for
+//! another. `.done` events and the last event repeat all deltas, so these are stored; a stream stores at most
+//! [`KEPT_BYTES_MAX`].
 
 mod close;
 mod item;
@@ -36,32 +36,32 @@ const ITEMS_MAX: usize = 4_096;
 #[derive(Debug)]
 pub(super) struct Writer {
     asked: Asked,
-    /// The vendor's name of the model, a JSON string.
+    /// The vendor's name of the model, as a JSON string.
     model: String,
     sequence: u64,
     items: Vec<Item>,
     /// The index of the message or reasoning item that is open.
     open: Option<usize>,
     kept_bytes: usize,
-    /// Whether to write no events, for a plain answer.
+    /// Whether a plain answer is written, without events.
     silent: bool,
     begun: bool,
     progress: StreamProgress,
-    /// The state for a chat vendor that is not in an item yet.
+    /// State for a chat vendor that was not put into an item yet.
     pub(super) state: Kept,
 }
 
-/// A messages vendor's thinking, in the form that can be returned to it.
+/// The proof of a messages vendor's thinking, with which the thinking can be sent back to the vendor.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Thought<'t> {
-    /// The signature of readable thinking.
+    /// The vendor's signature of thinking that people can read.
     Signed(&'t str),
-    /// Reasoning data that only the vendor can read.
+    /// The data of thinking that only the vendor can read.
     Redacted(&'t str),
 }
 
 impl Writer {
-    /// Creates the writer of one answer; `silent` for a plain one.
+    /// Creates the writer of one answer. `silent`: a plain answer, without events.
     pub(super) fn new(asked: Asked, silent: bool) -> Self {
         Self {
             asked,
@@ -77,7 +77,7 @@ impl Writer {
         }
     }
 
-    /// Progress of the stream, for code that must end it early.
+    /// Returns the position of the stream, for code that must end it early.
     pub(super) fn progress(&self) -> StreamProgress {
         self.progress.clone()
     }
@@ -96,7 +96,7 @@ impl Writer {
         self.begun
     }
 
-    /// Writes the first two events; `model` is the vendor's name of the model, a JSON string.
+    /// Writes the first two events. `model` is the vendor's name of the model, as a JSON string.
     pub(super) fn begin(&mut self, model: &str, out: &mut BytesMut) {
         if std::mem::replace(&mut self.begun, true) {
             return;
@@ -119,7 +119,7 @@ impl Writer {
         }
     }
 
-    /// Adds a piece of text, or of a refusal, to the open message or a new one.
+    /// Adds a piece of text or of a refusal to the open message; if no message is open, opens one.
     pub(super) fn text(
         &mut self,
         refusal: bool,
@@ -175,7 +175,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Adds a piece of unencrypted reasoning, which is always shown.
+    /// Adds a piece of reasoning that is not encrypted. The caller always gets it.
     pub(super) fn thought(&mut self, piece: &str, out: &mut BytesMut) -> Result<(), Error> {
         let going_on = self.open.filter(
             |open| matches!(&self.items[*open], Item::Reasoning(reasoning) if !reasoning.summary),
@@ -187,8 +187,8 @@ impl Writer {
         self.reasoning_piece(index, piece, out)
     }
 
-    /// Begins the thinking of a messages vendor. The caller gets an item if it requested a summary or encrypted
-    /// reasoning.
+    /// Begins the thinking of a messages vendor. The caller gets an item for it only if it requested a summary or
+    /// encrypted reasoning.
     pub(super) fn begin_thinking(&mut self, out: &mut BytesMut) -> Result<(), Error> {
         if self.asked.summary || self.asked.encrypted {
             self.begin_reasoning(true, self.asked.summary, out)?;
@@ -198,7 +198,8 @@ impl Writer {
         Ok(())
     }
 
-    /// Begins thinking that only the vendor can read. The caller gets an item only if it requested encrypted reasoning.
+    /// Begins thinking that only the vendor can read. The caller gets an item for it only if it requested encrypted
+    /// reasoning.
     pub(super) fn begin_redacted(&mut self, out: &mut BytesMut) -> Result<bool, Error> {
         if self.asked.encrypted {
             self.begin_reasoning(true, false, out)?;
@@ -208,7 +209,7 @@ impl Writer {
         Ok(self.asked.encrypted)
     }
 
-    /// Adds a piece of the thinking.
+    /// Adds a piece of a messages vendor's thinking.
     pub(super) fn thinking(&mut self, piece: &str, out: &mut BytesMut) -> Result<(), Error> {
         match self.open {
             Some(index) if matches!(self.items[index], Item::Reasoning(_)) => {
@@ -218,7 +219,7 @@ impl Writer {
         }
     }
 
-    /// Ends the thinking, with its signature or data.
+    /// Ends the thinking of a messages vendor, whose signature or data goes into the item as a capsule.
     pub(super) fn end_thinking(&mut self, thought: Thought<'_>) -> Result<(), Error> {
         let asked = self.asked.encrypted;
         let Some(index) = self.open.filter(|_| asked) else {
@@ -243,7 +244,7 @@ impl Writer {
         self.keep(bytes)
     }
 
-    /// Begins a call of the tool with this vendor's name. Ends the open item.
+    /// Begins a call of the tool to which the vendor gives this name; ends the open item.
     pub(super) fn begin_call(
         &mut self,
         call_id: &str,
@@ -276,7 +277,7 @@ impl Writer {
         )
     }
 
-    /// Adds a piece of the call's arguments.
+    /// Adds a piece of a call's arguments.
     pub(super) fn arguments(
         &mut self,
         index: usize,
@@ -290,7 +291,7 @@ impl Writer {
         let (kept, rest) = call.lead.take(piece);
         call.arguments.push_str(kept);
         call.arguments.push_str(rest);
-        // Free text is a string within the arguments, so it is written when they are complete.
+        // The free text is a string within the arguments, so it is written when they are complete.
         if call.custom || (kept.is_empty() && rest.is_empty()) {
             return Ok(());
         }
@@ -303,7 +304,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Returns whether an open call has truncated arguments.
+    /// Returns whether the arguments of a call are truncated.
     pub(super) fn has_cut_arguments(&self) -> bool {
         self.items.iter().any(|item| match item {
             Item::Call(call) if call.lead.begun() => {
@@ -317,14 +318,14 @@ impl Writer {
         })
     }
 
-    /// Ends the open item, if there is one.
+    /// Ends the open message or reasoning item, if there is one.
     pub(super) fn close_open(&mut self, out: &mut BytesMut) {
         if let Some(index) = self.open.take() {
             self.close(index, "completed", out);
         }
     }
 
-    /// Ends an item of the answer.
+    /// Ends this item of the answer.
     pub(super) fn close_item(&mut self, index: usize, out: &mut BytesMut) {
         if self.open == Some(index) {
             self.open = None;
@@ -332,7 +333,7 @@ impl Writer {
         self.close(index, "completed", out);
     }
 
-    /// Writes the last event, or the plain answer.
+    /// Ends all items, and writes the last event or the plain answer.
     pub(super) fn finish(&mut self, stop: Stop, counts: &Counts, out: &mut BytesMut) {
         let (status, reason) = match stop {
             Stop::EndTurn | Stop::ToolUse => ("completed", None),
@@ -342,7 +343,7 @@ impl Writer {
         self.open = None;
         let last = self.items.len();
         for index in 0..last {
-            // Only the last item can be truncated.
+            // Only the last item can be truncated; the others are complete.
             let status = if index + 1 == last {
                 status
             } else {
@@ -372,7 +373,7 @@ impl Writer {
         self.event(kind, format_args!(",\"response\":{response}"), out);
     }
 
-    /// Writes the remaining state for a chat vendor as an item of its own.
+    /// Writes the state for a chat vendor that is left, if any, as an item of its own.
     pub(super) fn write_state(&mut self, out: &mut BytesMut) -> Result<(), Error> {
         if !self.state.needs_block() {
             return Ok(());
@@ -440,7 +441,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Closes the open item, then adds a new one and makes it the open item.
+    /// Ends the open item, and adds this item as the open one.
     fn add_text(&mut self, item: Item, out: &mut BytesMut) -> Result<usize, Error> {
         self.close_open(out);
         let index = self.add(item, out)?;
@@ -473,7 +474,7 @@ impl Writer {
         }
     }
 
-    /// Writes an event about an item.
+    /// Writes an event about the item with this index.
     fn of_item(&mut self, kind: &str, index: usize, rest: fmt::Arguments<'_>, out: &mut BytesMut) {
         if self.silent {
             return;
@@ -529,7 +530,7 @@ impl Writer {
 
     pub(super) fn keep(&mut self, bytes: usize) -> Result<(), Error> {
         self.kept_bytes += bytes;
-        // A plain answer was bounded when it was read.
+        // The size of a plain answer was limited when it was read.
         if self.kept_bytes > KEPT_BYTES_MAX && !self.silent {
             return Err(too_much(format!(
                 "more than {KEPT_BYTES_MAX} bytes of answer"

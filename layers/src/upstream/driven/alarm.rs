@@ -1,4 +1,4 @@
-//! One timer that serves many successive waits.
+//! A timer that is reused for one wait after another.
 
 use std::{
     pin::{Pin, pin},
@@ -10,8 +10,8 @@ use tokio::{
     time::{Instant, Sleep, sleep_until},
 };
 
-/// A timer that a connection keeps from wait to wait, because setting and cancelling a timer each take a lock of the
-/// runtime. It is reset for a wait that ends sooner, and when it fires too early for the current wait.
+/// The timer of a connection, reused for each wait, because setting and cancelling a timer each take a lock of the
+/// runtime. It is set again only if the new wait ends earlier, or if it fires before the current wait ends.
 #[derive(Debug, Default)]
 pub(in crate::upstream) struct Alarm {
     sleep: Option<Pin<Box<Sleep>>>,
@@ -20,7 +20,7 @@ pub(in crate::upstream) struct Alarm {
 }
 
 impl Alarm {
-    /// Returns whether the wait until `due` has ended. Otherwise the task is woken when it ends.
+    /// Returns ready if the time `due` has come. Otherwise the task is woken at that time.
     pub(in crate::upstream) fn poll(&mut self, due: Instant, cx: &mut Context<'_>) -> Poll<()> {
         let is_set = |sleep: &Pin<Box<Sleep>>| sleep.deadline() <= due && !sleep.is_elapsed();
         let is_mine = |task: &Waker| task.will_wake(cx.waker());
@@ -31,7 +31,7 @@ impl Alarm {
         if sleep.deadline() > due {
             sleep.as_mut().reset(due);
         }
-        // `unconstrained`: without a task's budget the sleep would not register the task.
+        // `unconstrained`, because otherwise the timer does not register a task that has used up its budget.
         while pin!(unconstrained(sleep.as_mut())).poll(cx).is_ready() {
             if Instant::now() >= due {
                 return Poll::Ready(());
@@ -53,7 +53,7 @@ mod tests {
 
     use super::*;
 
-    /// Waits until `due`, and returns the time when the wait ended, in seconds since `began`.
+    /// Waits until `due`; returns how many seconds after `began` the wait ended.
     async fn waited(alarm: &mut Alarm, began: Instant, due: u64) -> u64 {
         let due = began + Duration::from_secs(due);
         poll_fn(|cx| alarm.poll(due, cx)).await;
@@ -64,7 +64,7 @@ mod tests {
     async fn each_wait_ends_on_time_whatever_the_length_of_the_previous_one() {
         let (began, mut alarm) = (Instant::now(), Alarm::default());
         let second = Duration::from_secs(1);
-        // Each wait is abandoned after a second.
+        // Each wait is dropped after a second, before it ends.
         for due in [10, 20, 5, 900, 30, 31] {
             let wait = waited(&mut alarm, began, due);
             assert!(timeout(second, wait).await.is_err(), "{due}");
@@ -77,7 +77,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn current_waiter_is_woken() {
         let (began, mut alarm) = (Instant::now(), Alarm::default());
-        // The task of an earlier call, which had the connection.
+        // An earlier task polled the timer, and then its call left the connection.
         let gone = &mut Context::from_waker(Waker::noop());
         let due = began + Duration::from_secs(5);
         assert!(alarm.poll(due, gone).is_pending());

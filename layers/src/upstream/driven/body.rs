@@ -1,4 +1,4 @@
-//! A body that drives the connection it arrives on.
+//! The body of an answer, which polls the connection on which it arrives.
 
 use std::{
     fmt,
@@ -13,11 +13,11 @@ use hyper::body::Incoming;
 use super::{alarm::Alarm, pool::PooledConnection};
 use crate::self_wake::suppress_wakes;
 
-/// Frames that are ready are joined up to this many bytes: the layers above, and the writer to the caller, have work
-/// for each frame.
+/// Frames that are ready are joined up to this number of bytes, because the layers above and the connection to the
+/// caller have work for each frame.
 const JOINED_BYTES_MAX: usize = 16 * 1024;
 
-/// The result of polling for a frame.
+/// The result of polling a body for a frame.
 type Polled = Poll<Option<Result<Frame<Bytes>, hyper::Error>>>;
 
 /// A body, together with the connection on which it arrives.
@@ -25,13 +25,13 @@ pub(in crate::upstream) struct DrivenBody {
     incoming: Incoming,
     /// The timer of the connection.
     alarm: Alarm,
-    /// `None` once the connection is back in its pool, or is closed.
+    /// The connection; `None` after it was returned to its pool or closed.
     pooled: Option<Box<PooledConnection>>,
-    /// Data that arrived with the head has not been checked for yet.
+    /// Whether the body was not polled yet, so that data that came with the head may be ready.
     unread: bool,
-    /// The connection must be driven without a wake-up: a frame was taken, and it may have another one.
+    /// Whether the connection must be polled even if it was not woken: a frame was taken, so there may be another one.
     needs_poll: bool,
-    /// The item that follows frames that were joined.
+    /// The frame, error or end after the frames that were joined; the next poll returns it.
     next: Option<Option<Result<Frame<Bytes>, hyper::Error>>>,
 }
 
@@ -47,8 +47,8 @@ impl DrivenBody {
         }
     }
 
-    /// Takes a frame that the connection has received. The reader drives the connection, so neither has to wake the
-    /// other.
+    /// Returns a frame that the connection has already received. The same task reads the body and polls the connection,
+    /// so they need not wake each other.
     fn take(&mut self) -> Polled {
         let incoming = Pin::new(&mut self.incoming);
         let nobody = &mut Context::from_waker(Waker::noop());
@@ -57,15 +57,15 @@ impl DrivenBody {
         frame
     }
 
-    /// Polls for the next frame, without joining frames.
+    /// Polls for the next frame, without joining it with others.
     fn poll_next(&mut self, cx: &mut Context<'_>) -> Polled {
-        // A frame is taken as soon as the connection receives it, so none is ready before the connection is driven
-        // again, except data that came with the head, and the end.
+        // A frame is taken as soon as the connection has received it. So none can be ready before the connection is
+        // polled again, except for data that came with the head, and for the end.
         let looks = std::mem::take(&mut self.unread)
             || self.pooled.is_none()
             || self.incoming.is_end_stream();
         let mut frame = if looks { self.take() } else { Poll::Pending };
-        // hyper polls once more after each write, when nothing can have changed.
+        // hyper wakes the task once more after each write, although nothing can have changed; such polls are skipped.
         if frame.is_pending()
             && let Some(pooled) = self.pooled.as_deref_mut()
             && (std::mem::take(&mut self.needs_poll) | pooled.connection.was_woken(cx.waker()))
@@ -79,7 +79,7 @@ impl DrivenBody {
         frame
     }
 
-    /// Joins data with all frames that are ready. Does not wait.
+    /// Joins the first frame's data with that of all frames that are ready, without waiting for more.
     fn join(&mut self, first: Bytes, cx: &mut Context<'_>) -> Bytes {
         let mut joined = BytesMut::new();
         let mut length = first.len();
@@ -117,13 +117,13 @@ impl DrivenBody {
         }
     }
 
-    /// The timer of the task that reads the body.
+    /// Returns the timer of the task that reads the body.
     pub(in crate::upstream) fn alarm(&mut self) -> &mut Alarm {
         &mut self.alarm
     }
 
     fn return_to_pool(&mut self) {
-        // A pool that was dropped is no longer configured, and its connections are closed.
+        // If the pool was dropped, it is no longer configured, and the connection is closed.
         if let Some(mut pooled) = self.pooled.take()
             && let Some(pool) = pooled.pool.upgrade()
         {
@@ -160,7 +160,7 @@ impl Body for DrivenBody {
 
     fn size_hint(&self) -> SizeHint {
         match &self.next {
-            // The inner hint does not subtract frames that were already taken.
+            // The hint of the inner body does not count the frames that were taken and not yet returned.
             Some(_) => SizeHint::default(),
             None => self.incoming.size_hint(),
         }
@@ -169,7 +169,7 @@ impl Body for DrivenBody {
 
 impl Drop for DrivenBody {
     fn drop(&mut self) {
-        // Readers of a body of known length stop before they poll its end.
+        // If the length of the body is declared, its reader stops before it polls the end.
         if self.incoming.is_end_stream() {
             self.return_to_pool();
         }

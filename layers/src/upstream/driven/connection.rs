@@ -1,4 +1,4 @@
-//! An HTTP/1.1 connection polled by the task that uses it; there is no driver task.
+//! An HTTP/1.1 connection that the task of a call polls; it has no task of its own.
 
 use std::{
     future::poll_fn,
@@ -22,7 +22,7 @@ use crate::{
     },
 };
 
-/// The maximum bytes read from a connection ahead of its reader.
+/// The maximum number of bytes that are read from a connection before the body is read.
 const BUFFER_BYTES: usize = 64 * 1024;
 
 /// A connection, idle or in use by a call.
@@ -30,11 +30,11 @@ pub(super) struct Connection {
     requests: SendRequest<RequestBody>,
     /// The connection; `None` once it is closed.
     open: Option<http1::Connection<Stream, RequestBody>>,
-    /// Whether the connection was closed in the middle of a head.
+    /// Whether the connection was closed after a part of an answer's head.
     cut_in_head: bool,
-    /// Filters the wake-ups that the call's own task causes.
+    /// Suppresses the wake-ups of the call's task that the task itself causes.
     self_wake: SelfWake,
-    /// Timer for the call; a body uses it while it is read.
+    /// The timer of the connection; a body has it while the body is read.
     pub(super) alarm: Alarm,
 }
 
@@ -42,7 +42,7 @@ pub(super) struct Connection {
 pub(super) enum NoHead {
     /// The head did not arrive before the deadline.
     Late,
-    /// The connection failed. Has the request if no byte of it was written.
+    /// The connection failed. Contains the request if no byte of it was written.
     Broken(hyper::Error, Option<BoxRequest>),
 }
 
@@ -61,16 +61,17 @@ impl Connection {
         })
     }
 
-    /// Sends a request and returns the answer's head, if it arrives before `until`. It reads before it writes, so it
-    /// notices what the peer did while the connection was idle.
+    /// Sends a request and returns the head of the answer, if it arrives before `until`. It reads before it writes, so
+    /// that a close by the peer while the connection was idle is noticed.
     pub(super) async fn exchange(
         &mut self,
         req: BoxRequest,
         until: Instant,
     ) -> Result<Response<Incoming>, NoHead> {
-        // The connection still has the waker of its last call's task, which must not be woken for this one.
+        // The connection may still have the waker of the task of an earlier call, which must not be woken for this
+        // request.
         let (answer, _) = suppress_wakes(|| self.requests.try_send_request(*req));
-        // Only this task delivers the answer, so no wake-up is needed for it.
+        // Only this task polls the connection that delivers the answer, so it needs no wake-up.
         let mut answer = pin!(unconstrained(answer));
         let (open, cut, self_wake, alarm) = (
             &mut self.open,
@@ -94,8 +95,8 @@ impl Connection {
         .await
     }
 
-    /// Returns whether an [`exchange`](Self::exchange) that failed with this error has received no byte of an answer.
-    /// Interim answers (1xx) do not count.
+    /// Returns whether not a single byte of an answer was received when [`exchange`](Self::exchange) failed with this
+    /// error. Interim answers (1xx) do not count.
     pub(super) fn got_nothing(&mut self, error: &hyper::Error) -> bool {
         if let Some(open) = self.open.take() {
             self.cut_in_head = has_unread(open);
@@ -103,20 +104,20 @@ impl Connection {
         !error.is_parse() && !self.cut_in_head
     }
 
-    /// Moves bytes in both directions, on behalf of the call's task.
+    /// Reads and writes on the connection, on behalf of the task of the call.
     pub(super) fn drive(&mut self, task: &Waker) {
         let waker = self.self_wake.waker(task);
         drive(&mut self.open, &mut self.cut_in_head, waker);
     }
 
-    /// Returns whether the task was woken for this connection since the last query.
+    /// Returns whether the connection has woken the task since the last call of this function.
     pub(super) fn was_woken(&self, task: &Waker) -> bool {
         self.self_wake.was_woken(task)
     }
 
-    /// Returns whether it can be given to the next call. If so, it no longer wakes the task of the last call.
+    /// Returns whether the connection can be used for another call. If so, it no longer wakes the task of this call.
     pub(super) fn is_free(&mut self) -> bool {
-        // A peer's close of a connection that is already idle is noticed when it is next used.
+        // If a request could be sent now, the connection is not polled: a close by the peer is noticed at the next use.
         let free = self.requests.is_ready() || self.is_idle();
         if free {
             self.self_wake = SelfWake::default();
@@ -124,15 +125,15 @@ impl Connection {
         free
     }
 
-    /// Returns whether the connection is open, and done with its last call.
+    /// Returns whether the connection is open and has finished its last call.
     pub(super) fn is_idle(&mut self) -> bool {
-        // No task waits for the connection, so a close by the peer is noticed here.
+        // No task is woken for an idle connection, so it is polled here to notice a close by the peer.
         drive(&mut self.open, &mut self.cut_in_head, Waker::noop());
         self.open.is_some() && self.requests.is_ready()
     }
 }
 
-/// Moves bytes in both directions. The connection's error is returned to its call.
+/// Reads and writes on the connection. Its errors are returned to the call that uses it.
 fn drive(
     connection: &mut Option<http1::Connection<Stream, RequestBody>>,
     cut_in_head: &mut bool,
@@ -147,7 +148,7 @@ fn drive(
     }
 }
 
-/// Returns whether bytes were received that are not a complete head.
+/// Returns whether the closed connection had received bytes that were not a complete head.
 fn has_unread(closed: http1::Connection<Stream, RequestBody>) -> bool {
     !closed.into_parts().read_buf.is_empty()
 }

@@ -1,11 +1,11 @@
-//! HTTP/1.1 connections, each driven by the call that uses it.
+//! HTTP/1.1 connections, each polled by the call that uses it.
 //!
-//! hyper-util's client spawns a task for each connection, and a body arrives from that task frame by frame: a task
-//! switch, and a write to the caller, for each frame. Here the reader of the body also drives the connection, so that
-//! all received frames are available at once, and a call waits for no other task. A connection whose call is dropped is
-//! closed; one whose answer has ended waits for the next call.
+//! hyper-util's client spawns a task for each connection, and a body arrives from that task frame by frame: each frame
+//! costs a task switch, and a write to the caller. Here, the reader of the body also polls the connection, so that all
+//! received frames are available at once, and a call waits for no other task. If a call is dropped, its connection is
+//! closed; if its answer has ended, the connection waits for another call.
 //!
-//! From the top: this client → [`body`] → [`pool`] → [`connection`] → [`alarm`] and [`crate::self_wake`].
+//! From top to bottom: this client → [`body`] → [`pool`] → [`connection`] → [`alarm`] and [`crate::self_wake`].
 
 mod alarm;
 mod body;
@@ -33,7 +33,7 @@ use super::{
 };
 use crate::error::BoxError;
 
-/// A pool of connections, and the connector that opens more.
+/// A pool of idle connections, and the connector that opens new ones.
 pub(super) struct Http1Client {
     connector: Connector,
     pool: Arc<Pool>,
@@ -45,13 +45,13 @@ impl Http1Client {
         Self { connector, pool }
     }
 
-    /// Sends a request to an absolute address; `None` if no head of an answer has arrived by `until`. `now` is the
-    /// current time. A request that was not written, because its connection was closed meanwhile, is sent over another
-    /// one. A peer may close a reused connection while the request is on its way: if it sent no byte of an answer, the
-    /// request is sent once more, over a new connection.
+    /// Sends a request to an absolute address, and returns the head of the answer; `None` if the head has not arrived
+    /// by `until`. `now` is the current time. If a connection of the pool was closed before the request was written,
+    /// the request is sent over another one. If the peer closes such a connection while the request is on its way,
+    /// without a byte of an answer, the request is sent once more, over a new connection.
     ///
     /// # Errors
-    /// If no connection could be made, or if it broke before the head of an answer.
+    /// If no connection could be made, or if the connection broke before the head of an answer.
     pub(super) async fn send(
         &self,
         address: &Uri,
@@ -73,7 +73,8 @@ impl Http1Client {
             let mut pooled = match idle {
                 Some(pooled) => pooled,
                 None => {
-                    // Boxed: otherwise every call's future would contain this one, with a stream inside.
+                    // Boxed, because it contains a connection: every call's future would reserve space for it, although
+                    // few open one.
                     let connecting =
                         Box::pin(timeout_at(until, self.connect(address, scheme, authority)));
                     match connecting.await {
@@ -148,8 +149,8 @@ mod tests {
         usage::Meter,
     };
 
-    /// A vendor that answers one call on each of two connections. Between two waits of the barrier it sends `farewell`
-    /// on the first one and closes it.
+    /// A vendor that answers one call on each of two connections. Between the two waits at the barrier, it sends
+    /// `farewell` on the first connection and closes it.
     fn vendor(farewell: &'static str) -> (SocketAddr, Arc<Barrier>) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
@@ -178,7 +179,7 @@ mod tests {
         (address, leaves)
     }
 
-    /// Returns an upstream with its own connections, and a route to that vendor.
+    /// Returns an upstream with connections of its own, and a route to the vendor at this address.
     fn way(address: SocketAddr) -> (Upstream, Arc<Route>) {
         let endpoint = format!("http://{address}/v1/chat/completions");
         let key = Format::Chat.credential("k").unwrap();
@@ -187,17 +188,17 @@ mod tests {
         (upstream, Arc::new(Route::new(vendor, "m")))
     }
 
-    /// The complete answer to a ping.
+    /// Sends a ping, and returns the complete answer.
     async fn pong(way: &(Upstream, Arc<Route>)) -> Bytes {
         answer(way).await.collect().await.unwrap().to_bytes()
     }
 
-    /// The body of the answer to a ping.
+    /// Sends a ping, and returns the body of the answer.
     async fn answer(way: &(Upstream, Arc<Route>)) -> ResponseBody {
         ask(way).await.unwrap().into_body()
     }
 
-    /// Sends a ping to the test's server.
+    /// Sends a ping to the vendor at this route.
     async fn ask(way: &(Upstream, Arc<Route>)) -> Result<Response<ResponseBody>, Error> {
         send(way, Bytes::from_static(b"ping")).await
     }
@@ -230,7 +231,7 @@ mod tests {
             assert_eq!(pong(&way).await, "pong");
             leaves.wait();
             leaves.wait();
-            // Gives the runtime time to notice that the peer has left.
+            // Lets the runtime notice that the peer has closed the connection.
             for _ in 0..3 {
                 yield_now().await;
             }
@@ -238,8 +239,8 @@ mod tests {
         }
     }
 
-    /// A vendor that answers the first request of its first connection, and sends `last` and closes when the second
-    /// request arrives. It counts requests, and answers all later ones.
+    /// A vendor that counts requests. It answers the first request; to the second one, on the same connection, it sends
+    /// `last` and closes. It answers all later requests.
     fn vendor_that_hangs_up(last: &'static [u8]) -> (SocketAddr, Arc<AtomicUsize>) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
@@ -280,7 +281,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_request_that_is_dropped_while_it_is_sent_again_is_not_kept() {
-        /// A ping that shows whether it is still in memory.
+        /// A request body that shows whether it is still in memory.
         struct Ping {
             _kept: Arc<()>,
         }
@@ -362,7 +363,7 @@ mod tests {
         }
     }
 
-    /// Counts how often a task is woken.
+    /// A waker that counts how often it is woken.
     struct Counted {
         task: Waker,
         wakes: AtomicUsize,

@@ -1,4 +1,4 @@
-//! The pool of idle connections, by origin.
+//! The pool of idle connections, sorted by scheme, host and port.
 
 use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
@@ -15,18 +15,19 @@ use tokio::time::{Instant, sleep};
 
 use super::connection::Connection;
 
-/// The connections that wait for their next call.
+/// Connections that wait for their next call.
 pub(super) struct Pool {
-    /// Idle connections by origin. Vendors have few hosts, so a linear search is cheaper than a hash.
+    /// Idle connections by origin (scheme, host and port). Vendors have few hosts, so a linear search is faster than a
+    /// hash map.
     idle: Mutex<Vec<(Origin, Vec<Idle>)>>,
     idle_timeout: Duration,
 }
 
-/// A connection with its state that survives calls. Boxed, because it is large and is moved often.
+/// A connection, and the state that it keeps from call to call. Boxed, because it is large and is moved often.
 pub(super) struct PooledConnection {
     pub(super) connection: Connection,
     pub(super) retires: Instant,
-    /// The pool that it returns to when its call is done.
+    /// The pool to which the connection returns when its call has ended.
     pub(super) pool: Weak<Pool>,
     pub(super) origin: Origin,
 }
@@ -47,7 +48,8 @@ impl Pool {
         pool
     }
 
-    /// Takes the connection that was used last, so that the others can time out. Its peer may have closed it.
+    /// Takes the connection that was used last, so that connections that are not needed reach their idle timeout. The
+    /// peer may have closed the returned connection.
     pub(super) fn take(
         &self,
         scheme: &Scheme,
@@ -78,7 +80,7 @@ impl Pool {
         }
     }
 
-    /// Closes connections that were idle too long, or that the peer closed.
+    /// Closes connections that were idle for too long, and those that the peer has closed.
     fn tidy(&self) {
         let now = Instant::now();
         let mut closed = Vec::new();
@@ -88,17 +90,17 @@ impl Pool {
             }));
             !waiting.is_empty()
         });
-        // Outside the lock, because closing is a system call.
+        // Dropped after the lock was released, because closing a connection is a system call.
         drop(closed);
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<(Origin, Vec<Idle>)>> {
-        // Every update is complete or absent, so a poisoned lock is safe to use.
+        // No panic can leave the value under this lock half written, so the lock may be used after a panic.
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// The origin to which a connection leads.
+/// The scheme, host and port to which a connection leads.
 #[derive(Clone)]
 pub(super) struct Origin {
     scheme: Scheme,
@@ -108,7 +110,7 @@ pub(super) struct Origin {
 }
 
 impl Origin {
-    /// `None` for a host that is not a valid header value.
+    /// Returns `None` if the host is not a valid header value.
     pub(super) fn new(scheme: &Scheme, authority: &Authority) -> Option<Self> {
         let is_default = match authority.port_u16() {
             None => true,
@@ -129,13 +131,13 @@ impl Origin {
     }
 
     fn is(&self, scheme: &Scheme, authority: &Authority) -> bool {
-        // Authorities usually share the bytes of one configuration.
+        // The pointers are compared first: usually both come from the same configuration.
         let is_same = std::ptr::eq(self.authority.as_str(), authority.as_str());
         (is_same || self.authority == *authority) && self.scheme == *scheme
     }
 }
 
-/// Returns the idle connections to this origin.
+/// Returns the idle connections to this scheme, host and port.
 fn of<'a>(
     idle: &'a mut [(Origin, Vec<Idle>)],
     scheme: &Scheme,
@@ -147,7 +149,7 @@ fn of<'a>(
     found.map(|(_, waiting)| waiting)
 }
 
-/// Closes expired connections until the pool is dropped.
+/// Closes idle connections at intervals, until the pool is dropped.
 async fn tidy(pool: Weak<Pool>, idle_timeout: Duration) {
     let often = (idle_timeout / 2).clamp(Duration::from_millis(100), Duration::from_secs(5));
     loop {

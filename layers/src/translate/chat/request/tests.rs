@@ -38,12 +38,12 @@ fn refused(body: &Value) -> (String, Problem) {
     }
 }
 
-/// Returns the name of the field that the 400 reports.
+/// Returns the name of the field that the refusal names.
 fn named(body: &Value) -> String {
     refused(body).0
 }
 
-/// Builds a request of one turn, with additional fields.
+/// Builds a request with one turn and these fields.
 fn plus(fields: Value) -> Value {
     let mut body = json!({"model": "m", "messages": [{"role": "user", "content": "hi"}]});
     let Value::Object(fields) = fields else {
@@ -217,7 +217,7 @@ fn case_05_temperature_above_1_is_refused() {
         );
     }
     assert_eq!(named(&plus(json!({"temperature": "hot"}))), "temperature");
-    // Some models accept no sampling fields: they are dropped, whatever their values.
+    // For models that accept no sampling parameters, these are removed, whatever their values are.
     let dialect = Dialect {
         sampling: false,
         ..dialect()
@@ -413,7 +413,8 @@ fn case_15_arguments_are_taken_out_of_their_string() {
             "{arguments}"
         );
     }
-    // Numbers that fit no type, and repeated names, are forwarded for the tool to handle.
+    // Numbers outside the range of every numeric type, and repeated names, are forwarded: the tool decides what they
+    // mean.
     let odd = r#"{"n":123456789012345678901234567890,"f":1e400,"n":0.1000,"s":"\ud83e"}"#;
     let cx = RequestCx {
         model: "m",
@@ -442,7 +443,7 @@ fn case_16_arguments_other_than_an_object_are_refused() {
     }
 }
 
-/// The schema to which a tool's parameters are translated.
+/// Returns the schema to which a tool's `parameters` are translated.
 fn schema(parameters: Value) -> Value {
     let tool = json!({"type": "function", "function": {"name": "f", "parameters": parameters}});
     translated(&plus(json!({"tools": [tool]})))["tools"][0]["input_schema"].clone()
@@ -723,7 +724,7 @@ fn case_25_effort_is_translated() {
         let fields = json!({"reasoning_effort": effort, "max_tokens": max_tokens, "temperature": 0.5, "top_p": 0.5});
         with(dialect, &plus(fields)).unwrap()
     };
-    // These models accept a level of effort.
+    // Models that accept an effort get the closest level.
     for (wish, word) in [
         ("minimal", "low"),
         ("low", "low"),
@@ -736,7 +737,7 @@ fn case_25_effort_is_translated() {
         assert_eq!(body["output_config"], json!({"effort": word}));
         assert!(body.get("thinking").is_none() && body["temperature"] == 0.5);
     }
-    // These models accept a budget of tokens.
+    // Models that accept a budget get a number of tokens.
     for (wish, max_tokens, budget_tokens) in [
         ("minimal", 4096, Some(1024)),
         ("low", 4096, Some(2048)),
@@ -764,7 +765,7 @@ fn case_25_effort_is_translated() {
             );
         }
     }
-    // These models have no thinking.
+    // Models without thinking get no field for it.
     let none = Dialect {
         thinking: Thinking::None,
         ..dialect()
@@ -884,7 +885,7 @@ fn case_28_the_user_is_kept_and_fields_without_a_counterpart_are_dropped() {
         "service_tier": "auto", "moderation": {}, "unheard_of": null,
     });
     assert_eq!(translated(&plus(dropped)), translated(&plus(json!({}))));
-    // These fields are refused, because otherwise the caller would wait for their effect in vain.
+    // These fields are refused, because the answer would not contain what the caller expects.
     for fields in [
         json!({"logprobs": true}),
         json!({"unheard_of": 1}),
@@ -909,7 +910,7 @@ fn case_29_a_conversation_may_begin_with_the_assistant() {
             ]),
             json!([welcome, question]),
         ),
-        // Instructions do not count as a turn, and a blank text is dropped.
+        // Instructions are not a turn, and a blank text is left out, so no turn is left.
         (
             json!([
                 {"role": "system", "content": "be short"},
@@ -919,7 +920,7 @@ fn case_29_a_conversation_may_begin_with_the_assistant() {
             ]),
             json!([welcome, question]),
         ),
-        // The history was truncated between a tool call and its results.
+        // The caller has cut the conversation between a tool call and its results.
         (
             json!([
                 {"role": "assistant", "tool_calls": [call("c1", "{}")]},

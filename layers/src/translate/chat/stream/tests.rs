@@ -1,4 +1,4 @@
-//! Numbered cases of a messages stream translated for a chat caller.
+//! Numbered cases: a messages stream is translated for a chat caller.
 
 use bytes::Bytes;
 use serde_json::{Value, json};
@@ -34,7 +34,7 @@ fn block_stop(index: u64) -> String {
     format!(r#"{{"type":"content_block_stop","index":{index}}}"#)
 }
 
-/// The translation of the events, and how the stream ends.
+/// Returns the translation of these events, and how the stream ended.
 fn run<E: AsRef<str>>(cx: AnswerCx, events: &[E]) -> (String, Result<(), Error>) {
     let (mut stream, mut out, mut result) = (Events::new(cx), BytesMut::new(), Ok(()));
     let mut splitter = Splitter::default();
@@ -58,7 +58,7 @@ fn run<E: AsRef<str>>(cx: AnswerCx, events: &[E]) -> (String, Result<(), Error>)
     (String::from_utf8(out.to_vec()).unwrap(), result)
 }
 
-/// Returns the chunks of a complete stream, parsed; `[DONE]` is checked and removed.
+/// Returns the chunks of a complete stream as JSON. Checks that `[DONE]` is last, and removes it.
 fn chunks<E: AsRef<str>>(cx: AnswerCx, events: &[E]) -> Vec<Value> {
     let (text, result) = run(cx, events);
     result.unwrap();
@@ -79,7 +79,7 @@ fn deltas<E: AsRef<str>>(events: &[E]) -> Vec<Value> {
         .collect()
 }
 
-/// Builds a complete stream around these events.
+/// Adds the first and the last events of a stream to these events.
 fn whole(events: &[String], reason: &str) -> Vec<String> {
     [
         &[START.to_owned()][..],
@@ -233,7 +233,7 @@ fn usage_is_read_despite_malformed_fields_around_it() {
         events.insert(events.len() - 1, odd(delta, r#"{"output_tokens":11}"#));
         let chunks = chunks(cx, &events);
         assert_eq!(chunks.last().unwrap()["usage"]["completion_tokens"], 11);
-        // An event without usage is invalid; a stop reason that cannot be read is ignored.
+        // The event has no usage, which makes it invalid, but a stop reason that cannot be read is ignored.
         let at = events.len() - 2;
         events[at] = odd(delta, "null");
         assert!(run(cx, &events).1.is_err(), "{delta}");
@@ -302,12 +302,12 @@ fn case_73_the_reason_has_a_chunk_of_its_own() {
     for (reason, expected) in [
         ("end_turn", "stop"),
         ("max_tokens", "length"),
-        // The answer has no tool call, so the reason `tool_use` cannot be right.
+        // Without a tool call, the reason `tool_use` would make agents wait for a call.
         ("tool_use", "stop"),
         ("refusal", "content_filter"),
     ] {
         let mut events = whole(&text(0, "a"), reason);
-        // Usage may be sent again after the stop reason.
+        // Vendors may report usage again after the stop reason.
         events.insert(events.len() - 1, stop_reason(reason));
         let chunks = chunks(CX, &events);
         let reasons: Vec<_> = chunks
@@ -365,7 +365,7 @@ fn case_75_the_usage_chunk_is_sent_if_requested() {
 
 #[test]
 fn case_76_an_error_event_ends_the_stream_without_done() {
-    // The layer below turns the event into a body error; nothing may be written for it here.
+    // `passthrough` turns this event into an error of the body, so the translation must not write anything for it.
     let error = r#"{"type":"error","error":{"type":"overloaded_error","message":"org-1"}}"#;
     let events = [
         &[START.to_owned()][..],
@@ -410,7 +410,7 @@ fn case_77_truncated_stream_never_looks_finished() {
 
 #[test]
 fn case_78_an_error_as_the_first_event_writes_nothing() {
-    // An error as the first event writes nothing, so that the answer can still have an error status.
+    // If the first event is an error, nothing is written, so that the answer can still have an error status.
     let (out, result) = run(
         CX,
         &[r#"{"type":"error","error":{"type":"api_error","message":"x"}}"#],
@@ -470,7 +470,7 @@ fn unknown_events_are_skipped_and_malformed_ones_are_broken() {
             )],
             "tool_use",
         ),
-        // With two tool calls at once, the arguments would be added to one of them.
+        // If two tool calls were open at once, the arguments would be added to the wrong one.
         whole(
             &[
                 block(0, r#"{"type":"tool_use","id":"a","name":"f","input":{}}"#),

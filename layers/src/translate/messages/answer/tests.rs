@@ -1,4 +1,4 @@
-//! Numbered cases of a plain chat answer translated for a messages caller.
+//! Numbered cases: a plain chat answer is translated for a messages caller.
 
 use serde_json::{Value, json};
 
@@ -50,7 +50,7 @@ fn case_51_finish_reasons_become_stop_reasons() {
     for (finish, stop) in [
         (json!("stop"), "end_turn"),
         (json!("length"), "max_tokens"),
-        // Otherwise agents would loop for ever on a tool call that does not exist.
+        // Without a tool call, `tool_use` would make agents wait for ever for a call that does not exist.
         (json!("tool_calls"), "end_turn"),
         (json!("function_call"), "end_turn"),
         (json!("content_filter"), "refusal"),
@@ -111,7 +111,7 @@ fn arguments_are_an_object_and_no_number_changes() {
             r#"{"n":12345678901234567890123,"b":1.50}"#,
         ),
         (r#"{"n":1e400}"#, r#"{"n":1e400}"#),
-        // Arguments that are not an object are wrapped in one.
+        // Arguments that are not a JSON object are put into one.
         (r#""[1]""#, r#"{"arguments":[1]}"#),
         (r#""{\"cut\": \"of""#, r#"{"arguments":"{\"cut\": \"of"}"#),
         ("7", r#"{"arguments":7}"#),
@@ -240,7 +240,7 @@ fn ids_that_are_missing_are_made_and_stay_the_same() {
     assert!(ids[0] != ids[1] && ids.iter().all(|id| id.is_string()));
 }
 
-/// `passthrough` states what is charged in its place.
+/// Before the translation, `passthrough` has written the charged usage into an answer without usage.
 #[test]
 fn missing_usage_is_zero() {
     let body = r#"{"choices":[{"message":{"content":"123456789"},"finish_reason":"stop"}]}"#;

@@ -1,4 +1,4 @@
-//! Numbered cases of a messages request translated for a chat vendor.
+//! Numbered cases: a messages request is translated for a chat vendor.
 
 use serde_json::{Value as Tree, json};
 
@@ -19,7 +19,7 @@ fn with(dialect: &Dialect, body: &Tree) -> Result<Tree, Error> {
     Ok(serde_json::from_slice(&chat).unwrap())
 }
 
-/// Returns a request with these fields and the required ones.
+/// Returns a request with these fields and those that are required.
 fn asked(fields: &Tree) -> Tree {
     let mut body = json!({
         "model": "catalog-model",
@@ -43,7 +43,7 @@ fn refused(fields: &Tree) -> (String, Problem) {
     }
 }
 
-/// Returns the chat messages of a conversation.
+/// Returns the chat messages to which these messages are translated.
 fn said(messages: &Tree) -> Tree {
     chat(&json!({ "messages": messages }))["messages"].take()
 }
@@ -62,7 +62,7 @@ fn case_32_system_blocks_become_one_message_with_separators() {
                    {"type": "text", "text": "\"two\""}]),
             "one\n\"two\"",
         ),
-        // Another vendor's billing line, which changes from call to call, is dropped.
+        // The billing line is meant for the messages vendor and changes from call to call, so it is left out.
         (
             json!([{"type": "text", "text": "x-anthropic-billing-header: cch=1;"}, {"type": "text", "text": "one"}]),
             "one",
@@ -377,7 +377,7 @@ fn thinking_returns_with_the_calls_after_it() {
             none.clone(),
         ),
         (json!([ours("deep"), call]), json!([null, "hm", {"s": 1}])),
-        // A signature may follow its call.
+        // The capsule with the signature of a call may come after the call.
         (json!([call, ours("deep")]), json!([null, "hm", {"s": 1}])),
         (json!([ours("other"), call]), none.clone()),
         (json!([unmarked, text]), none.clone()),
@@ -390,7 +390,7 @@ fn thinking_returns_with_the_calls_after_it() {
         ];
         assert_eq!(json!(back), expected, "{content}");
     }
-    // Reasoning in a turn of its own belongs to the next turn, unless a user's turn is between them.
+    // Reasoning that is alone in a turn belongs to the next turn, unless a turn of the user is between them.
     let turn = |role: &str, content: Tree| json!({"role": role, "content": content});
     let apart = said(&json!([
         turn("assistant", json!([unmarked])),
@@ -877,7 +877,7 @@ fn claude_codes_request_is_translated() {
     }
 }
 
-/// Returns a conversation, given as roles with blocks, summarized as roles with their content.
+/// Translates a conversation, and summarizes each message as its role with its content.
 fn outline(turns: &[(&str, Tree)]) -> Vec<String> {
     let turns: Vec<_> = turns
         .iter()
@@ -990,7 +990,7 @@ fn turns_of_one_role_are_merged_and_results_directly_follow_their_calls() {
                 "assistant \"well\"",
             ],
         ),
-        // Plain text stays in its place among the blocks.
+        // Text between other blocks stays in its place.
         (
             vec![
                 ("user", text("a")),

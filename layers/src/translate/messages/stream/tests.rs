@@ -1,4 +1,4 @@
-//! Numbered cases of a chat stream translated for a messages caller.
+//! Numbered cases: a chat stream is translated for a messages caller.
 
 use serde_json::{Value, json};
 
@@ -37,7 +37,7 @@ fn usage(prompt: u64, completion: u64) -> String {
     )
 }
 
-/// Builds the first piece of a tool call.
+/// Builds a chunk with the first piece of a tool call.
 fn call(index: u64, id: &str, name: &str, arguments: &str) -> String {
     delta(
         &json!({"tool_calls": [{"index": index, "id": id, "type": "function",
@@ -45,7 +45,7 @@ fn call(index: u64, id: &str, name: &str, arguments: &str) -> String {
     )
 }
 
-/// Builds a further piece of a tool call.
+/// Builds a chunk with another piece of a tool call's arguments.
 fn more(index: u64, arguments: &str) -> String {
     delta(&json!({"tool_calls": [{"index": index, "function": {"arguments": arguments}}]}))
 }
@@ -197,14 +197,14 @@ fn case_83_interleaved_tools_come_out_one_by_one() {
         tool_use("c2", "h", three),
     ];
     for mut chunks in [
-        // Pieces of two calls alternate: 0, 1, 0.
+        // The pieces of two calls alternate: call 0, call 1, call 0.
         vec![
             call(0, "c0", "f", "{\"a\":"),
             call(1, "c1", "g", "{\"b\":{\"c\":[]}}"),
             more(0, "\"x}\"}"),
             call(2, "c2", "h", ""),
         ],
-        // All names come first, then the arguments in reverse order.
+        // The names of all calls come first, then the arguments in reverse order.
         vec![
             call(0, "c0", "f", ""),
             call(1, "c1", "g", ""),
@@ -216,7 +216,7 @@ fn case_83_interleaved_tools_come_out_one_by_one() {
             more(0, "}\"}"),
             more(1, "}}"),
         ],
-        // The calls come one after the other, as from most vendors, and are counted from 1.
+        // The calls come one after another, as at most vendors, and their indices begin at 1.
         vec![
             call(1, "c0", "f", "{\"a\":"),
             more(1, "\"x}\"}"),
@@ -224,7 +224,7 @@ fn case_83_interleaved_tools_come_out_one_by_one() {
             more(2, "{\"b\":{\"c\":[]}}"),
             call(3, "c2", "h", "{}"),
         ],
-        // The calls come whole, and all have the same index.
+        // Each call comes in one piece, and all calls have the same index.
         vec![
             call(0, "c0", "f", "{\"a\":\"x}\"}"),
             call(0, "c1", "g", "{\"b\":{\"c\":[]}}"),
@@ -267,7 +267,7 @@ fn case_83_a_tool_waits_only_while_the_one_before_it_is_not_complete() {
         );
     }
     let count: Vec<_> = names.iter().map(Vec::len).collect();
-    // The chunks produce: start, start and delta; nothing; delta, stop, start and delta; delta.
+    // The numbers of events for each chunk: start, start and delta; none; delta, stop, start and delta; delta.
     assert_eq!(count, [3, 0, 4, 1]);
 }
 
@@ -396,7 +396,7 @@ fn a_null_means_no_arguments_only_if_nothing_else_arrives() {
             "{arguments:?}"
         );
     }
-    // A call without arguments is not lost if another has the same index.
+    // A call without arguments is not lost if another call has the same index.
     for none in ["null", "", " "] {
         let heard = stream(&[
             call(0, "", "f", none),
@@ -451,7 +451,8 @@ fn truncated_arguments_break_the_stream_unless_its_reason_explains_them() {
                 assert!(matches!(error, Error::VendorBroken(_)), "{error:?}");
             }
         }
-        // The caller gets the part of the answer that arrived.
+        // The caller gets the part of the arguments that arrived, and a stop reason that shows that the answer is
+        // incomplete.
         for (reason, stop) in [("length", "max_tokens"), ("content_filter", "refusal")] {
             let heard = stream(&[call(0, "c0", "f", cut), finish(reason), DONE.into()]);
             assert_eq!(heard.content[0]["input"], cut);
@@ -507,7 +508,7 @@ fn case_88_89_and_91_usage_from_any_place_is_written_once() {
             DONE.into(),
         ],
         vec![text("x"), finish("stop"), usage(9, 2), usage(9, 4)],
-        // A usage of zeros after a real one is ignored.
+        // A usage of zeros after a usage with counts is ignored.
         vec![
             text("x"),
             usage(9, 4),
@@ -569,7 +570,7 @@ fn unreadable_choices_are_skipped_only_if_they_are_empty_and_there_is_usage() {
     }
 }
 
-/// `passthrough` states what is charged in its place.
+/// Before the translation, `passthrough` has added the charged usage to a stream without usage.
 #[test]
 fn case_90_missing_usage_is_zero() {
     let heard = stream(&[
@@ -602,7 +603,7 @@ fn case_93_truncated_stream_never_looks_finished() {
     broken_stream(&[text("x"), usage(9, 4)]);
     broken_stream(&[]);
     broken_stream(&[DONE.into()]);
-    // A finish reason without `[DONE]`, and `[DONE]` without a finish reason, both end the answer.
+    // The answer ends with a finish reason without `[DONE]`, or with `[DONE]` without a finish reason.
     stream(&[text("x"), finish("stop")]);
     stream(&[text("x"), DONE.into()]);
 }
@@ -740,8 +741,8 @@ fn a_message_without_an_error_field_is_an_error_if_there_is_no_finish_reason() {
             }
         }
     }
-    // An answer with a finish reason is complete despite a complaint; so is one without a reason if there is no
-    // complaint.
+    // An answer with a finish reason is complete, even if an error message came before it. Without such a message, an
+    // answer without a finish reason is complete, too.
     for complaint in &complaints {
         stream(&[text("a"), complaint.clone(), finish("stop"), DONE.into()]);
     }

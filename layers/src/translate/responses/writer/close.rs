@@ -1,4 +1,4 @@
-//! Writes the last events of an item.
+//! Writes the events that end an item.
 
 use bytes::BytesMut;
 
@@ -8,7 +8,7 @@ use super::{
 };
 
 impl Writer {
-    /// Writes the item's last events; nothing if it is already complete.
+    /// Writes the events that end the item. Does nothing if the item has already ended.
     pub(super) fn close(&mut self, index: usize, status: &str, out: &mut BytesMut) {
         match &mut self.items[index] {
             Item::Done(_) => return,

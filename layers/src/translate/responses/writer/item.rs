@@ -1,4 +1,4 @@
-//! An item of the answer, and its JSON.
+//! The items of a responses answer, and their JSON.
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use uuid::fmt::Simple;
 
 use crate::translate::arguments::Lead;
 
-/// An item under construction, or the JSON of a complete one.
+/// An item that is being written, or the JSON of an item that has ended.
 #[derive(Debug)]
 pub(super) enum Item {
     Message(Vec<Part>),
@@ -23,9 +23,9 @@ pub(super) struct Part {
 
 #[derive(Debug, Default)]
 pub(super) struct Reasoning {
-    /// Whether this is a summary, not the reasoning itself.
+    /// Whether the text is a summary of the reasoning, and not the reasoning itself.
     pub(super) summary: bool,
-    /// Whether the text is shown to the caller.
+    /// Whether the caller gets the text.
     pub(super) shown: bool,
     pub(super) text: String,
     pub(super) capsule: Option<String>,
@@ -33,7 +33,7 @@ pub(super) struct Reasoning {
 
 #[derive(Debug, Default)]
 pub(super) struct Call {
-    /// Id, name and namespace, as JSON members of the item.
+    /// The call's id, name and namespace, as members of the item's JSON object.
     pub(super) head: String,
     pub(super) custom: bool,
     pub(super) lead: Lead,
@@ -51,7 +51,7 @@ impl Item {
         }
     }
 
-    /// Returns the item's JSON as it is now.
+    /// Returns the JSON of the item with its content so far.
     pub(super) fn json(&self, id: ItemId, status: &str) -> String {
         match self {
             Self::Done(json) => json.clone(),
@@ -73,7 +73,7 @@ impl Item {
                 } else {
                     ("function_call", "arguments")
                 };
-                // Arguments stay empty until the item is complete, even if some have arrived.
+                // While the item is in progress, its arguments are empty, even if some have arrived.
                 let arguments = match status {
                     "in_progress" => "",
                     _ => &call.arguments,
@@ -100,7 +100,7 @@ impl Reasoning {
             };
             *list = format!("{{\"type\":\"{}\",\"text\":\"{}\"}}", names.part, self.text);
         }
-        // A summary has no `content`.
+        // An item with a summary has no `content`.
         let content = if self.summary {
             String::new()
         } else {
@@ -118,7 +118,7 @@ impl Reasoning {
 }
 
 impl Call {
-    /// Returns the name, written as a JSON string.
+    /// Returns the name of the tool, as a JSON string.
     pub(super) fn name(&self) -> &str {
         let (_, name) = self
             .head
@@ -129,7 +129,7 @@ impl Call {
     }
 }
 
-/// Id of an item: its kind, the request's number and the item's index.
+/// The id of an item, which consists of the item's kind, the request's number and the item's index.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ItemId {
     pub(super) prefix: &'static str,
@@ -148,7 +148,7 @@ impl fmt::Display for ItemId {
     }
 }
 
-/// The names of reasoning events and fields on the wire.
+/// The names of events and fields for reasoning: one set for summaries, one for the reasoning itself.
 pub(super) struct ReasoningNames {
     pub(super) part_added: &'static str,
     pub(super) delta: &'static str,
@@ -190,8 +190,8 @@ pub(super) fn part_json(refusal: bool, text: &str) -> String {
     }
 }
 
-/// Returns the free text of a tool: the single string within the arguments or, if they have another shape, the
-/// arguments unchanged.
+/// Returns the free text of a call: the only string in the arguments. If the arguments have another form, returns them
+/// unchanged.
 pub(super) fn free_text(arguments: String) -> String {
     #[derive(serde::Deserialize)]
     struct Wrapped<'a> {
