@@ -6,8 +6,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// The modules from the bottom up: a module may use those before it. `node`, which assembles the gateway, is above all
-/// of its parts; the modules above `node` run it.
+/// The modules from the bottom up: a module may use the modules before it. `node`, which assembles the gateway, is
+/// above all of its parts; the modules above `node` run it.
 const FLOORS: [&str; 24] = [
     "text",
     "net",
@@ -35,7 +35,8 @@ const FLOORS: [&str; 24] = [
     "main",
 ];
 
-/// Circles of files, each by one of its files: `docs/architecture.md` has the reason of each.
+/// Groups of files that import each other: the name of one file, and the number of files. `docs/architecture.md` has
+/// the reason for each group.
 const CIRCLES: [(&str, usize); 10] = [
     ("config/check", 3),
     ("console", 6),
@@ -211,7 +212,7 @@ fn module_imports_only_modules_below_it() {
             crossed += usize::from(below < own);
         }
     }
-    // Checks that imports were read; otherwise none would be wrong.
+    // Checks that imports were read at all, because without any import no order would be wrong.
     assert!(crossed > 300, "only {crossed} imports were read");
 }
 

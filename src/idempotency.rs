@@ -1,4 +1,4 @@
-//! Stores answers for calls with an idempotency key, and reads from the ledger what such calls were charged.
+//! Stores answers for calls with an idempotency key, and reads from the ledger the charges of these calls.
 
 use std::{ffi::OsString, path::Path};
 
@@ -80,7 +80,7 @@ impl AnswerStore for AnyAnswers {
     }
 }
 
-/// The ledger, which decides about the outcome of a call.
+/// The ledger, which determines the outcome of a call with an idempotency key.
 #[derive(Clone, Debug)]
 pub(crate) struct Books {
     pub(crate) store: AnyLedger,
@@ -97,14 +97,14 @@ impl Money for Books {
         key: &KeyId,
     ) -> Result<Fate, BoxError> {
         // A released hold is never charged, and a charged one stays charged. The release bypasses the outbox, which
-        // would do it later.
+        // would release the hold later.
         let mut leased = self.leased;
         match &self.store {
             AnyLedger::Memory(ledger) => ledger.release(number, account, key).await?,
             AnyLedger::Sqlite(ledger) => ledger.release(number, account, key).await?,
             AnyLedger::Redis(outbox) => {
                 let ledger = outbox.ledger();
-                // Another gateway may use leases even if this one does not.
+                // Another gateway may use leases even if this gateway does not.
                 leased = leased || !ledger.leases_of(account).await?.is_empty();
                 if !leased {
                     ledger.forbid(number, account).await?;
@@ -122,14 +122,14 @@ impl Money for Books {
     async fn permits(&self, account: &AccountId, key: &KeyId) -> Result<bool, BoxError> {
         match self.store.probe(account, key).await {
             Err(LedgerError::Refused(Refusal::Unknown | Refusal::Disabled)) => Ok(false),
-            // A paid answer is repeated even if the key has no money left for another call.
+            // An answer that was paid for is sent again even if the key has no money left for another call.
             Ok(()) | Err(LedgerError::Refused(_)) => Ok(true),
             Err(LedgerError::Unavailable(cause)) => Err(cause),
         }
     }
 }
 
-/// Counts events, and logs those that no receipt shows.
+/// Counts outcomes of calls with an idempotency key, and logs those that no receipt shows.
 pub(crate) fn report(metrics: &Idempotency) -> impl Fn(Event) + Send + Sync + use<> {
     let metrics = metrics.clone();
     move |event| {

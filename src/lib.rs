@@ -35,6 +35,6 @@ mod floors_tests;
 
 pub use node::Gateway;
 
-/// The commit of a release build, which `deploy/build` passes; `None` in other builds, so that a commit alone rebuilds
-/// nothing.
+/// The commit of a release build, which `deploy/build` passes. `None` in other builds, so that a new commit alone does
+/// not cause a rebuild.
 pub const COMMIT: Option<&str> = option_env!("TOLLGATE_COMMIT");

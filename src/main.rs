@@ -9,13 +9,13 @@ use rustix::process::{Resource, Rlimit, setrlimit};
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
-    // Only the first provider that is installed counts, so nothing before this line may start a TLS connection.
+    // Only the first provider that is installed counts, so no code before this line may start a TLS connection.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let cli = match tollgate::cli::parse() {
         Ok(cli) => cli,
         Err(code) => return code,
     };
-    // Declared first, so dropped last: its drop writes what is still buffered in the log.
+    // The log's guard is declared first, so it is dropped last: its drop writes what is still buffered.
     let _log = cli.start_log();
     no_core_dumps();
     let runtime = match tokio::runtime::Builder::new_multi_thread()
@@ -29,8 +29,8 @@ fn main() -> ExitCode {
         }
     };
     let code = cli.run(&runtime);
-    // By now the command has drained everything that it must. The limit keeps a DNS lookup that hangs on a blocking
-    // thread from keeping the process alive.
+    // By now the command has drained everything that it must. The time limit keeps a DNS lookup that hangs on a
+    // blocking thread from keeping the process alive.
     runtime.shutdown_timeout(Duration::from_secs(1));
     code
 }

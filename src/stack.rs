@@ -1,10 +1,10 @@
 //! The path of a caller's request through the layers, top to bottom; `operators` has the operators' path, and `parts` the
 //! layers' settings. Nothing else assembles services.
 //!
-//! Below the callers' router a request changes its type at each step, so that a wrong order does not compile. `server`
-//! passes requests to the top, with the client's address in each. The settler ends what `reserve` holds, without
-//! delaying the caller. Every [`Error`](tollgate_layers::Error) goes up to `respond`, the only layer that turns it into
-//! an HTTP answer; operators' refusals have a type of their own, which `AnswerRefusalsLayer` answers.
+//! Below the callers' router a request has another type after each layer, so that a wrong order does not compile.
+//! `server` passes requests to the top, with the client's address in each. The settler ends what `reserve` holds,
+//! without delaying the caller. Every [`Error`](tollgate_layers::Error) goes up to `respond`, the only layer that turns
+//! it into an HTTP answer; operators' refusals have a type of their own, which `AnswerRefusalsLayer` answers.
 
 mod operators;
 mod parts;
@@ -41,7 +41,7 @@ pub use self::{
     parts::Shared,
 };
 
-/// The answer of the outermost layer for callers.
+/// The answer of the outermost layer of the callers' stack.
 pub type Answer = Response<
     respond::ResponseBody<
         record::ResponseBody<panics::ResponseBody<in_flight::ResponseBody<AnswerBody>>>,
@@ -57,7 +57,7 @@ pub fn callers(
     let (parts, routes) = (Parts::new(shared), Routes::new(&shared.config.service));
     let Shared { live, store, upstream, payments: paying, .. } = shared;
 
-    // Half-stacks for paths: each adds layers to an earlier one.
+    // Half-stacks for paths: each adds layers to an earlier half-stack.
     let admission = ServiceBuilder::new()
         .layer(parts.in_flight.clone()) //    503          permit until the body ends
         .layer(RecordLayer(record::admitted));
@@ -86,12 +86,13 @@ pub fn callers(
         .layer(parts.parse.clone()) //        400 408 413 415 503  bounds the body; Request<B> → Request<Call>
         .layer(RecordLayer(record::parsed))
         .layer(parts.select()); //            400 503 403  → Request<Priced>: one snapshot for the whole call
-    // Boxed above and below the key: the compiler sees these layers once, and not once for each path.
+    // The layers that check the key are boxed on both sides: the compiler then sees these layers once, and not once for
+    // each path.
     let with_key = |below: BoxedService<RequestBody>| -> BoxedService<RequestBody, PathBody> {
         boxed(strangers.clone().service(boxed(keyed.clone().service(from_boxed(below)))))
     };
 
-    // The way to a vendor, in three boxes: compile time doubles with every nested layer.
+    // The layers on the way to a vendor are in three boxes: compile time doubles with every nested layer.
     let inference = ServiceBuilder::new()
         .layer(parts.reserve()) //            400 401 403 503  hold; settled or released on end or drop
         .layer(RecordLayer(record::granted))
@@ -110,7 +111,7 @@ pub fn callers(
         .service(boxed_with_body(inference));
     let inference = with_key(boxed(metered.service(from_boxed(inference))));
 
-    // Nothing is held for these two.
+    // Counting tokens and estimates hold no money.
     let count = parsed.clone().service(boxed(CountTokens::new(upstream.clone())));
     let count = with_key(boxed(free.clone().service(count)));
     let estimate = ServiceBuilder::new()
@@ -151,7 +152,7 @@ pub fn callers(
         .service(Router::new(routes, service_of)) //       404 405
 }
 
-/// Builds the way to a vendor alone, without a hold: to test a vendor's settings.
+/// Builds only the layers on the way to a vendor, without a hold, to test a vendor's settings.
 pub(crate) fn one_vendor(upstream: Upstream) -> BoxedService<Attempt> {
     let service = ServiceBuilder::new()
         .layer(TranslateLayer::new())

@@ -150,8 +150,8 @@ impl Admin {
             |error: BookError| Refusal::of_ledger(&error, &format!("account {account}"));
         let before = self.store.account(account).await.map_err(of_ledger)?;
         let known = self.store.entry(account, &entry.id).await;
-        // Logged when it is booked, and again when it is repeated, because the process that booked it may have died
-        // before it logged.
+        // An entry is logged when it is booked and when its request is repeated: the process that booked it may have
+        // died before it logged.
         let log = |entry: &Entry, repeated: bool, balance: MicroRub| {
             let what = match entry.reason {
                 Some(_) => "account.adjust",

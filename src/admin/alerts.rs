@@ -51,7 +51,7 @@ pub(super) const ROUTES: &[Route] = &[
 
 const FIELDS: &[&str] = &["levels_rub"];
 
-/// Alert levels of an account, and of its keys and groups that have any.
+/// Alert levels of an account, and of those of its keys and groups that have alert levels.
 #[derive(Serialize)]
 struct AlertsAnswer<'a> {
     account: &'a AccountId,

@@ -16,12 +16,12 @@ use crate::{api::ceilings::Spending, text::time::rfc3339};
 /// A key as the API shows it, without its digest.
 #[derive(Serialize)]
 pub(super) struct KeyAnswer<'a> {
-    /// The secret: only in the answer that created the key.
+    /// The key's secret; present only in the answer that created the key.
     #[serde(skip_serializing_if = "Option::is_none")]
     key: Option<&'a str>,
     id: &'a KeyId,
     account: &'a AccountId,
-    /// The purpose of the key: `caller` or `owner`.
+    /// The kind of the key: `caller` calls models, `owner` manages the account's keys.
     kind: &'static str,
     prefix: &'a str,
     name: &'a str,
@@ -143,7 +143,7 @@ impl<'a> AccountAnswer<'a> {
 pub(super) struct EnteredAnswer<'a> {
     #[serde(flatten)]
     view: &'a AccountView,
-    /// Whether the entry had already been booked, so that this request changed nothing.
+    /// Whether the entry had been booked before, so that this request changed nothing.
     repeated: bool,
 }
 
@@ -175,14 +175,14 @@ pub(super) struct ReceiptAnswer<'a> {
     timeline: Option<TimelineAnswer<'a>>,
 }
 
-/// How a call went, in milliseconds since its request came in.
+/// Timeline of a call: times in milliseconds since its request arrived.
 #[derive(Serialize)]
 pub(super) struct TimelineAnswer<'a> {
     held_ms: u32,
     attempts: Vec<AttemptAnswer<'a>>,
     first_byte_ms: Option<u32>,
     whole_ms: u32,
-    /// Status sent to the client: of the vendor's answer or of the last failed attempt. Null if the client had
+    /// HTTP status sent to the client: the vendor's, or that of the last failed attempt. Null if the client had
     /// disconnected.
     status: Option<u16>,
     code: Option<&'a str>,
@@ -192,7 +192,7 @@ pub(super) struct TimelineAnswer<'a> {
 struct AttemptAnswer<'a> {
     vendor: &'a str,
     at_ms: u32,
-    /// Milliseconds to the first byte or to the failure.
+    /// Duration of the attempt until its first byte or its failure, in milliseconds.
     took_ms: u32,
     status: u16,
     /// Error code of a failed attempt; null for the attempt that answered.
@@ -236,7 +236,7 @@ impl<'a> TimelineAnswer<'a> {
     }
 }
 
-/// The receipt without its timeline, which is shown in a separate form.
+/// Returns the receipt without its timeline, which the answer shows in a separate form.
 fn without_timeline(receipt: &Receipt) -> Cow<'_, Receipt> {
     let mut receipt = Cow::Borrowed(receipt);
     if receipt.item.timeline.is_some() {

@@ -1,4 +1,5 @@
-//! Turns each [`Refusal`] of the layers below into its answer, so that above it an error is one of the shared layers'.
+//! Turns each [`Refusal`] into its HTTP answer, so that the layers above see only errors of the layers that both
+//! listeners share.
 
 use std::task::{Context, Poll};
 
@@ -35,7 +36,7 @@ where
     type Error = Error;
     type Future = Map<S::Future, fn(Result<Answer, Refusal>) -> Result<Answer, Error>>;
 
-    /// A service that is not ready refuses the call itself.
+    /// Ignores readiness errors of the inner service, because its `call` refuses the request itself.
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
         self.inner.poll_ready(cx).map(|_| Ok(()))
     }

@@ -27,19 +27,19 @@ use crate::{
     observe::record::{RefusalLines, Source},
 };
 
-/// Wrong keys per address: a burst of ten, and one more every six seconds.
+/// Wrong admin keys allowed per address: ten at once, then one every six seconds.
 const GUESSES: Quota = Quota::per_minute(10).with_burst(9);
 /// The maximum number of addresses whose wrong keys are counted.
 const ADDRESSES_MAX: usize = 10_000;
 
-/// Refuses requests without the admin key, and removes the key from the others. Refusals are written to the audit log,
-/// at most ten in ten seconds per address. An address with too many wrong keys gets 429 for every request, except on
-/// connections that have shown the right key before.
+/// Refuses requests without the admin key, and removes the key from admitted requests. Refusals are written to the
+/// audit log, at most ten in ten seconds per address. An address with too many wrong keys gets 429 for every request,
+/// except on connections that have sent the right key before.
 #[derive(Clone)]
 pub struct AdminAuthLayer {
     /// SHA-256 of the admin key. Digests have equal lengths, so a comparison reveals nothing about the key.
     key_digest: [u8; 32],
-    /// Whether `/metrics` requires the admin key, too.
+    /// Whether `/metrics`, too, requires the admin key.
     metrics_key: bool,
     /// Host names that the listener accepts in addition to its own addresses.
     hosts: Arc<[String]>,
@@ -52,7 +52,7 @@ impl AdminAuthLayer {
     /// Admits the holder of the key. Each 429 is counted in `limited`.
     #[must_use]
     pub fn new(config: &AdminConfig, limited: Counter) -> Self {
-        // The provider sends browsers back to this host.
+        // The OpenID provider redirects browsers to this host after sign-in, so the listener must accept it.
         let redirect_url = config
             .oidc
             .as_ref()
@@ -300,7 +300,7 @@ mod tests {
             };
             assert_eq!(open.admit(&wrong), expected, "{host}");
         }
-        // In HTTP/2 the host is part of the request target.
+        // In HTTP/2 the host is part of the request target, so this request has no `host` line.
         let target = Request::get("http://evil.example:8081/").body(()).unwrap();
         assert_eq!(open.admit(&target), Err(Refusal::HostUnknown));
         assert_eq!(

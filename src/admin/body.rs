@@ -12,7 +12,7 @@ use http_body::{Body, Frame, SizeHint};
 use http_body_util::Full;
 use tollgate_layers::{Error, error::BoxError};
 
-/// A body of the admin API.
+/// The body of an answer of the admin API.
 pub struct AnswerBody(Kind);
 
 enum Kind {

@@ -1,4 +1,4 @@
-//! Endpoints for calls without a receipt: the records that this gateway still has of them.
+//! Endpoints for calls without a receipt: they list the records of such calls that this gateway has not discarded yet.
 
 use std::sync::Arc;
 
@@ -31,7 +31,7 @@ pub(super) const ROUTES: &[Route] = &[
     }),
 ];
 
-/// Filter of calls without a receipt.
+/// The parameters that select calls without a receipt.
 struct CallsQuery {
     account: Option<AccountId>,
     key: Option<KeyId>,
@@ -109,7 +109,7 @@ fn state_of(call: &Unbooked) -> &'static str {
 #[derive(Serialize)]
 struct CallsAnswer<'a> {
     calls: Vec<CallAnswer<'a>>,
-    /// Cursor for `after`; null on the last page.
+    /// The cursor of the next page, for the parameter `after`; null on the last page.
     next: Option<String>,
 }
 
@@ -146,7 +146,7 @@ struct CallAnswer<'a> {
     number: String,
     /// The time at which the call arrived.
     at: String,
-    /// `running`, `refused` before money was held, or `released`: it ended without a charge.
+    /// `running`, `refused` (before money was held), or `released` (the call ended without a charge).
     state: &'static str,
     path: &'a str,
     account: Option<&'a str>,

@@ -54,7 +54,7 @@ impl Admin {
             let view = self.store.account(account).await;
             view.map_err(|error| Refusal::of_ledger(&error, &format!("account {account}")))?;
         }
-        // Events up to the time of this request must be visible to it.
+        // The answer contains all events that were emitted before this request.
         let last = self
             .dispatcher
             .tail()
@@ -130,7 +130,7 @@ fn pieces(
     let begin = (tail, filter, after, true);
     stream::unfold(begin, |(tail, filter, mut after, begins)| async move {
         if begins {
-            // Sends the head at once, and makes the client reconnect soon.
+            // Sends the answer's head immediately, and makes a disconnected client reconnect after one second.
             let piece = Bytes::from_static(b"retry: 1000\n\n");
             return Some((Ok(piece), (tail, filter, after, false)));
         }
@@ -154,7 +154,8 @@ fn pieces(
             }
             tokio::select! {
                 () = &mut alive => {
-                    // Events that were skipped need not be read again.
+                    // The keep-alive carries the position, so that a reconnecting client does not read the skipped
+                    // events again.
                     piece.extend_from_slice(format!(": alive\nid: {after}\n\n").as_bytes());
                     break;
                 }

@@ -39,12 +39,12 @@ pub(super) const ROUTES: &[Route] = &[Route::get("/admin/v1/export", |admin, ask
 })
 .with_query()];
 
-/// The version of the format of the lines.
+/// The version of the export's line format.
 pub(crate) const VERSION: u64 = 1;
 /// The value of `format` in the first line.
 pub(crate) const FORMAT: &str = "tollgate-export";
 
-/// The size in bytes at which a piece of the answer is sent.
+/// The size in bytes at which a collected piece of the export is sent.
 const PIECE_BYTES: usize = 64 * 1024;
 
 impl Admin {
@@ -190,7 +190,7 @@ struct End {
     lines: u64,
 }
 
-/// An account with its keys as the API shows them: without digests.
+/// An account with its keys as the API shows them, without the keys' digests.
 #[derive(Serialize)]
 struct AccountLine<'a> {
     kind: &'static str,
@@ -272,7 +272,7 @@ mod tests {
 
         let acme: AccountId = "acme".parse().unwrap();
         store.create_account(&acme, "Acme").await.unwrap();
-        // The account has more lines than fit on one page.
+        // The account gets more journal entries than one page of the export holds.
         for n in 0..2500 {
             let entry = Entry {
                 id: format!("p{n}"),

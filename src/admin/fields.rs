@@ -22,7 +22,7 @@ const LIST_LEN_MAX: usize = 1000;
 pub(super) struct Fields(Vec<(String, Value)>);
 
 impl Fields {
-    /// Parses an object. Refuses fields other than `known` and repeated fields.
+    /// Parses an object. Refuses repeated fields, and fields that are not in `known`.
     pub(super) fn parse(body: &[u8], known: &[&str]) -> Result<Self, Refusal> {
         let Object(fields) = serde_json::from_slice(body).map_err(|error| {
             Refusal::invalid("", format!("the body is not a JSON object: {error}"))
@@ -59,7 +59,7 @@ impl Fields {
             .ok_or_else(|| Refusal::invalid(name, "required"))
     }
 
-    /// Reads a field in which null removes the value.
+    /// Reads a field whose value null removes the setting.
     pub(super) fn nullable<T>(
         &mut self,
         name: &str,

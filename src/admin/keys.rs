@@ -48,7 +48,7 @@ pub(super) const ROUTES: &[Route] = &[
     .needs(Right::Support),
 ];
 
-/// The limits of a key other than its ceilings.
+/// The names of a key's limits other than its ceilings.
 const LIMITS: [&str; 9] = [
     "models",
     "addresses",
@@ -132,7 +132,8 @@ impl Admin {
         }
     }
 
-    /// Shows the key with this id, or with this SHA-256: no id is as long as a digest.
+    /// Returns the key with this id, or with this SHA-256. The two cannot be confused, because no id is as long as a
+    /// digest.
     async fn show_key(self: Arc<Self>, asked: Asked) -> Result<Answer, Refusal> {
         let text = asked.named();
         let id = match text.strip_prefix("sha256-").map(str::parse::<KeyDigest>) {
@@ -193,7 +194,7 @@ impl Admin {
             .change_key(id, &change)
             .await
             .map_err(|error| Refusal::of_change(&error, &format!("key {id}")))?;
-        // The key was deleted after it was read; the ledger left it unchanged.
+        // The key was deleted after this request read it, so the ledger did not apply the change.
         if view.record.status == KeyStatus::Deleted {
             return Err(deleted(id));
         }
@@ -218,7 +219,8 @@ impl Admin {
         ok(&KeyAnswer::from(&view))
     }
 
-    /// Refuses an owner key to roles that may not create one: its holder can start and stop payments by card.
+    /// Refuses an owner key to operators whose role may not create one, because the key's holder can start and stop
+    /// payments by card.
     fn check_owner(&self, is_owner: bool, who: &Operator) -> Result<(), Refusal> {
         let pays = || {
             self.payments
@@ -273,7 +275,7 @@ fn log_key(who: &Operator, what: &str, before: &KeyView, after: &KeyView) {
     tracing::info!(target: "audit", who = who.name(), what, account = %account, key = %id, change);
 }
 
-/// Returns the same key as if it had been created without a name and without limits.
+/// Returns the key without its name and limits: the state that the audit log compares a new key with.
 fn unlimited(key: &KeyView) -> KeyView {
     let mut key = key.clone();
     (key.ceiling_rub, key.month.ceiling_rub, key.day.ceiling_rub) = (None, None, None);
@@ -295,11 +297,11 @@ fn unlimited(key: &KeyView) -> KeyView {
     key
 }
 
-/// The way in which a new key is identified.
+/// How a new key is identified: by a secret generated here, or by the digest of a key issued elsewhere.
 enum Shown {
-    /// The key is generated here and shown once.
+    /// The gateway generates the key and shows it once.
     Made(SecretKey),
-    /// The key was issued elsewhere: only its digest is known here.
+    /// The key was issued elsewhere: the gateway has only its digest and prefix.
     Issued { digest: KeyDigest, prefix: String },
 }
 
@@ -328,7 +330,7 @@ impl Shown {
     }
 }
 
-/// The reason why a key was not created, or may have been.
+/// Returns the error for a key that the ledger did not create, or may have created without confirming it.
 fn not_created(error: &BookError, record: &KeyRecord, shown: &Shown) -> Refusal {
     match error {
         BookError::Unavailable(source) => {
@@ -346,7 +348,7 @@ fn not_created(error: &BookError, record: &KeyRecord, shown: &Shown) -> Refusal 
             })
         }
         BookError::NotFound => Refusal::NotFound(format!("no account {}", record.account)),
-        // Keys generated here never collide.
+        // Generated keys never collide, so the existing digest belongs to an imported key.
         BookError::Exists => {
             Refusal::Conflict("sha256: there is a key with this digest already".into())
         }
@@ -354,7 +356,7 @@ fn not_created(error: &BookError, record: &KeyRecord, shown: &Shown) -> Refusal 
     }
 }
 
-/// The fields that follow these in a request for a key.
+/// Returns the field names `first`, followed by those that every request for a key may have.
 fn fields_after(first: &[&'static str]) -> Vec<&'static str> {
     let first = first.iter().copied().chain(["name"]);
     first.chain(ceilings::fields()).chain(LIMITS).collect()

@@ -1,5 +1,5 @@
 //! The operators' API: accounts, payments, keys, receipts, usage, vendors, export and the audit, on a listener of its
-//! own. `stack` lists the layers above it.
+//! own. The module `stack` lists the layers above the API.
 //!
 //! Every request needs the admin key, or comes from the console on behalf of a signed-in operator. Every change writes
 //! a line to the log target `audit`: the operator, the object, the old and the new value. An unknown field, parameter
@@ -63,7 +63,7 @@ pub use self::{
     shape::{OperatorsShape, WhichCall},
 };
 
-/// Example of a request number, for the error about an invalid one.
+/// Error text for an invalid request number, with an example of a valid one.
 pub(crate) const NOT_A_NUMBER: &str = "a call's number looks like 0190163d-8694-739b-aea5-966c26f8ad91; it is in \
     the header x-request-id of the answer, and in parentheses at the end of an error";
 

@@ -41,7 +41,7 @@ pub(super) const ROUTES: &[Route] = &[
 ];
 
 const FIELDS: &[&str] = &["id", "account", "amount_rub", "provider", "email"];
-/// The largest number of payments in an answer.
+/// The largest number of payments in one answer.
 const LISTED_MAX: usize = 1000;
 
 /// An intent with its times as text, and the debt of its account.
@@ -67,7 +67,7 @@ impl<'a> From<&'a Intent> for PaymentAnswer<'a> {
 #[derive(Serialize)]
 struct PaymentsAnswer<'a> {
     payments: Vec<PaymentAnswer<'a>>,
-    /// The number of older payments that are not in the answer.
+    /// The number of older payments that the answer omits.
     left_out: usize,
     /// The sum of all accounts' debts for refunds.
     debt_rub: MicroRub,

@@ -9,7 +9,7 @@ use crate::text::{percent::decoded, time::parse_rfc3339_ms};
 pub(super) struct Query(Vec<(String, String)>);
 
 impl Query {
-    /// Parses a query. Refuses parameters other than `known` and repeated parameters.
+    /// Parses a query. Refuses repeated parameters, and parameters that are not in `known`.
     pub(super) fn parse(query: Option<&str>, known: &[&str]) -> Result<Self, Refusal> {
         let mut parameters: Vec<(String, String)> = Vec::new();
         for pair in query.unwrap_or_default().split('&') {
@@ -54,7 +54,7 @@ impl Query {
     }
 }
 
-/// Parses any of the gateway's types of ids.
+/// Parses an id of any type, such as an account's or a key's.
 pub(super) fn id<T: std::str::FromStr<Err: std::fmt::Display>>(text: &str) -> Result<T, String> {
     text.parse::<T>().map_err(|error| error.to_string())
 }

@@ -44,9 +44,9 @@ const RECEIPTS_MAX: usize = 500;
 #[derive(Serialize)]
 struct ReceiptsAnswer<'a> {
     receipts: Vec<ReceiptAnswer<'a>>,
-    /// The cursor for `after`; null on the last page.
+    /// The cursor of the next page, for the parameter `after`; null on the last page.
     next: Option<String>,
-    /// Every receipt since this time was searched by this request and those for earlier pages; absent on the last page.
+    /// This request and those for earlier pages have searched every receipt since this time; absent on the last page.
     #[serde(skip_serializing_if = "Option::is_none")]
     searched_since: Option<String>,
 }
@@ -87,7 +87,7 @@ impl ReceiptsQuery {
         })
     }
 
-    /// Returns the same filter in the form for the roll-up's sums.
+    /// Converts the filter to the form that the roll-up's sums take.
     fn sought(&self) -> Sought<'_> {
         Sought {
             key: self.key.as_ref(),
@@ -120,7 +120,7 @@ pub(super) fn limit(text: &str) -> Result<usize, String> {
 }
 
 impl Admin {
-    /// If an account is named, only its journal is read.
+    /// Lists receipts. If an account is named, only that account's journal is read.
     async fn list_receipts(self: Arc<Self>, asked: Asked) -> Result<Answer, Refusal> {
         let wish = ReceiptsQuery::parse(asked.query())?;
         let accounts = match (&wish.account, &wish.key) {

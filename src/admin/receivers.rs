@@ -147,7 +147,7 @@ impl Admin {
 struct ReceiverAnswer<'a> {
     name: &'a str,
     way: &'static str,
-    /// Host, or another part of the address that is not secret.
+    /// Host of the receiver's address, or another part of the address that is not secret.
     to: String,
     status: &'static str,
     kinds: &'a [&'static str],

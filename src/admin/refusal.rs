@@ -20,7 +20,7 @@ const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 pub enum Refusal {
     /// 404: the path does not exist.
     PathUnknown,
-    /// 405: the path takes other methods.
+    /// 405: the path exists, but does not take this method.
     MethodNotAllowed {
         /// The methods that the path takes, for the header `allow`.
         allow: String,
@@ -38,7 +38,7 @@ pub enum Refusal {
     RoleRefused(Role),
     /// 413: the body is too large.
     BodyTooLarge {
-        /// The largest size that is read, in bytes.
+        /// The largest size of a body that is read, in bytes.
         bytes_max: usize,
     },
     /// 408: the body arrived too slowly.
@@ -49,12 +49,12 @@ pub enum Refusal {
     Invalid {
         /// The name of the field.
         field: String,
-        /// The mistake in the field.
+        /// The mistake in the field, and a valid value.
         problem: String,
     },
     /// 404: the account, key or receipt does not exist.
     NotFound(String),
-    /// 409: the state of the ledger does not allow it.
+    /// 409: the state of the ledger does not allow the change.
     Conflict(String),
     /// 503: the ledger could not be reached, or its answer was lost.
     LedgerOutOfReach(String),
@@ -62,7 +62,7 @@ pub enum Refusal {
     ProviderFailed(String),
     /// 500: an internal error.
     Internal,
-    /// 500: an internal error at an unknown point of the request.
+    /// 500: the gateway panicked at an unknown point of the request.
     Panicked {
         /// The number of the request, for the log.
         number: RequestNumber,
@@ -70,7 +70,7 @@ pub enum Refusal {
 }
 
 impl Refusal {
-    /// Creates a fault of the gateway; only the log has its cause.
+    /// Logs the cause of a gateway's fault, and returns a refusal without the cause.
     pub(crate) fn fault(cause: impl fmt::Display) -> Self {
         tracing::error!(%cause, "internal error of the admin API");
         Self::Internal
@@ -83,7 +83,8 @@ impl Refusal {
         }
     }
 
-    /// A name that is not in `known`: `kind` names the kind, and `none` is the text if the request takes no such names.
+    /// Refuses a `name` that is not in `known`. `kind` is what the name denotes; `none` is the text for a request that
+    /// takes no such names.
     pub(super) fn unknown(kind: &str, none: &str, name: &str, known: &[&str]) -> Self {
         let name: String = name.chars().take(64).collect();
         let takes = if known.is_empty() {
@@ -98,7 +99,8 @@ impl Refusal {
         )
     }
 
-    /// Error of the ledger for a change of `subject`. If its answer was lost, the change may have been made.
+    /// Converts the ledger's error for a change of `subject`. If the ledger's answer was lost, the change may have been
+    /// made.
     pub(super) fn of_change(error: &BookError, subject: &str) -> Self {
         match Self::of_ledger(error, subject) {
             Self::LedgerOutOfReach(_) => Self::LedgerOutOfReach(
@@ -109,7 +111,7 @@ impl Refusal {
         }
     }
 
-    /// Error of the ledger for a query about `subject`, like `account acme`.
+    /// Converts the ledger's error for a query about `subject`, like `account acme`.
     pub(super) fn of_ledger(error: &BookError, subject: &str) -> Self {
         match error {
             BookError::NotFound => Self::NotFound(format!("no {subject}")),

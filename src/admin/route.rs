@@ -12,7 +12,8 @@ use crate::edge::body_limit::UnreadBody;
 /// A path and a method with the handler of their requests.
 pub(super) struct Route {
     pub(super) method: &'static str,
-    /// A segment in braces matches any segment; at most two. The last one may be empty.
+    /// Pattern of the path: a segment in braces matches any segment; at most two. The last segment may match an empty
+    /// one.
     pub(super) path: &'static str,
     pub(super) access: Access,
     pub(super) right: Right,
@@ -21,12 +22,12 @@ pub(super) struct Route {
 
 pub(super) type Answering = BoxFuture<'static, Result<Answer, Refusal>>;
 
-/// The parts of a request that are required and permitted.
+/// Requirements of a route: the admin key, and whether the query may have parameters.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Access {
     /// Nothing: the answer is public, and the request's headers and query are not read.
     Open,
-    /// Whether the admin key is required.
+    /// The admin key; query parameters are refused.
     WithKey,
     /// The admin key, and query parameters, which the handler reads. All other routes refuse parameters.
     WithKeyAndQuery,
@@ -68,7 +69,7 @@ impl Route {
         Self::new("DELETE", path, answer)
     }
 
-    /// Requires this right. A changing route that names no right requires all of them.
+    /// Requires this right of the operator. A changing route that names no right requires all of them.
     pub(super) const fn needs(self, right: Right) -> Self {
         Self { right, ..self }
     }

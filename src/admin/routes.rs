@@ -46,12 +46,12 @@ pub(crate) fn needs_key<B>(req: &Request<B>) -> bool {
     find(req.method(), req.uri().path()).is_ok_and(|(route, _)| route.access != Access::Open)
 }
 
-/// The routes of each path, by method.
+/// The routes of each path, one per method.
 static TABLE: LazyLock<matchit::Router<Vec<&'static Route>>> = LazyLock::new(|| {
     let mut paths = BTreeMap::<&str, Vec<&'static Route>>::new();
     for route in ROOMS.iter().copied().flatten() {
         paths.entry(route.path).or_default().push(route);
-        // If the last segment is missing, the name is empty, and no account or key has an empty name.
+        // A path without its last segment gets an empty name, and no account or key has an empty name.
         if let Some((path, _)) = route
             .path
             .rsplit_once('{')
@@ -167,7 +167,7 @@ mod tests {
             ("POST", "accounts", "accounts", "", KEY),
             ("GET", "accounts/acme", "accounts/{account}", "acme", KEY),
             ("PATCH", "accounts/acme", "accounts/{account}", "acme", KEY),
-            // A trailing slash leaves an empty id, which belongs to no account.
+            // A trailing slash in the path leaves an empty id, which belongs to no account.
             ("GET", "accounts/", "accounts/{account}", "", KEY),
             (
                 "POST",
@@ -276,7 +276,7 @@ mod tests {
         assert_eq!(open, ["/livez", "/readyz", "/metrics", "/openapi.yaml"]);
     }
 
-    /// A new changing route without a right requires all rights.
+    /// Every route that changes something names a right. A route that names none would require all rights.
     #[test]
     fn every_changing_route_names_a_right() {
         let changing = ROOMS.iter().copied().flatten();

@@ -52,7 +52,7 @@ fn of_head(problem: &Problem) -> Option<&'static str> {
     })
 }
 
-/// The route of a request, for the log of a panic.
+/// The route of a request, remembered for the log line of a panic.
 #[derive(Clone, Debug)]
 pub struct WhichCall {
     number: Option<RequestNumber>,

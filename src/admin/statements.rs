@@ -1,4 +1,4 @@
-//! Endpoint for statements: an account's month for its accountant.
+//! Endpoint for statements: what an account used and paid in a month, for the customer's accountant.
 
 use std::sync::Arc;
 
@@ -26,7 +26,7 @@ use crate::{
     statement::{About, Document, Kept, Month},
 };
 
-/// The maximum number of attempts if another gateway stores the month at the same time.
+/// The maximum number of attempts to store a month's statement while other gateways store it at the same time.
 const TRIES_MAX: usize = 3;
 
 pub(super) const ROUTES: &[Route] = &[Route::get(
@@ -35,7 +35,7 @@ pub(super) const ROUTES: &[Route] = &[Route::get(
 )
 .with_query()];
 
-/// The format of a statement.
+/// The file format of a statement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Form {
     Json,
@@ -74,7 +74,8 @@ impl Admin {
         Ok(answer)
     }
 
-    /// Returns the statement and its language. A closed month keeps the content and language of its first statement.
+    /// Returns the statement and its language. The statement of a closed month keeps the content and language that it
+    /// was first issued with.
     async fn statement_of(
         &self,
         account: &AccountId,

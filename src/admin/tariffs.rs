@@ -14,7 +14,7 @@ pub(super) const ROUTES: &[Route] = &[Route::get("/admin/v1/tariffs", |admin, _|
     Box::pin(admin.list_tariffs())
 })];
 
-/// The maximum number of versions in an answer, the newest first.
+/// The maximum number of tariff versions in an answer, the newest first.
 const SHOWN_MAX: usize = 50;
 
 #[derive(Serialize)]

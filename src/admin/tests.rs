@@ -1,4 +1,4 @@
-//! Tests of the operators' API as a whole, below its layers.
+//! Tests of the operators' API as a whole, without its layers.
 
 use std::{
     cell::RefCell,
@@ -48,7 +48,7 @@ thread_local! {
     static LOG: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Lines logged on this thread since the last call.
+/// Returns the lines logged on this thread since the last call of this function.
 ///
 /// One subscriber receives the lines of all threads. With a subscriber per thread a line can be lost: while a process
 /// has a single subscriber, `tracing` queries only the current thread's subscriber for interest, and caches the
@@ -80,7 +80,7 @@ struct ThreadLog;
 
 impl Write for ThreadLog {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        // A thread that is ending has no log any more.
+        // A thread that is ending has already destroyed its log, so the lines are dropped.
         let _ = LOG.try_with(|log| log.borrow_mut().extend_from_slice(bytes));
         Ok(bytes.len())
     }
@@ -128,7 +128,7 @@ fn admin_over(
     let console = ConsoleLayer::new(&config, Arc::clone(&live));
     let payments = Payments::new(store.clone(), payments, Language::En);
     let dispatcher = Dispatcher::new(Tail::new(store.clone()), Arc::clone(&metrics));
-    // Nothing is delivered unless a test calls for it.
+    // Events are delivered only if a test delivers them itself.
     drop(dispatcher.replace(receivers));
     let admin = Admin::new(store, live, health, readiness, scrape, dispatcher, payments);
     BoxCloneService::new(stack::operators(&config, &metrics, admin, console))
@@ -172,7 +172,7 @@ async fn answering(body: &'static str) -> String {
         loop {
             let (mut stream, _) = listener.accept().await.unwrap();
             let mut read = Vec::new();
-            // Reads until the end of the body, which ends a request with a body.
+            // Reads until the end of the request: an empty line, or the brace that closes a JSON body.
             while !read.ends_with(b"\r\n\r\n") && !read.ends_with(b"}") {
                 stream.read_buf(&mut read).await.unwrap();
             }
@@ -190,7 +190,7 @@ async fn answering(body: &'static str) -> String {
 const PENDING: &str = r#"{"id":"p-1","status":"pending","amount":{"value":"500.00","currency":"RUB"},
     "confirmation":{"type":"redirect","confirmation_url":"https://pay.example/p-1"},"metadata":{}}"#;
 
-/// With a payment provider, a receiver `crm`, and the event 1.
+/// Returns an API with a payment provider, a receiver `crm`, and the event 1.
 async fn whole_admin() -> Api {
     let url = answering(PENDING).await;
     let payments = PaymentsConfig {
@@ -258,7 +258,8 @@ async fn repetition_books_nothing_and_is_logged_as_one() {
         for repeated in [false, true] {
             let (status, answer, audited) = entered(what, body.clone()).await;
             assert_eq!(status, 200, "{answer}");
-            // A repeated request is logged, too, because the first process may have died before it logged.
+            // A repeated request is logged, too, because the process of the first request may have died before it
+            // logged.
             let said = format!("repeated={repeated}");
             assert!(audited.is_some_and(|line| line.contains(&said)), "{said}");
             assert_eq!(answer["repeated"], repeated, "{answer}");
@@ -410,13 +411,14 @@ async fn every_change_leaves_one_audit_line_with_actor_and_values() {
     audited(&lines, vera, "usage.rebuild", &[]);
     let (_, lines) = made(anna, post, "audit", "").await;
     audited(&lines, anna, "audit", &["breaches=0"]);
-    // The holder of the admin key has no name, so the log names none.
+    // The holder of the admin key has no name, so the log line has no name.
     let key = &Operator::default();
     let (_, lines) = made(key, post, "audit", "").await;
     audited(&lines, key, "audit", &["breaches=0"]);
     assert_eq!(key.name(), "admin");
 
-    // Reads and refused requests leave no line; a request that the role does not allow does.
+    // Reads and refused requests leave no line in the audit log; a request that the operator's role does not allow
+    // does.
     let looks = ["accounts", "accounts/acme", "accounts/acme/keys", "vendors"];
     for path in looks.into_iter().chain([path.as_str()]) {
         let (_, lines) = made(anna, &Method::GET, path, "").await;
@@ -430,7 +432,7 @@ async fn every_change_leaves_one_audit_line_with_actor_and_values() {
     audited(&log.take(), anna, "admin.refused", &["PATCH", &path]);
 }
 
-/// Asserts one line of the audit target by this operator about this object, with these words.
+/// Asserts that the audit log has one line, by this operator about this object, with these words.
 fn audited(lines: &[String], who: &Operator, what: &str, words: &[&str]) {
     let [line] = lines else {
         panic!("{what}: {lines:?}");

@@ -1,8 +1,8 @@
 //! Endpoint for usage: sums of receipts over a period, by account, key, group, model, vendor, session, endpoint, month,
 //! day or hour.
 //!
-//! Read from the roll-up, except for sessions and for an account's hours, which are computed from the journal because
-//! the roll-up does not have them.
+//! Sums are read from the roll-up, except sums by session and an account's hours, which the roll-up does not have.
+//! Those are computed from the journal.
 
 use std::{collections::BTreeMap, ops::ControlFlow, sync::Arc};
 
@@ -56,7 +56,7 @@ impl Admin {
             .await?)
     }
 
-    /// Deletes the sums. The gateways rebuild them; until then reports read the journals.
+    /// Deletes the roll-up's sums. The gateways compute them again; until then reports read the journals.
     async fn rebuild_usage(self: Arc<Self>, asked: Asked) -> Result<Answer, Refusal> {
         let who = asked.who();
         let body = asked.body().await?;
@@ -70,7 +70,7 @@ impl Admin {
     }
 }
 
-/// The parameters of a report.
+/// The parameters of a usage report.
 #[derive(Debug)]
 struct UsageQuery {
     account: Option<AccountId>,
@@ -89,7 +89,7 @@ struct UsageQuery {
 enum Dimension {
     Account,
     Key,
-    /// Group of the charged key. Empty if the key had none.
+    /// Group of the charged key. Empty if the key was in no group.
     #[serde(rename = "group")]
     KeyGroup,
     Model,
@@ -97,7 +97,7 @@ enum Dimension {
     Vendor,
     /// The session; empty if the caller named none.
     Session,
-    /// The endpoint; empty if the receipt does not have it.
+    /// The endpoint of the call; empty if the receipt does not have it.
     Endpoint,
     Month,
     Day,
@@ -131,7 +131,7 @@ impl UsageQuery {
         }
     }
 
-    /// Computes the report.
+    /// Computes the usage report.
     async fn fulfil(self, store: &AnyLedger) -> Result<Report, Refusal> {
         let mut report = Report::of(&self);
         let by_account = self.account.is_some()
@@ -169,7 +169,7 @@ impl UsageQuery {
         self.since_ms.unwrap_or(0)..self.until_ms.unwrap_or(u64::MAX)
     }
 
-    /// Adds the sums of the roll-up, and the receipts after it.
+    /// Adds the sums of the roll-up, and the receipts that the roll-up does not contain yet.
     async fn read(
         &self,
         store: &AnyLedger,
@@ -253,12 +253,12 @@ impl UsageQuery {
             if after.is_none() {
                 return Ok(());
             }
-            // The embedded ledgers answer without waiting; yield so that other tasks can run.
+            // The embedded ledgers answer without waiting, so the task yields to let other tasks run.
             tokio::task::yield_now().await;
         }
     }
 
-    /// Returns whether a part passes the filters other than the session.
+    /// Returns whether a part of the sums matches every filter except the session.
     fn asks_for(&self, part: &Part<'_>) -> bool {
         self.key.as_ref().is_none_or(|key| Some(key) == part.key)
             && (self.model.as_ref()).is_none_or(|model| *model == part.model)
@@ -301,7 +301,7 @@ fn groups(text: &str) -> Result<Vec<Dimension>, String> {
     Ok(groups)
 }
 
-/// The answer, with all rows and totals.
+/// A usage report, with all rows and totals.
 #[derive(Debug, Serialize)]
 struct Report {
     since: Option<String>,
@@ -313,10 +313,10 @@ struct Report {
     total: rollup::Sums,
 }
 
-/// Sums by the values of the grouping, in its order.
+/// Sums of receipts, by the values of the fields by which the report is grouped, in the order of these fields.
 type Rows = BTreeMap<Vec<(Dimension, String)>, rollup::Sums>;
 
-/// The sums as the answer shows them.
+/// Sums in the form in which the answer shows them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 struct Sums {
     calls: u64,
@@ -327,19 +327,19 @@ struct Sums {
     loss_rub: Rubles,
     /// The number of calls whose usage is estimated.
     estimated_calls: u64,
-    /// The number of calls with a known vendor cost. The next two fields cover only these.
+    /// The number of calls with a known vendor cost. `vendor_cost_rub` and `margin_rub` cover only these calls.
     cost_known_calls: u64,
-    /// Vendor cost; null if no call has a known one.
+    /// Sum of the vendor costs; null if no call has a known one.
     vendor_cost_rub: Option<Rubles>,
-    /// Charges for the same calls less their vendor cost.
+    /// Charges for the calls with a known vendor cost, less this cost.
     margin_rub: Option<Rubles>,
-    /// Time from the request to the end; null if no receipt has it.
+    /// Time from the request to the end of the answer; null if no receipt has it.
     whole: Option<Latency>,
     /// Time from the request to the first byte of the answer; null if no receipt has it.
     first_byte: Option<Latency>,
 }
 
-/// The distribution of durations, in milliseconds.
+/// The distribution of the calls' durations, in milliseconds.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 struct Latency {
     /// The number of calls whose duration is known.
@@ -371,7 +371,7 @@ impl Report {
         }
     }
 
-    /// Adds the totals, computed from the rows because those are fewer than the parts.
+    /// Adds the totals. They are computed from the rows, which are fewer than the parts that the rows sum up.
     fn added_up(mut self) -> Self {
         for sums in self.rows.values() {
             self.total.add(sums);
@@ -452,7 +452,7 @@ fn rows<S: Serializer>(rows: &Rows, serializer: S) -> Result<S::Ok, S::Error> {
         account: Option<&'a str>,
         #[serde(skip_serializing_if = "Option::is_none")]
         key: Option<&'a str>,
-        /// The group; null if the key had none.
+        /// Group of the charged key; null if the key was in no group.
         #[serde(skip_serializing_if = "Option::is_none")]
         group: Option<Option<&'a str>>,
         #[serde(skip_serializing_if = "Option::is_none")]
@@ -462,7 +462,7 @@ fn rows<S: Serializer>(rows: &Rows, serializer: S) -> Result<S::Ok, S::Error> {
         /// The session; null if the caller named none.
         #[serde(skip_serializing_if = "Option::is_none")]
         session: Option<Option<&'a str>>,
-        /// The endpoint; null if it is not known.
+        /// The endpoint of the calls; null if it is not known.
         #[serde(skip_serializing_if = "Option::is_none")]
         endpoint: Option<Option<&'a str>>,
         #[serde(skip_serializing_if = "Option::is_none")]

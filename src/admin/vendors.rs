@@ -97,7 +97,7 @@ struct RouteAnswer<'a> {
 struct ErrorAnswer {
     at: String,
     status: Option<u16>,
-    /// A description of the error for people.
+    /// A description of the vendor's last error, for people.
     text: String,
 }
 
@@ -156,14 +156,14 @@ const fn state(route: &RouteState) -> &'static str {
         BreakerState::Open => "shut",
         BreakerState::HalfOpen => "trying",
         _ if route.rests_for.is_some() => "resting",
-        // A first byte was never measured, so the vendor never answered a call.
+        // No first byte was ever measured, so the vendor has not answered any call.
         _ if route.first_byte.is_none() && route.last_error.is_some() => "failing",
         _ if route.first_byte.is_none() => "untried",
         _ => "answering",
     }
 }
 
-/// Describes a vendor's failure. A misspelt model must not look like an outage.
+/// Describes a vendor's failure, such that a misspelt model does not look like an outage.
 fn words(status: Option<StatusCode>) -> String {
     let Some(status) = status else {
         return "no answer".into();

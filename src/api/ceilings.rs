@@ -1,5 +1,5 @@
-//! The ceilings of what a key or a group may spend: the one list of their fields. The admin API, owners' keys,
-//! commands, imports and pages take names, values and labels from it.
+//! Ceilings on what a key or a group may spend. The admin API, owners' keys, commands, imports and pages take names,
+//! values and labels from this one list.
 
 use serde::{Deserialize, Serialize};
 use tollgate_layers::{
@@ -44,18 +44,19 @@ impl From<&GroupView> for Spending {
     }
 }
 
-/// A ceiling as a change has it: `Some(None)` removes it.
+/// A ceiling in a request for a change: `None` keeps it, `Some(None)` removes it.
 pub(crate) type NewCeiling = Option<Option<MicroRub>>;
 
-/// One of the ceilings of a key or group.
+/// A ceiling on what a key or a group may spend in a period.
 pub(crate) struct Ceiling {
-    /// JSON pointers to it and to what was spent in the same period.
+    /// JSON pointers to the ceiling and to the amount spent in the same period.
     pub(crate) pointers: (&'static str, &'static str),
-    /// The names in commands: its own, that of what was spent, and that of what was spent as a narrow column.
+    /// Column names in commands: of the ceiling, of the amount spent, and of the amount spent if the column is narrow.
     pub(crate) headings: (&'static str, &'static str, &'static str),
     /// The explanation of the ceiling in the help of `tollgate import`.
     pub(crate) import_help: &'static str,
-    /// Labels on the operators' pages: in a form, as a column, and of the column of what was spent.
+    /// Labels on the operators' pages: of the ceiling in a form, of its column, and of the column with the amount
+    /// spent.
     pub(crate) labels: (&'static str, &'static str, &'static str),
     /// The label of the ceiling for a key's holder, in Russian and in English.
     pub(crate) holder_label: (&'static str, &'static str),
@@ -72,7 +73,7 @@ impl Ceiling {
 }
 
 impl Spending {
-    /// Each ceiling with its value and with what was spent.
+    /// Returns each ceiling with its value and the amount spent in its period.
     pub(crate) fn rows(&self) -> [(&'static Ceiling, Option<MicroRub>, MicroRub); 3] {
         CEILINGS.each_ref().map(|ceiling| {
             let (value, spent) = (ceiling.value)(self);
@@ -134,7 +135,7 @@ pub(crate) fn of_key<E>(
     Ok(change)
 }
 
-/// The ceilings that `read` finds, in a change of a group.
+/// Builds a change of a group from the ceilings that `read` finds.
 ///
 /// # Errors
 /// The first error of `read`.

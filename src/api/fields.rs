@@ -1,5 +1,5 @@
-//! Reads the values of fields: of the admin API's bodies, of the keys that owners make themselves, and of imported files.
-//! An error describes a valid value; the caller adds the field's name.
+//! Parses the values of fields: in bodies of the admin API, in requests by which owners make keys, and in imported
+//! files. An error describes a valid value; the caller adds the field's name.
 
 use std::{fmt, net::IpAddr};
 
@@ -30,7 +30,7 @@ pub(crate) fn ceiling(value: &Value) -> Result<MicroRub, String> {
     }
 }
 
-/// One line of text, at most 200 characters, possibly empty.
+/// Parses one line of text, at most 200 characters, possibly empty.
 pub(crate) fn line(value: &Value) -> Result<String, String> {
     let text = value.as_str().ok_or("must be a string")?;
     if text.chars().count() > 200 || text.chars().any(char::is_control) {
@@ -44,7 +44,8 @@ pub(crate) fn line(value: &Value) -> Result<String, String> {
     Ok(text.to_owned())
 }
 
-/// Zero-width and bidirectional characters, and tags (Unicode TR 36), which make one name look like another.
+/// Returns whether a character is zero-width, bidirectional or a tag (Unicode TR 36): such characters make one name
+/// look like another.
 const fn is_invisible(letter: char) -> bool {
     matches!(
         letter,
@@ -67,7 +68,7 @@ pub(crate) fn words(value: &Value) -> Result<String, String> {
     Ok(text)
 }
 
-/// Parses any of the gateway's types of ids.
+/// Parses an id of any type, such as an account's or a key's.
 pub(crate) fn id<T: std::str::FromStr<Err: fmt::Display>>(value: &Value) -> Result<T, String> {
     value
         .as_str()
@@ -88,7 +89,7 @@ pub(crate) fn sha256(value: &Value) -> Result<KeyDigest, String> {
     }
 }
 
-/// The prefix of a key, for people; too short to be a whole key.
+/// Parses a key's prefix, by which people recognize the key; it is too short to be a whole key.
 pub(crate) fn prefix(value: &Value) -> Result<String, String> {
     let text = words(value)?;
     if text.chars().count() > PREFIX_LEN_MAX {
@@ -104,8 +105,7 @@ pub(crate) fn address(value: &Value) -> Result<IpNet, String> {
     parse_address(value.as_str().ok_or("must be a string")?)
 }
 
-/// Returns a CIDR block or a single address, from text. A block with host bits set is refused, because it is
-/// ambiguous.
+/// Parses a CIDR block or a single address. A block with host bits set is refused, because it is ambiguous.
 pub(crate) fn parse_address(text: &str) -> Result<IpNet, String> {
     let block = text
         .parse::<IpNet>()
@@ -151,7 +151,7 @@ pub(crate) fn flag(value: &Value) -> Result<bool, String> {
         .ok_or_else(|| "must be true or false".into())
 }
 
-/// Parses a time in the future to Unix milliseconds.
+/// Returns a parser of times after `now_ms` to Unix milliseconds.
 pub(crate) fn time_after(now_ms: u64) -> impl Fn(&Value) -> Result<u64, String> {
     move |value: &Value| match value.as_str().and_then(parse_rfc3339_ms) {
         None => Err(

@@ -2,7 +2,7 @@
 
 use tollgate_layers::{error::BoxError, key::KeyId};
 
-/// `k` and 15 random letters and digits: 89 bits, so that ids do not collide.
+/// Returns an id of `k` and 15 random letters and digits: 89 bits, so that ids do not collide.
 ///
 /// # Errors
 /// If the operating system returns no random bytes.

@@ -1,5 +1,5 @@
-//! Values and names of the APIs that more than one of their users needs: the admin API, keys that owners make
-//! themselves, the console, and commands.
+//! Values and names that more than one of these uses: the admin API, keys that owners make themselves, the console, and
+//! commands.
 
 pub(crate) mod ceilings;
 pub(crate) mod fields;

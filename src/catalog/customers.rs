@@ -8,7 +8,7 @@ use tollgate_layers::{key::AccountId, price::PriceList, reserve::ledger::TariffV
 use super::prices::{Markup, ModelUsdt};
 use crate::config::{LiveConfig, Row};
 
-/// The prices of a model under a customers' price rule.
+/// The prices of one model for the customers of one price rule.
 #[derive(Clone, Debug)]
 pub(super) struct OwnPrices {
     pub(super) usdt: Arc<ModelUsdt>,
@@ -16,18 +16,18 @@ pub(super) struct OwnPrices {
     pub(super) prices: Option<PriceList>,
 }
 
-/// Which of a model's own prices apply to which account.
+/// The prices that apply only to some customers, by account and model.
 #[derive(Debug)]
 pub(super) struct Customers {
-    /// By account: for each model, the index of its own prices. Only the operator adds accounts, so the map cannot be
-    /// filled by callers.
+    /// For each account, the index of its own prices per model. Only the operator adds accounts, so callers cannot fill
+    /// the map.
     rows: HashMap<AccountId, Row, FixedState>,
     others: Row,
 }
 
 impl Customers {
-    /// `None` if everybody pays the same. `add` stores the prices that some customers pay for a model, and returns
-    /// their index among that model's own prices.
+    /// Creates the table; `None` if all customers pay the same prices. `add` stores the prices that some customers pay
+    /// for a model, and returns their index among that model's own prices.
     pub(super) fn new(
         config: &LiveConfig,
         version: TariffVersion,
@@ -51,7 +51,7 @@ impl Customers {
             };
             slots.insert((rule, model), add(model, own));
         }
-        // Accounts that share a row in the configuration share it here.
+        // Accounts that share a row in the configuration also share it in this table.
         let mut made: HashMap<*const Option<usize>, Row> = HashMap::new();
         let mut placed = |row: &Row| {
             let make = || {
@@ -70,7 +70,7 @@ impl Customers {
         })
     }
 
-    /// For each model, the index of the account's own prices; `None` means everybody's prices.
+    /// Returns, for each model, the index of the account's own prices; `None` means the prices that apply to everybody.
     pub(super) fn row(&self, payer: &AccountId) -> &[Option<usize>] {
         self.rows.get(payer).unwrap_or(&self.others)
     }
@@ -146,7 +146,7 @@ mod tests {
         assert!(price(&live, "acme", "z-first").is_some() && listed(&live));
     }
 
-    /// The account must not pay everybody's price instead of the agreed one.
+    /// An account whose agreed price is out of range gets no price, and not the price that applies to everybody.
     #[tokio::test(start_paused = true)]
     async fn customer_price_out_of_range_is_unpriced() {
         let live = live_of(RULES);
@@ -157,7 +157,8 @@ mod tests {
     }
 
     proptest! {
-        /// `usdt × rate × multiplier`, rounded up at the sixth digit, with the rule's multiplier and not the tariff's.
+        /// The expected price is `usdt × rate × multiplier`, rounded up at the sixth digit, with the multiplier of the
+        /// customers' rule instead of the tariff's.
         #[test]
         fn a_customers_price_is_the_models_times_the_rules_multiplier(
             multiplier in 1u64..=1_000_000_000, rate in 1u64..1_000_000,

@@ -1,7 +1,7 @@
-//! The catalog as it is shown to callers, and the documents that endpoints render of it.
+//! The catalog as it is shown to callers, and the documents that endpoints render from it.
 //!
-//! Documents are rendered together with a snapshot, not when they are requested, and are swapped with it: so no answer
-//! shows a price that is not charged. Their form is up to the endpoints.
+//! Documents are rendered when a snapshot is made, not when they are requested, and are swapped together with it, so
+//! that no answer shows a price that is not charged. The endpoints determine their form.
 
 use std::sync::Arc;
 
@@ -15,27 +15,28 @@ use tollgate_layers::{
 
 use crate::config::UsdtRates;
 
-/// The functions that render documents.
+/// The functions by which endpoints render documents from a snapshot.
 #[derive(Clone, Copy, Debug)]
 pub struct Renderers {
-    /// Renders the OpenAPI document, which has no prices: once per configuration.
+    /// Renders the OpenAPI document. It has no prices, so it is rendered once per configuration.
     pub openapi: fn(&PublicUrls) -> Document,
-    /// Renders the page for a key's holder in each language, which has no prices: once per configuration.
+    /// Renders the page for a key's holder in each language. It has no prices, so it is rendered once per
+    /// configuration.
     pub usage_page: fn(&PublicUrls) -> ByLanguage,
-    /// Renders the documents with prices: again whenever prices change.
+    /// Renders the documents with prices, whenever prices change.
     pub prices: fn(&CatalogView<'_>) -> PriceDocuments,
 }
 
 /// A snapshot as it is shown: all models, with their prices if they have any.
 #[derive(Clone, Debug)]
 pub struct CatalogView<'a> {
-    /// The addresses and texts of this installation of the gateway.
+    /// The addresses and texts of this installation of the gateway, in addition to models and prices.
     pub urls: &'a PublicUrls,
     /// The version of the tariff in force.
     pub version: TariffVersion,
     /// The factor between the vendor's base price at the exchange rate and the price.
     pub sell_rate_multiplier: Decimal,
-    /// Whether there are prices at the moment.
+    /// Whether models have prices now; without a fresh exchange rate they have none.
     pub priced: bool,
     /// The models, in the order of the catalog.
     pub models: Vec<ModelView<'a>>,
@@ -44,15 +45,15 @@ pub struct CatalogView<'a> {
 /// A model as the documents show it.
 #[derive(Clone, Copy, Debug)]
 pub struct ModelView<'a> {
-    /// The model as the snapshot has it.
+    /// The model's settings in the snapshot.
     pub model: &'a Model,
-    /// The model's prices now. A model whose price is out of range has none, even if others have.
+    /// The model's prices now. A model whose price is out of range has none, even if other models have prices.
     pub prices: Option<&'a PriceList>,
     /// The model's base prices times the multiplier, in dollars, for clients that compute in dollars.
     pub usd_mtok: Option<UsdtRates>,
 }
 
-/// The contents of documents for callers besides models and prices.
+/// Addresses and settings that documents for callers show in addition to models and prices.
 #[derive(Clone, Debug)]
 pub struct PublicUrls {
     /// The service's name, a segment of its paths: `/v1/<service>/models`.
@@ -73,10 +74,10 @@ impl PublicUrls {
     }
 }
 
-/// The answers that show prices, ready to be sent.
+/// The documents that show prices, ready to be sent as answers.
 #[derive(Clone, Debug)]
 pub struct PriceDocuments {
-    /// The catalog for programs: specification 2.6.
+    /// The catalog as JSON, for programs: section 2.6 of the specification.
     pub json: Document,
     /// The price page for people.
     pub html: Document,
@@ -106,7 +107,7 @@ pub struct ByLanguage {
     pub en: Document,
 }
 
-/// The bytes of an answer and their ETag, under which clients cache them.
+/// The bytes of an answer, and the ETag under which clients cache these bytes.
 #[derive(Clone, Debug)]
 pub struct Document {
     /// The body of the answer.

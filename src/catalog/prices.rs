@@ -1,7 +1,7 @@
 //! Computes prices from base prices: `usdt × exchange rate × multiplier`, rounded up once.
 //!
-//! This is the only place that multiplies a price. Prices under a condition and those of a price list for some
-//! customers are computed here too, with the [`Markup`] that applies to them.
+//! No other module multiplies a price. Prices under a condition and those of a price list for some customers are
+//! computed here, too, with the [`Markup`] that applies to them.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use tollgate_layers::{
 
 use crate::config::{CustomerRule, ModelConfig, RouteCostConfig, UsdtRates};
 
-/// The factor that turns base prices into prices.
+/// The multiplier that turns a vendor's base prices into the prices that customers pay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Markup {
     /// The configured `tariff.sell_rate_multiplier`.
@@ -94,7 +94,7 @@ impl Markup {
         rounded_up(product)
     }
 
-    /// Returns the prices in dollars. `None` if one exceeds what a decimal can hold.
+    /// Returns base prices in dollars, multiplied by the markup. `None` if a price exceeds what a decimal can hold.
     #[must_use]
     pub fn dollars(&self, usdt: &UsdtRates) -> Option<UsdtRates> {
         let times = |usdt: Decimal| Some(usdt.checked_mul(self.multiplier)?.normalize());
@@ -125,9 +125,9 @@ pub struct ModelUsdt {
     pub usual: UsdtRates,
     /// The base prices under conditions.
     pub rules: Vec<(Condition, UsdtRates)>,
-    /// The amounts that vendors take, by route.
+    /// The amounts that vendors charge for the model, by route.
     pub costs: Vec<RouteCostConfig>,
-    /// The customers' rule that they belong to; `None` for everybody's prices.
+    /// The customers' price rule that the base prices belong to; `None` for the prices that apply to everybody.
     pub rule: Option<Arc<str>>,
 }
 
@@ -246,7 +246,8 @@ mod tests {
     fn price_out_of_range_is_unpriced() {
         let rate = "100000000000".parse().unwrap();
         assert!(markup("1").rubles(&usdt(None), rate).is_none());
-        // If one class is out of range, the model has no price at all: a class without a price must never be free.
+        // If the price of one token class is out of range, the model has no price at all: a class without a price must
+        // never be free.
         let dear = usdt(Some("1000000"));
         let rate = "100000000".parse().unwrap();
         assert!(markup("1000").rubles(&usdt(None), Decimal::ONE).is_some());
@@ -263,11 +264,11 @@ mod tests {
         format!("{whole}{fraction:0<9}").parse().unwrap()
     }
 
-    /// In micro-rubles: the exact product of three decimal texts, rounded up once.
+    /// Returns the expected price in micro-rubles: the exact product of three decimal texts, rounded up once.
     fn reckoned(usd: &str, exchange_rate: &str, multiplier: &str) -> u64 {
         let product = [usd, exchange_rate, multiplier].map(billionths);
         let exact: u128 = product.iter().product();
-        // The unit is 10⁻²⁷ rubles; a micro-ruble has 10²¹ of them.
+        // Products are in units of 10⁻²⁷ rubles; a micro-ruble has 10²¹ of them.
         u64::try_from(exact.div_ceil(10_u128.pow(21))).unwrap()
     }
 

@@ -1,4 +1,4 @@
-//! The exchange rate: reads it from the configured sources, in their order, and checks what they answer.
+//! Exchange rate: reads it from the configured sources, in their order, and checks each source's answer.
 
 use std::{fmt, future::Future, pin::pin, sync::Arc, time::Duration};
 
@@ -33,8 +33,8 @@ pub struct RateFeed {
     step_max_percent: Decimal,
     refresh: Duration,
     client: HttpsClient,
-    /// The last accepted rate that was measured. A fixed rate is neither compared with it nor stored in it: it is the
-    /// operator's own setting.
+    /// Last accepted rate that a source measured. A rate that the operator fixed is not checked against it and does not
+    /// replace it.
     last: Option<Decimal>,
 }
 
@@ -51,8 +51,8 @@ impl RateFeed {
         }
     }
 
-    /// The rate of the first source whose answer is acceptable. `None` if no answer is; the log has the reason for
-    /// each source.
+    /// Returns the rate of the first source whose answer is acceptable. `None` if no answer is; the log has the reason
+    /// for each source.
     pub async fn refresh(&mut self) -> Option<RateReading> {
         for source in &self.sources {
             let source = match source {
@@ -82,7 +82,8 @@ impl RateFeed {
         None
     }
 
-    /// Refreshes once and stores the rate in `live`. Used before serving, so that the first call has a price.
+    /// Refreshes once and stores the rate in `live`. Runs before the gateway serves, so that the first call has a
+    /// price.
     pub async fn refresh_into(&mut self, live: &Live) {
         let round = async {
             let reading = self.refresh().await;
@@ -165,7 +166,8 @@ impl RateFeed {
         }
     }
 
-    /// The interval, varied by up to a tenth, so that many nodes do not send requests at the same time.
+    /// Returns the interval until the next refresh, varied by up to a tenth, so that many nodes do not send requests at
+    /// the same time.
     fn wait(&self) -> Duration {
         let permille = 900 + getrandom::u32().unwrap_or(100) % 201;
         self.refresh * permille / 1000
@@ -181,7 +183,7 @@ impl fmt::Debug for RateFeed {
     }
 }
 
-/// The reason why a source's rate is rejected.
+/// The reason why the rate of a source is rejected.
 #[derive(Debug)]
 enum RateError {
     Timeout,
@@ -271,7 +273,7 @@ mod tests {
                 seen.lock()
                     .unwrap()
                     .push(String::from_utf8_lossy(&head).to_lowercase());
-                // The client may stop reading early, and closes the connection itself.
+                // The client may stop reading early and close the connection itself, so a failed write is ignored.
                 let _ = stream.write_all(answer.as_bytes()).await;
                 let _ = stream.shutdown().await;
                 let _ = stream.read_to_end(&mut Vec::new()).await;
@@ -390,7 +392,7 @@ mod tests {
         let source = source(vec![rate("0")]).await;
         let mut feed = feed(&http(&source.url, ""));
         assert_eq!(refreshed(&mut feed).await, None);
-        // The server has closed the connection.
+        // The server closes after its last answer, so this refresh gets no rate.
         assert_eq!(refreshed(&mut feed).await, None);
     }
 
@@ -436,7 +438,7 @@ mod tests {
         let (live, mut feed) = (live(), feed(&http(&source.url, "")));
         let in_force = || live.snapshot().rate().map(|reading| reading.rate);
         live.set_rate(RateReading::measured(decimal("79")));
-        // From this rate, the computed step does not fit into a decimal, so the subtraction panics.
+        // The difference between this rate and the next one does not fit into a decimal, so its computation panics.
         feed.last = Some(Decimal::MIN);
         feed.refresh_into(&live).await;
         assert_eq!(in_force(), Some(decimal("79")));
@@ -455,7 +457,7 @@ mod tests {
                 let _ = stopped.await;
             },
         ));
-        // Time is paused: this returns when the loop is idle.
+        // Time is paused, so the sleep returns when the refresh loop is idle.
         tokio::time::sleep(Duration::from_millis(1)).await;
         assert_eq!(
             live.snapshot().rate().map(|reading| reading.rate),

@@ -1,7 +1,7 @@
 //! The current offer: models with their prices, and the documents that show them.
 //!
 //! A [`Snapshot`] is swapped as a whole. Every read checks by the clock whether the exchange rate is still fresh, so
-//! prices end in time even if nothing swaps the snapshot.
+//! prices expire in time even if no task swaps the snapshot.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -29,14 +29,14 @@ use crate::{
     text::similar::nearest,
 };
 
-/// Holds the snapshot that is in force.
+/// Holds the snapshot of models and prices that is in force.
 #[derive(Debug)]
 pub struct Live {
     snapshot: ArcSwap<Snapshot>,
 }
 
 impl Live {
-    /// Creates the models of `config`, without prices: those come with the first [`Live::set_rate`].
+    /// Creates the models of `config`, without prices; the first [`Live::set_rate`] computes the prices.
     #[must_use]
     pub fn new(config: &Config, version: TariffVersion, renderers: Renderers) -> Self {
         let urls = PublicUrls {
@@ -56,13 +56,13 @@ impl Live {
         self.snapshot.load_full()
     }
 
-    /// Computes prices from a rate. Running calls keep the prices that they began with.
+    /// Computes all prices from a new exchange rate. Running calls keep the prices that they began with.
     pub fn set_rate(&self, reading: RateReading) {
         self.snapshot.rcu(|snapshot| snapshot.with_rate(reading));
     }
 
     /// Replaces models, base prices and vendors by those of `config`, priced at the rate in force. Running calls keep
-    /// theirs. Paths and the language stay as they are.
+    /// the old ones. Paths and the language stay as they are.
     pub fn replace(&self, config: &Config, version: TariffVersion) {
         let now = self.snapshot.load();
         let urls = PublicUrls {
@@ -76,7 +76,7 @@ impl Live {
         });
     }
 
-    /// Makes a fixed rate age like a measured one from now on, because the configuration no longer fixes it.
+    /// Makes a rate that was fixed age like a measured one from now on, because the configuration no longer fixes it.
     pub fn unfix_rate(&self) {
         self.snapshot.rcu(|snapshot| match snapshot.rate {
             Some(RateReading { rate, at: None }) => {
@@ -86,7 +86,7 @@ impl Live {
         });
     }
 
-    /// Removes the prices if their rate is too old. Returns whether it did.
+    /// Removes all prices if the exchange rate is too old. Returns whether the prices were removed.
     pub fn expire_rate(&self) -> bool {
         let before = self.snapshot.rcu(|snapshot| match snapshot.rate() {
             Some(_) => Arc::clone(snapshot),
@@ -124,7 +124,7 @@ const SIMILAR_BYTES_MAX: usize = 128;
 pub struct RateReading {
     /// The rubles for one USDT.
     pub rate: Decimal,
-    /// When it was measured; `None` if the operator fixed it: it never becomes stale.
+    /// When a source measured the rate; `None` for a rate that the operator fixed, which never becomes stale.
     pub at: Option<Instant>,
 }
 
@@ -145,12 +145,13 @@ impl RateReading {
     }
 }
 
-/// Models and prices that belong together.
+/// All models with their prices, computed from one exchange rate and one tariff.
 #[derive(Clone, Debug)]
 pub struct Snapshot {
     /// The models, in the order of the catalog.
     entries: Vec<Entry>,
-    /// The index of each model by name. Callers only look up here, so they cannot fill the map with colliding names.
+    /// The index of each model by name. Callers can only look names up, so they cannot fill the map with colliding
+    /// names.
     places: Arc<HashMap<String, usize, FixedState>>,
     /// Customers with prices of their own; `None` if there are none.
     customers: Option<Arc<Customers>>,
@@ -163,7 +164,7 @@ pub struct Snapshot {
     renderers: Renderers,
     openapi: Document,
     usage_page: ByLanguage,
-    /// Returns the documents with the prices of `rate`.
+    /// The documents with the prices at the stored exchange rate.
     priced: Option<PriceDocuments>,
     unpriced: PriceDocuments,
 }
@@ -216,7 +217,7 @@ impl Snapshot {
         }
     }
 
-    /// The exchange rate, if it is not too old.
+    /// Returns the exchange rate, if it is not too old.
     #[must_use]
     pub fn rate(&self) -> Option<RateReading> {
         self.rate
@@ -229,7 +230,7 @@ impl Snapshot {
         self.version
     }
 
-    /// Returns the tariff's multiplier: the price of a ruble's worth of the vendors' base prices.
+    /// Returns the tariff's multiplier: the price of one ruble of the vendors' base prices.
     #[must_use]
     pub const fn multiplier(&self) -> Decimal {
         self.markup.multiplier
@@ -262,7 +263,7 @@ impl Snapshot {
         entries.filter(costed).map(|entry| &entry.model)
     }
 
-    /// All models as they are listed for a key of this account, with its own prices.
+    /// Returns all models as they are listed for a key of this account, with the account's own prices.
     pub(crate) fn listed(&self, payer: &AccountId) -> impl Iterator<Item = Listed<'_>> {
         let language = self.urls.language;
         let fresh = self.rate().is_some();
@@ -282,13 +283,13 @@ impl Snapshot {
         })
     }
 
-    /// The vendor of each route of each model, so a vendor is repeated for each of its routes.
+    /// Returns the vendor of each route of each model, so a vendor is repeated for each of its routes.
     pub fn vendors(&self) -> impl Iterator<Item = &Arc<Vendor>> {
         let routes = self.entries.iter().flat_map(|entry| &entry.model.routes);
         routes.map(|route| &route.vendor)
     }
 
-    /// The documents to show now: with prices if there are any.
+    /// Returns the documents to show now: with prices if models have prices.
     pub(crate) fn documents(&self) -> &PriceDocuments {
         match (&self.priced, self.rate()) {
             (Some(documents), Some(_)) => documents,
@@ -296,12 +297,12 @@ impl Snapshot {
         }
     }
 
-    /// The page on which people see what a key has spent; it does not depend on the rate.
+    /// Returns the page on which people see what a key has spent; the page does not depend on the exchange rate.
     pub(crate) const fn usage_page(&self) -> &ByLanguage {
         &self.usage_page
     }
 
-    /// Returns the OpenAPI document; it does not depend on the rate.
+    /// Returns the OpenAPI document, which does not depend on the exchange rate.
     pub(crate) const fn openapi(&self) -> &Document {
         &self.openapi
     }
@@ -318,7 +319,7 @@ impl Snapshot {
         }
     }
 
-    /// For each model, the index of the account's own prices; `None` if no customer has any.
+    /// Returns, for each model, the index of the account's own prices; `None` if no customer has own prices.
     fn row(&self, payer: &AccountId) -> Option<&[Option<usize>]> {
         self.customers.as_ref().map(|it| it.row(payer))
     }
@@ -335,7 +336,7 @@ impl Snapshot {
             if prices.is_none() {
                 tracing::error!(model = entry.model.id, rate = %reading.rate, "price out of range, model not callable");
             }
-            // Unchanged prices stay shared with the old snapshot, which running calls still hold.
+            // The new snapshot shares unchanged prices with the old one, which running calls still hold.
             if prices != entry.prices {
                 entry.prices = prices;
             }
@@ -380,13 +381,13 @@ impl Snapshot {
 pub(crate) struct Listed<'a> {
     pub(crate) id: &'a str,
     pub(crate) kind: ModelKind,
-    /// Returns the model's context window, if it is known.
+    /// The model's context window in tokens, if it is known.
     pub(crate) input_tokens_max: Option<u64>,
     pub(crate) output_tokens_max: u64,
     pub(crate) display_name: &'a str,
-    /// Returns the operator's description of the model.
+    /// The operator's description of the model.
     pub(crate) description: Option<&'a str>,
-    /// The prices in force for this account; `None` if there are none.
+    /// The prices in force for this account; `None` if the model has no price now.
     pub(crate) prices: Option<&'a PriceList>,
     pub(crate) language: Language,
 }
@@ -398,7 +399,7 @@ struct Entry {
     description: Option<Arc<str>>,
     usdt: Arc<ModelUsdt>,
     prices: Option<PriceList>,
-    /// Returns the prices that apply only to some customers.
+    /// Prices that apply only to some customers.
     own: Vec<OwnPrices>,
 }
 
@@ -423,8 +424,8 @@ impl Entry {
         }
     }
 
-    /// Everybody's prices, or a customer's own. If a customer's price is out of range, the model has no price for that
-    /// customer.
+    /// Returns the prices that apply to everybody, or a customer's own. If a customer's price is out of range, the
+    /// model has no price for that customer.
     fn prices_at(&self, slot: Option<usize>) -> Option<&PriceList> {
         match slot {
             None => self.prices.as_ref(),
@@ -486,7 +487,7 @@ pub(crate) mod tests {
         routes = [ { vendor = "v" } ]
     "#;
 
-    /// Renders plain prices: the endpoints' own renderers are tested with the endpoints.
+    /// Renderers that write only plain prices; the endpoints' own renderers are tested with the endpoints.
     const BARE: Renderers = Renderers {
         openapi: |_| Document::new("".into()),
         usage_page: |_| ByLanguage {
@@ -517,12 +518,12 @@ pub(crate) mod tests {
         live_with(BARE)
     }
 
-    /// Builds the same snapshot with further lines of configuration.
+    /// Builds a snapshot from the test configuration and the further lines `more`.
     pub(crate) fn live_of(more: &str) -> Live {
         live_over(&format!("{CONFIG}{more}"), BARE)
     }
 
-    /// Builds the same snapshot with the documents of `renderers`.
+    /// Builds a snapshot from the test configuration, with the documents of `renderers`.
     pub(crate) fn live_with(renderers: Renderers) -> Live {
         live_over(CONFIG, renderers)
     }

@@ -1,5 +1,5 @@
 //! History of tariffs: the ledger keeps one document per tariff version, with its base prices, its multiplier and the
-//! vendors' costs. The first gateway that runs a version writes it; the others find it there.
+//! vendors' costs. The first gateway that runs a version writes the document; other gateways find it in the ledger.
 
 use std::collections::BTreeMap;
 
@@ -28,15 +28,15 @@ pub(crate) struct Tariff {
 pub(crate) struct Prices {
     #[serde(flatten)]
     pub(crate) usual: Rates,
-    /// The vendor cost of its first route that has one.
+    /// The vendor cost of the model's first route with a known cost.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) cost: Option<Rates>,
-    /// The model also has prices under conditions, or of other classes.
+    /// Whether the model also has prices under conditions, or prices of further classes.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(crate) more: bool,
 }
 
-/// The four rates that each model has.
+/// The four rates that every model has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Rates {
     pub(crate) input: Decimal,
@@ -77,8 +77,8 @@ impl Tariff {
     }
 }
 
-/// Records the version in force, unless it is recorded already. No call waits for this, and if the ledger is out of
-/// reach the gateway sells anyway: the next start records it.
+/// Records the tariff version in force, unless the ledger already has it. No call waits for this. If the ledger is out
+/// of reach, the gateway sells anyway, and its next start records the version.
 pub(crate) async fn keep(store: &AnyLedger, version: TariffVersion, config: &LiveConfig) {
     let name = format!("{NOTES}{:020}", version.id);
     let text = serde_json::to_string(&Tariff::of(version, config))
@@ -99,7 +99,7 @@ pub(crate) async fn kept(store: &AnyLedger) -> Result<Vec<(u64, Tariff)>, BookEr
         .iter()
         .filter_map(|note| {
             let id = note.name.strip_prefix(NOTES)?.parse().ok()?;
-            // A record of a later version that cannot be parsed is skipped.
+            // A record that cannot be parsed is skipped, because a later release may have written it.
             Some((id, serde_json::from_str(&note.text).ok()?))
         })
         .collect();

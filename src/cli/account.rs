@@ -141,7 +141,7 @@ pub(super) async fn account(reach: &AdminArgs, command: AccountCommand) -> Resul
     show::print(reach.json, &answer, overview)
 }
 
-/// The facts of an account, and its keys if the answer lists them.
+/// Lists the facts of an account, and its keys if the answer contains them.
 fn overview(account: &Value) -> String {
     let mut text = facts(ACCOUNT, account);
     let keys = rows(account, "keys");
@@ -153,7 +153,8 @@ fn overview(account: &Value) -> String {
     text
 }
 
-/// The key with `changed_at` set to null if it was never changed: the API then returns the time of its creation.
+/// Returns the key with `changed_at` set to null if the key was never changed: the API then returns the time of its
+/// creation.
 fn with_change(key: &Value) -> Value {
     let mut key = key.clone();
     if key["changed_at"] == key["created_at"] {
@@ -259,7 +260,7 @@ mod tests {
         let mut made = account.clone();
         made["keys"][0]["created_at"] = made["keys"][0]["changed_at"].clone();
         assert!(overview(&made).ends_with("    4.00  never\n"));
-        // Answers of the other commands have no keys.
+        // Answers of the other account commands have no keys.
         assert_eq!(overview(&json!({"id": "acme"})), "account  acme\n");
     }
 

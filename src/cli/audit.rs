@@ -30,7 +30,8 @@ use crate::admin::export::{FORMAT, VERSION};
 /// Longest line of an export that is read, in bytes. An account with a million keys fits.
 const LINE_BYTES_MAX: u64 = 1024 * 1024 * 1024;
 
-/// Audits the ledger of a running gateway. Exit code 1 means a breach only; every other failure has another code.
+/// Audits the ledger of a running gateway. Exit code 1 means only that the audit found a breach; every other failure
+/// has another code.
 pub(super) async fn live(reach: &AdminArgs) -> Result<(), Failure> {
     let answer = Client::new(reach)?
         .call_patiently(Method::POST, "/admin/v1/audit")
@@ -59,7 +60,7 @@ pub(super) fn of_export(json: bool, path: &Path) -> Result<(), Failure> {
 
 fn report(json: bool, answer: &Value) -> Result<(), Failure> {
     show::print(json, answer, audit_text)?;
-    // An answer without the list does not prove that there are no breaches.
+    // An answer without the list `breaches` does not prove that there are no breaches.
     match answer.get("breaches").and_then(Value::as_array) {
         Some(breaches) if breaches.is_empty() => Ok(()),
         _ => Err(Failure::Breach),
@@ -134,7 +135,7 @@ enum Line {
     },
 }
 
-/// Reads an export to its end. Of an account's calls it keeps only their numbers, 16 bytes each.
+/// Reads an export to its end. Stores only the number of each call, which takes 16 bytes.
 fn audit(export: &mut impl BufRead) -> Result<Audit, Unread> {
     let mut auditor = Auditor::default();
     let mut line = Vec::new();
@@ -247,7 +248,7 @@ impl Auditor {
         Ok(())
     }
 
-    /// Returns the account whose journal is being read; an error if that is not `id`.
+    /// Returns the account whose journal is being read; an error if it is not the account `id`.
     fn of(&mut self, id: &AccountId) -> Result<&mut OneAccount, String> {
         match &mut self.account {
             Some(account) if account.id == *id => Ok(account),
@@ -262,9 +263,10 @@ impl Auditor {
     }
 }
 
-/// Describes what is wrong with a line, and in which of its fields.
+/// Describes what is wrong with a line, and in which of the line's fields.
 fn mistake(line: &[u8], error: &serde_json::Error) -> String {
-    // Serde buffers the fields of a tagged enum before it reads them, so the error's position does not help.
+    // Serde buffers the fields of a tagged enum before it parses them, so the error's position does not show the wrong
+    // field.
     let Ok(Value::Object(fields)) = serde_json::from_slice::<Value>(line) else {
         return "it is not a JSON object".into();
     };
@@ -277,7 +279,7 @@ fn mistake(line: &[u8], error: &serde_json::Error) -> String {
     if said.starts_with("missing field") {
         return format!("{}: it is missing", quoted(&said));
     }
-    // The field that causes the complaint is the one without which the complaint changes.
+    // The mistake is in the field without which the error text changes.
     let culprit = fields.keys().find(|name| {
         let mut others = fields.clone();
         others.remove(*name);
@@ -455,7 +457,7 @@ mod tests {
             );
         }
 
-        // One call left out and another written twice, with the count of lines adjusted.
+        // The export lacks one call and contains another call twice; its count of lines is adjusted.
         let mut lines = export();
         lines.remove(6);
         lines[7]["lines"] = json!(8);

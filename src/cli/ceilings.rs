@@ -36,7 +36,7 @@ pub(super) struct NoCeilings {
 }
 
 impl Ceilings {
-    /// The ceilings that were given, as fields of the API.
+    /// Returns the ceilings that the command line gives, as fields of the API.
     pub(super) fn given(&self) -> impl Iterator<Item = (&'static str, Value)> {
         let amounts = [self.ceiling, self.ceiling_month, self.ceiling_day];
         fields()
@@ -46,7 +46,7 @@ impl Ceilings {
 }
 
 impl NoCeilings {
-    /// Returns the fields of the ceilings to remove.
+    /// Returns the API's names of the ceilings to remove.
     pub(super) fn fields(&self) -> impl Iterator<Item = &'static str> {
         let removed = [self.no_ceiling, self.no_ceiling_month, self.no_ceiling_day];
         fields()
@@ -55,7 +55,7 @@ impl NoCeilings {
     }
 }
 
-/// Each ceiling with what was spent, between `before` and `after`.
+/// Returns the cells of each ceiling and of the amount spent under it, between `before` and `after`.
 pub(super) fn cells(before: &[Cell], after: &[Cell]) -> Vec<Cell> {
     let ceilings = CEILINGS.iter().flat_map(|ceiling| {
         let (value, spent) = ceiling.pointers;
@@ -69,7 +69,7 @@ pub(super) fn cells(before: &[Cell], after: &[Cell]) -> Vec<Cell> {
     before.chain(after.iter().copied()).collect()
 }
 
-/// Spending and its ceiling per period, as narrow columns between `before` and `after`.
+/// Returns narrow columns with the amount spent and its ceiling, per period, between `before` and `after`.
 pub(super) fn columns(before: &[Cell], after: &[Cell]) -> Vec<Cell> {
     let ceilings = CEILINGS.iter().flat_map(|ceiling| {
         let (value, spent) = ceiling.pointers;

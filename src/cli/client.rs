@@ -20,7 +20,7 @@ const ANSWER_BYTES_MAX: usize = 256 * 1024 * 1024;
 const ANSWER_SECONDS_MAX: u64 = 30;
 /// How long (s) `tollgate health` waits for an answer.
 const READY_SECONDS_MAX: u64 = 5;
-/// How long (s) a request may take for which the gateway reads the whole ledger before it answers.
+/// How long (s) a request may take whose answer needs the whole ledger.
 const LONG_ANSWER_SECONDS_MAX: u64 = 3600;
 /// The admin API's address if neither a flag nor the environment gives one.
 const ADMIN_URL: &str = "http://127.0.0.1:8081";
@@ -29,7 +29,7 @@ const PIECE_SECONDS_MAX: u64 = 60;
 
 /// A client of the admin API of one gateway.
 pub(super) struct Client {
-    /// The base address, without a trailing slash.
+    /// The gateway's base address, without a trailing slash.
     url: String,
     /// The flag that gave the address; error texts name it.
     flag: &'static str,
@@ -102,7 +102,7 @@ impl Client {
         self.answer_of(asked, ANSWER_SECONDS_MAX, "try again").await
     }
 
-    /// Checks whether the gateway should get calls. The failure contains the reason why not.
+    /// Checks whether the gateway is ready for calls. If not, the failure contains the reason.
     pub(super) async fn ready(&self) -> Result<(), Failure> {
         let asked = async {
             let res = self.send(Method::GET, "/readyz", None).await?;
@@ -133,7 +133,7 @@ impl Client {
             .await
     }
 
-    /// Awaits `asked` for at most `seconds`. On a timeout, `then` is the advice in the error's text.
+    /// Awaits `asked` for at most `seconds`. On a timeout, the error's text contains the advice `then`.
     async fn answer_of<T>(
         &self,
         asked: impl Future<Output = Result<T, Failure>>,
@@ -166,7 +166,7 @@ impl Client {
         if !res.status().is_success() {
             let read = self.whole(res);
             let answer = within(PIECE_SECONDS_MAX, read).await.ok_or_else(silent)??;
-            // `read_answer` returns an error for every unsuccessful status, so this arm is not reached.
+            // `read_answer` returns an error for every unsuccessful status, so this case does not occur.
             return Err(match answer {
                 Ok(_) => Failure::OutOfReach(format!("an unknown answer from {}", self.url)),
                 Err(failure) => failure,
@@ -316,7 +316,7 @@ fn admin_key(file: Option<&Path>, environment: Option<String>) -> Result<String,
     }
 }
 
-/// The JSON of a successful answer, or the gateway's refusal.
+/// Returns the JSON of a successful answer, or the gateway's refusal.
 fn read_answer(status: StatusCode, body: &[u8], flag: &str) -> Result<Value, Failure> {
     let value: Option<Value> = serde_json::from_slice(body).ok();
     if status.is_success() {
@@ -351,7 +351,7 @@ fn read_answer(status: StatusCode, body: &[u8], flag: &str) -> Result<Value, Fai
     })
 }
 
-/// Interprets the answer to `/readyz`.
+/// Interprets the gateway's answer to `/readyz`.
 fn readiness(status: StatusCode, body: &[u8], flag: &str) -> Result<(), Failure> {
     let value: Value = serde_json::from_slice(body).unwrap_or_default();
     match (status, value["status"].as_str()) {

@@ -1,4 +1,4 @@
-//! Prints shell completions and writes manual pages, both generated from the commands' own definitions.
+//! Prints shell completions and writes manual pages. Both are generated from the commands' definitions.
 
 use std::{fs, io, path::Path};
 

@@ -1,4 +1,4 @@
-//! Reads and writes CSV (RFC 4180). Each record keeps its line, because mistakes are reported by line.
+//! Reads and writes CSV (RFC 4180). Each record contains its line number, because mistakes are reported by line.
 
 pub(super) use crate::text::csv::{quoted, shown};
 

@@ -18,7 +18,7 @@ use super::{
 };
 
 const EVENTS: &str = "/admin/v1/events";
-/// The number of events that are shown without `--after`.
+/// The number of events that the command shows without `--after`.
 const LAST: usize = 50;
 /// How many event numbers one request scans for events that pass the filters.
 const PLACES: u64 = 1000;
@@ -262,8 +262,8 @@ async fn list(reach: &AdminArgs, args: &ListArgs) -> Result<(), Failure> {
     }
 }
 
-/// The answer that contains the last `limit` events that pass the filters. The API reads forwards only, so this
-/// searches from the end backwards, as far as events are kept.
+/// Returns the answer that contains the last `limit` events that pass the filters. The API reads forwards only, so this
+/// function searches pages from the end backwards, as far as events are kept.
 async fn latest(client: &Client, limit: u64, filters: &str) -> Result<Value, Failure> {
     let path = format!("{EVENTS}?limit=1");
     let mut answer = client.call(Method::GET, &path, None).await?;
@@ -289,7 +289,7 @@ async fn latest(client: &Client, limit: u64, filters: &str) -> Result<Value, Fai
     Ok(answer)
 }
 
-/// One line per event: number, time, kind, whose it is, and the details of its kind.
+/// Writes one line per event: number, time, kind, the account or key that it concerns, and the details of its kind.
 fn lines(events: &[Value]) -> String {
     events.iter().map(line).collect()
 }

@@ -20,9 +20,9 @@ use super::{
     show::{self, counted},
 };
 
-/// How often a long export prints its progress on a terminal.
+/// The interval at which a long export prints its progress on a terminal.
 const PROGRESS_EVERY: Duration = Duration::from_secs(1);
-/// How many bytes of a line are kept: the header and the end, which are parsed, are shorter.
+/// How many bytes of a line are stored. The first and the last line of an export, which are parsed, are shorter.
 const FRAME_BYTES_MAX: usize = 256;
 
 pub(super) async fn export(
@@ -80,7 +80,7 @@ pub(super) async fn export(
     })
 }
 
-/// Where the lines are written. A file gets its name once it is complete.
+/// Destination of the lines. A file gets its final name only when it is complete.
 enum Target {
     Stdout(BufWriter<io::Stdout>),
     /// A path that exists and is not a regular file: a pipe, a device.
@@ -111,7 +111,7 @@ impl Target {
         let mut part = path.as_os_str().to_owned();
         part.push(".part");
         let part = PathBuf::from(part);
-        // Payments are confidential: only the owner may read the file.
+        // Payments are confidential, so only the owner may read the file.
         #[cfg(unix)]
         std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
         let out = BufWriter::new(options.open(&part).map_err(cannot)?);
@@ -126,7 +126,7 @@ impl Target {
         matches!(self, Self::Stdout(out) if out.get_ref().is_terminal())
     }
 
-    /// Writes a piece; breaks if the reader has closed its end.
+    /// Writes a piece of the export; breaks if the program that reads standard output has closed the pipe.
     fn write(&mut self, piece: &[u8]) -> Result<ControlFlow<()>, Failure> {
         let written = match self {
             Self::Stdout(out) => out.write_all(piece),
@@ -159,7 +159,7 @@ impl Target {
 
     fn drop_part(&self) {
         if let Self::File { part, .. } = self {
-            // The part may be gone already; if it stays, its name shows that it is partial.
+            // The partial file may be gone already; if it stays, its name shows that it is partial.
             let _ = fs::remove_file(part);
         }
     }
@@ -173,7 +173,7 @@ impl Target {
     }
 }
 
-/// The lines and bytes received so far.
+/// The counts of lines and bytes received so far.
 #[derive(Debug)]
 struct Seen {
     lines: u64,
@@ -185,7 +185,7 @@ struct Seen {
     shown: bool,
 }
 
-/// The last line of an export, which counts the others.
+/// The last line of an export, which counts the other lines.
 #[derive(Debug, Deserialize)]
 struct End {
     kind: String,
@@ -231,7 +231,7 @@ impl Seen {
         }
     }
 
-    /// The last line, if it is an end and its counts match what was received.
+    /// Returns the last line, if it marks the end of the export and its counts match the received lines.
     fn end(&self) -> Option<End> {
         if !self.coming.is_empty() {
             return None;

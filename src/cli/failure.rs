@@ -9,7 +9,7 @@ pub(super) enum Failure {
     Refused(String),
     /// 1: the ledger is in breach; the breaches have been printed.
     Breach,
-    /// 1: the vendor's counts differ; the drifts have been printed.
+    /// 1: the vendor's counts differ from the books; the differences have been printed.
     Drift,
     /// 1: a statement differs from the books; the differences have been printed.
     Differs,
@@ -17,7 +17,7 @@ pub(super) enum Failure {
     Usage(String),
     /// 65: a file that must be read has mistakes.
     Data(String),
-    /// 69: the gateway did not answer, or its ledger did not.
+    /// 69: the gateway or its ledger did not answer.
     OutOfReach(String),
     /// 70: the gateway itself has a fault.
     Internal(String),
@@ -62,7 +62,7 @@ impl Failure {
         }
     }
 
-    /// Returns the same failure, with the place where it happened before its text.
+    /// Puts the place where the failure happened before its text.
     pub(super) fn at(self, place: &str) -> Self {
         let said = |text: String| format!("{place}: {text}");
         match self {
@@ -79,7 +79,7 @@ impl Failure {
         }
     }
 
-    /// The same failure, for a command whose exit code 1 does not mean a refusal.
+    /// Replaces exit code 1, for a command whose exit code 1 does not mean a refusal.
     pub(super) fn not_one(self) -> Self {
         match self {
             Self::Refused(text) => Self::Internal(text),

@@ -70,7 +70,7 @@ pub(super) struct GroupCeilings {
     ceilings: Ceilings,
 }
 
-/// A group's values, as they are printed. Its keys share the ceilings.
+/// Returns the cells that are printed of a group. The group's keys share the ceilings.
 fn group_cells() -> Vec<Cell> {
     let before = [
         Cell::text("id", "/id"),
@@ -145,7 +145,7 @@ fn path_of(account: &AccountId, group: Option<&GroupId>) -> String {
     }
 }
 
-/// The options that were given, as fields of the API.
+/// Returns the options that the command line gives, as fields of the API.
 fn given(options: GroupCeilings) -> Map<String, Value> {
     let name = options.name.map(|name| ("name", name.into()));
     let all = options.ceilings.given().chain(name);

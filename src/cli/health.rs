@@ -1,5 +1,5 @@
-//! `tollgate health`: reports whether a gateway should get calls, to supervisors that restart it and balancers that
-//! route around it.
+//! `tollgate health`: reports whether a gateway should get calls. Supervisors use it to restart a gateway, and
+//! balancers to route around it.
 
 use super::{client::Client, failure::Failure, show};
 

@@ -161,7 +161,7 @@ pub(super) struct Without {
     no_idempotency: bool,
 }
 
-/// The values of a key as they are printed.
+/// Returns the cells that are printed of a key.
 fn key_cells() -> Vec<Cell> {
     let before = [
         Cell::text("key", "/key"),
@@ -265,7 +265,7 @@ async fn create_key(
         .await?;
     show::print(reach.json, &answer, shown)?;
     if !reach.json {
-        // Written to standard error, so that a pipe gets only the facts.
+        // The advice is written to standard error, so that a pipe gets only the facts.
         eprintln!("Store the key now: it is not kept here and cannot be shown again.");
     }
     Ok(())
@@ -283,7 +283,7 @@ async fn list_keys(reach: &AdminArgs, account: &AccountId) -> Result<(), Failure
     show::print(reach.json, &answer, |_| table(KEY_ROW, rows))
 }
 
-/// The limits that were given, as fields of the API.
+/// Returns the limits that the command line gives, as fields of the API.
 fn given(limits: Limits) -> Map<String, Value> {
     let Limits {
         name,

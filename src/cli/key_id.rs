@@ -9,8 +9,8 @@ use clap::{
 };
 use tollgate_layers::key::KeyId;
 
-/// Accepts an id and refuses the key itself before it is sent: in a URL it would be written to logs, and clap's own
-/// error would repeat the value.
+/// Accepts an id. Refuses a key's secret before it is sent: in a URL the secret would be written to logs, and clap's
+/// own error would repeat it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct IdNotKey;
 

@@ -1,4 +1,4 @@
-//! `tollgate ledger copy`: copies all books from one ledger into another, without a gateway.
+//! `tollgate ledger copy`: copies all accounts, keys and journals from one ledger into another, without a gateway.
 
 use std::{error::Error, path::PathBuf, time::Duration};
 
@@ -66,8 +66,8 @@ pub(super) struct CopyArgs {
 }
 
 impl CopyArgs {
-    /// Returns the connection settings of a Redis. The authorities are only for the URL with TLS: the other ledger may
-    /// have none.
+    /// Returns the connection settings of a Redis. The certificate authorities are used only if the URL has TLS,
+    /// because the other ledger may not use TLS.
     fn redis(&self, url: &str) -> Result<RedisSettings, Failure> {
         let tls = url.starts_with("rediss");
         let authorities = match self.ca_file.as_ref().filter(|_| tls) {
@@ -90,7 +90,7 @@ impl CopyArgs {
     }
 }
 
-/// How often to check whether the holds have ended.
+/// How often the command checks whether the source's holds have ended.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 pub(super) async fn copy(wish: &CopyArgs) -> Result<(), Failure> {
@@ -104,7 +104,7 @@ pub(super) async fn copy(wish: &CopyArgs) -> Result<(), Failure> {
             "--from: only its own gateway can read a ledger in memory".into(),
         )),
         LedgerUrl::Sqlite(path) => {
-            // Checked before opening, which would create the file.
+            // Checked before the file is opened, because opening would create it.
             if !path.exists() {
                 let problem = format!("--from: there is no file {}", path.display());
                 return Err(Failure::Usage(problem));
@@ -158,8 +158,8 @@ async fn into<S: Source>(from: &S, to: &LedgerUrl, wish: &CopyArgs) -> Result<()
     }
 }
 
-/// Makes sure that no call holds money. Returns how many calls may still be charged in the source by an outbox whose
-/// charges it has not acknowledged yet.
+/// Makes sure that no call holds money in the source. Returns how many calls may still be charged: their charges are in
+/// a gateway's outbox, and the source has not acknowledged them yet.
 async fn settle_holds<S: Source>(
     from: &S,
     ids: &[AccountId],
@@ -325,7 +325,7 @@ fn out_of_reach(flag: &str, error: &(dyn Error + 'static)) -> Failure {
     let mut next = Some(error);
     while let Some(error) = next {
         match error.downcast_ref::<RedisFault>() {
-            // The ledger answered, and a retry would get the same answer.
+            // The ledger did answer, so a retry would get the same answer.
             Some(RedisFault::Url(_) | RedisFault::OtherData | RedisFault::Unexpected(_)) => break,
             Some(_) => return Failure::OutOfReach(text),
             None => next = error.source(),

@@ -59,14 +59,14 @@ use crate::{
     text::{causes::chain, time::parse_rfc3339_ms},
 };
 
-/// Parses the command line. For help and for a usage mistake it prints the text and returns the exit code: nothing is
-/// left to run.
+/// Parses the command line. For help and for a usage mistake, prints the text and returns the exit code with which the
+/// process ends.
 ///
 /// # Errors
 /// The exit code: 0 for help, 64 for a mistake.
 pub fn parse() -> Result<Cli, ExitCode> {
     Cli::try_parse().map_err(|error| {
-        // If the text cannot be printed, there is no other place to report that.
+        // If the text cannot be printed, the failure cannot be reported either.
         let _ = error.print();
         if error.use_stderr() {
             ExitCode::from(USAGE)
@@ -87,11 +87,11 @@ pub struct Cli {
     command: Command,
 }
 
-/// Version, and the commit in a release build.
+/// Returns the version, with the commit in a release build.
 fn version() -> &'static str {
     const VERSION: &str = env!("CARGO_PKG_VERSION");
     match COMMIT {
-        // Leaked once: clap keeps it for the life of the process.
+        // The text is leaked once, because clap keeps it for the life of the process.
         Some(commit) => format!("{VERSION} ({commit})").leak(),
         None => VERSION,
     }
@@ -506,7 +506,7 @@ struct AdminArgs {
     json: bool,
 }
 
-/// Parser of a date or time argument: checks it, and returns it as it was written.
+/// Checks a date or time argument, and returns it as it was written.
 fn time(text: &str) -> Result<String, String> {
     match parse_rfc3339_ms(text) {
         Some(_) => Ok(text.to_owned()),
@@ -515,7 +515,7 @@ fn time(text: &str) -> Result<String, String> {
 }
 
 impl Cli {
-    /// Sets up the log of the command. For `serve` it returns a guard; dropping the guard flushes the log.
+    /// Sets up the log of the command. For `serve`, returns a guard that flushes the log when dropped.
     #[must_use = "the last lines are written when this is dropped"]
     pub fn start_log(&self) -> Option<Flush> {
         match self.command {
@@ -528,8 +528,8 @@ impl Cli {
 
     /// Runs the command, prints its answer or its error, and returns the exit code.
     ///
-    /// Not `async`, and boxed: the futures of all commands are then compiled once, in this crate, and not in each
-    /// binary that polls them.
+    /// The function is not `async`, and the command's future is boxed: the futures of all commands are then compiled
+    /// once, in this crate, and not in each binary that polls them.
     pub fn run(self, runtime: &Runtime) -> ExitCode {
         let command: Pin<Box<dyn Future<Output = _>>> = Box::pin(self.command.run());
         match runtime.block_on(command) {
@@ -623,7 +623,7 @@ impl Command {
     }
 }
 
-/// A failure whose text is the whole chain of causes, in one line.
+/// Returns a failure whose text is the whole chain of causes, in one line.
 fn failed(error: &anyhow::Error) -> Failure {
     Failure::Refused(chain(&**error))
 }

@@ -135,7 +135,8 @@ fn delete(name: &str, place: &FileArgs) -> Result<(), Failure> {
     show::write(&format!("{name} can no longer sign in\n"))
 }
 
-/// Reads the file if it exists. Only `create` may make it: for the other commands a missing file means a mistyped path.
+/// Reads the operators' file if it exists. Only `create` may make the file: for other commands a missing file means a
+/// mistyped path.
 fn read_one_that_is_there(path: &Path) -> Result<Operators, Failure> {
     if !path.exists() {
         return Err(Failure::Io(format!(
@@ -149,7 +150,7 @@ fn read_one_that_is_there(path: &Path) -> Result<Operators, Failure> {
 fn read(path: &Path) -> Result<Operators, Failure> {
     Operators::read(path).map_err(|error| {
         let text = format!("{}: {error}", path.display());
-        // A file that is not text was read, and its data is wrong.
+        // If the file is not text, it could be read, but its data is wrong.
         let unreadable = |error: &io::Error| error.kind() != io::ErrorKind::InvalidData;
         match error.downcast_ref().is_some_and(unreadable) {
             true => Failure::Io(text),

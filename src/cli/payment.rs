@@ -96,7 +96,7 @@ pub(super) enum PaymentCommand {
     },
 }
 
-/// Parser of an amount that providers accept: above zero, in whole kopecks.
+/// Parses an amount that providers accept: above zero, in whole kopecks.
 fn amount(text: &str) -> Result<MicroRub, String> {
     let amount = text
         .parse::<MicroRub>()
@@ -203,7 +203,7 @@ pub(super) async fn payment(reach: &AdminArgs, command: PaymentCommand) -> Resul
                 }
                 None => client.call(Method::GET, &path, None).await?,
                 Some(below) => {
-                    // The id is chosen here, so that a repeated command can name the same payment.
+                    // The command chooses the id, so that a repeated command can name the same payment.
                     let id = id.unwrap_or_default();
                     let mut body = json!({
                         "id": id, "below_rub": below, "amount_rub": amount, "month_max_rub": month_max,
@@ -227,7 +227,7 @@ pub(super) async fn payment(reach: &AdminArgs, command: PaymentCommand) -> Resul
             email,
             id,
         } => {
-            // The id is chosen here, so that a repeated command can name the same payment.
+            // The command chooses the id, so that a repeated command can name the same payment.
             let id = id.unwrap_or_default();
             let mut body = json!({"id": id, "account": account, "amount_rub": rubles});
             add(&mut body, [("provider", provider), ("email", email)]);
@@ -244,8 +244,8 @@ pub(super) async fn payment(reach: &AdminArgs, command: PaymentCommand) -> Resul
     show::print(reach.json, &answer, |answer| facts(PAYMENT, answer))
 }
 
-/// If the outcome is unknown, adds the payment's id to the error: it may have been generated here, and is needed to
-/// repeat the command.
+/// If the outcome is unknown, adds the payment's id to the error: the command may have generated the id, which is
+/// needed to repeat the command.
 fn repeatable(failure: Failure, id: IntentId) -> Failure {
     match failure {
         Failure::OutOfReach(text) => {

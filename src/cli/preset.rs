@@ -1,4 +1,4 @@
-//! `tollgate preset`: the vendors and models that the binary carries.
+//! `tollgate preset`: prints the vendors and models that the binary contains.
 
 use clap::Subcommand;
 use serde_json::{Value, json};

@@ -1,5 +1,5 @@
-//! Prints the progress of a long command on standard error: on a terminal one line that is overwritten, in a log a line
-//! now and then.
+//! Prints the progress of a long command on standard error: on a terminal one line that is overwritten, in a log a new
+//! line at intervals.
 
 use std::{
     io::{self, IsTerminal},
@@ -35,7 +35,7 @@ impl Progress {
         }
     }
 
-    /// Reports that `done` items are done; prints at most once per interval.
+    /// Reports that `done` items of the command's work are done; prints at most once per interval.
     pub(super) fn at(&mut self, done: u64) {
         let now = Instant::now();
         if now < self.next {

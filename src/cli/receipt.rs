@@ -61,7 +61,7 @@ const MONEY: &[Cell] = &[
     Cell::text("booked", "/booked"),
 ];
 
-/// The facts of a call that has no receipt.
+/// The cells that are printed of a call without a receipt.
 const UNBOOKED: &[Cell] = &[
     Cell::text("at", "/at"),
     Cell::text("account", "/account"),
@@ -74,7 +74,7 @@ const UNBOOKED: &[Cell] = &[
     Cell::text("error", "/error"),
 ];
 
-/// Counts and rates of the classes other than the basic four; a receipt has few of them.
+/// Declares the cells for counts and rates of the classes other than the basic four; a receipt has few of them.
 macro_rules! classes {
     ($($name:literal $unit:literal),+ $(,)?) => {
         const COUNTS: &[Cell] = &[$(Cell::text($name, concat!("/usage/classes/", $name))),+];
@@ -96,7 +96,7 @@ classes! {
     "web_search_call" "each",
 }
 
-/// Returns all facts that a receipt may have.
+/// Returns the cells of all facts that a receipt may have.
 fn cells() -> Vec<Cell> {
     [CALL, COUNTS, PRICE, RATES, MONEY].concat()
 }
@@ -129,7 +129,7 @@ fn without_receipt(call: &Value) -> String {
     )
 }
 
-/// Parses a request number. It may have the parentheses that it has at the end of an error.
+/// Parses a request number. The parentheses that surround it at the end of an error text are accepted.
 pub(super) fn number(text: &str) -> Result<RequestNumber, String> {
     let bare = text.trim_matches(['(', ')', ' ']);
     bare.parse().map_err(|_| NOT_A_NUMBER.to_owned())

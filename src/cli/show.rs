@@ -1,4 +1,4 @@
-//! Formats answers as text for people: a table of many things, a list of facts about one.
+//! Formats answers as text for people: a table for several objects, a list of facts for a single object.
 
 use std::io::{self, ErrorKind, Write};
 
@@ -17,7 +17,7 @@ pub(super) struct Cell {
 }
 
 impl Cell {
-    /// Creates a text, aligned to the left; `-` if it is missing.
+    /// Creates a cell with text, aligned to the left; `-` if the value is missing.
     pub(super) const fn text(label: &'static str, pointer: &'static str) -> Self {
         Self {
             label,
@@ -44,12 +44,12 @@ impl Cell {
         }
     }
 
-    /// Sets what to print if there is no value.
+    /// Sets the text that is printed if there is no value.
     pub(super) const fn or(self, none: &'static str) -> Self {
         Self { none, ..self }
     }
 
-    /// Returns the value for a program: an empty string if there is none, and nothing removed.
+    /// Returns the value for a program: unchanged, and an empty string if there is no value.
     pub(super) fn raw(&self, value: &Value) -> String {
         match value.pointer(self.pointer) {
             None | Some(Value::Null) => String::new(),
@@ -112,7 +112,7 @@ pub(super) fn table(columns: &[Cell], rows: &[Value]) -> String {
     text
 }
 
-/// One fact per line, values aligned. Facts that the answer does not have are left out.
+/// Writes one fact per line, with the values aligned. Facts that the answer does not have are left out.
 pub(super) fn facts(cells: &[Cell], value: &Value) -> String {
     let cells: Vec<&Cell> = cells
         .iter()
@@ -138,7 +138,7 @@ pub(super) fn counted(count: u64, what: &str) -> String {
     format!("{count} {what}{s}")
 }
 
-/// Prints an answer: the API's JSON, or the text made from it.
+/// Prints an answer: the API's JSON, or the text made from that JSON.
 pub(super) fn print(
     json: bool,
     value: &Value,
@@ -183,7 +183,7 @@ fn plain(value: &Value) -> String {
         .collect()
 }
 
-/// The list under `field` of an answer; empty if it has none.
+/// Returns the list under `field` of an answer; empty if the answer has no such list.
 pub(super) fn rows<'a>(answer: &'a Value, field: &str) -> &'a [Value] {
     answer
         .get(field)

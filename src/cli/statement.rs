@@ -1,5 +1,5 @@
-//! `tollgate statement`: writes an account's month for its accountant, and verifies an existing statement against the
-//! books.
+//! `tollgate statement`: writes the statement of an account's month for the customer's accountant, and verifies an
+//! existing statement against the ledger.
 
 use std::{
     fs,
@@ -22,7 +22,7 @@ use crate::statement::Month;
 
 /// The largest statement that is read, in bytes.
 const BYTES_MAX: usize = 256 * 1024 * 1024;
-/// At most this many lines of differences are printed.
+/// The maximum number of lines with differences that are printed.
 const DIFFERENCES_MAX: usize = 40;
 
 /// The account and month, and what to do with the statement.
@@ -127,7 +127,7 @@ impl Format {
         }
     }
 
-    /// Returns the format of an existing statement, by its first bytes.
+    /// Returns the format of an existing statement, recognized by its first bytes.
     fn of(made: &[u8]) -> Option<Self> {
         let begins = |with: &str| made.starts_with(with.as_bytes());
         match () {
@@ -159,8 +159,8 @@ async fn read(client: &Client, path: &str, format: Format) -> Result<Vec<u8>, Fa
     Ok(made)
 }
 
-/// Verifies that the books still give the hash that was kept. If they do not, the gateway refuses to make the
-/// statement, so an answer is the proof.
+/// Verifies that the ledger still yields the stored hash of a closed month. If it does not, the gateway refuses to make
+/// the statement, so an answer is the proof.
 async fn verify_kept(client: &Client, path: &str, as_json: bool) -> Result<(), Failure> {
     let answer = client.call_patiently(Method::GET, path).await?;
     let (number, sha256) = sealed(&answer)?;
@@ -183,7 +183,7 @@ fn sealed(answer: &Value) -> Result<(&str, &str), Failure> {
     ))
 }
 
-/// Compares an existing statement with the one that the books give now.
+/// Compares an existing statement with the one that the ledger yields now.
 async fn verify(client: &Client, path: &str, file: &Path, as_json: bool) -> Result<(), Failure> {
     let cannot = |error| Failure::Io(format!("--verify {}: {error}", file.display()));
     let made = fs::read(file).map_err(cannot)?;
@@ -240,7 +240,7 @@ fn verdict(
     text
 }
 
-/// The lines that only one of the two has: `-` for the existing statement, `+` for the one made now.
+/// Returns the lines that only one of the two statements has: `-` for the existing one, `+` for the one made now.
 fn differences(format: Format, made: &[u8], now: &[u8]) -> Vec<String> {
     let lines = |bytes: &[u8]| -> Vec<String> {
         match format {
@@ -249,7 +249,7 @@ fn differences(format: Format, made: &[u8], now: &[u8]) -> Vec<String> {
                 let text = String::from_utf8_lossy(bytes);
                 text.lines().map(str::to_owned).collect()
             }
-            // A PDF is compressed: compare another format to see the texts that differ.
+            // A PDF is compressed, so its lines are not compared; another format shows the texts that differ.
             Format::Pdf => Vec::new(),
         }
     };

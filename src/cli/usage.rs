@@ -95,7 +95,7 @@ enum Format {
     Json,
 }
 
-/// A column of the table, and its name in CSV.
+/// A column of the table of usage, and its name in CSV.
 type Column = (Cell, &'static str);
 
 const SUMS: &[Column] = &[
@@ -197,7 +197,7 @@ pub(super) async fn usage(reach: &AdminArgs, wish: &UsageQuery) -> Result<(), Fa
     })
 }
 
-/// The first word that is in the list twice.
+/// Returns the first grouping that the list contains twice.
 fn twice(by: &[By]) -> Option<By> {
     let mut places = by.iter().enumerate();
     places.find_map(|(place, word)| by[..place].contains(word).then_some(*word))
@@ -266,13 +266,13 @@ impl By {
             Self::Day => Cell::text("day (UTC)", "/day"),
             Self::Hour => Cell::text("hour (UTC)", "/hour"),
         };
-        // The cell is empty in the row of the total.
+        // In the row of the total, the cell is empty.
         cell.or("")
     }
 }
 
-/// The columns of an answer. The vendor cost's columns are left out if no call has a known cost, and a class's column
-/// if no call used it.
+/// Returns the columns of an answer. The vendor cost's columns are left out if no call has a known cost, and a class's
+/// column if no call used it.
 fn columns(by: &[By], answer: &Value) -> Vec<Column> {
     let margin = if cost_known(answer) == 0 { &[] } else { MARGIN };
     let sums = SUMS.iter().chain(margin).copied();
@@ -281,7 +281,7 @@ fn columns(by: &[By], answer: &Value) -> Vec<Column> {
     names.chain(sums).chain(classes).collect()
 }
 
-/// The classes other than the basic four that some row has.
+/// Returns the classes other than the basic four that at least one row has.
 fn classes(answer: &Value) -> impl Iterator<Item = Class> {
     let all = rows(answer).iter().chain(answer.get("total"));
     let has = move |class: &Class| {
@@ -291,7 +291,7 @@ fn classes(answer: &Value) -> impl Iterator<Item = Class> {
     Class::ALL.into_iter().filter(has)
 }
 
-/// The row with a zero for each class that other rows have and it has not.
+/// Returns the row with a zero for each class that other rows have and this row lacks.
 fn with_zeros(mut row: Value, answer: &Value) -> Value {
     for class in classes(answer) {
         if row["usage"]["classes"][class.name()].is_null() {
@@ -321,7 +321,7 @@ fn text(by: &[By], answer: &Value) -> String {
         return "no call was charged in this time with these filters; --since and --until are in UTC unless they name a zone\n"
             .into();
     }
-    // Unlike the row of the total, this one has a dash: its calls named no session, or their value is unknown.
+    // Unlike the row of the total, this row has a dash: its calls named no session, or their value is unknown.
     for row in &mut rows {
         for word in by {
             if let Some(word) = row.get_mut(word.name()).filter(|word| word.is_null()) {
@@ -346,7 +346,7 @@ fn text(by: &[By], answer: &Value) -> String {
     text
 }
 
-/// CSV as in RFC 4180, but with plain line feeds.
+/// Writes CSV as in RFC 4180, but with plain line feeds.
 fn csv(by: &[By], answer: &Value) -> String {
     let columns = columns(by, answer);
     let names = columns.iter().map(|(_, name)| *name);

@@ -58,7 +58,7 @@ pub(super) enum VendorCommand {
     },
 }
 
-/// Columns of a route in a list, with its vendor's.
+/// Columns of a list of routes, including the columns of each route's vendor.
 const ROUTE_ROW: &[Cell] = &[
     Cell::text("vendor", "/vendor/name"),
     Cell::text("status", "/vendor/status"),
@@ -114,7 +114,7 @@ pub(super) async fn vendor(reach: &AdminArgs, command: VendorCommand) -> Result<
     Ok(())
 }
 
-/// One row per route; the vendor's own facts are repeated in each.
+/// Returns one row per route; the facts of a vendor are repeated in the rows of all its routes.
 fn route_rows(answer: &Value) -> Vec<Value> {
     let vendors = rows(answer, "vendors").iter();
     vendors

@@ -1,4 +1,5 @@
-//! `tollgate vendor test` and `tollgate check --live`: calls vendors without a gateway, one plain call and one stream.
+//! `tollgate vendor test` and `tollgate check --live`: calls vendors without a gateway, with one plain call and one
+//! stream.
 
 use std::{path::Path, sync::Arc, time::Duration};
 
@@ -32,10 +33,10 @@ use crate::{
     text::{causes::chain, similar::hint},
 };
 
-/// Output tokens that a call may have: the lowest ceiling that every format accepts.
+/// The maximum output tokens of a test call: the lowest ceiling that every format accepts.
 const OUTPUT_TOKENS: u64 = 16;
 const CALL_TIME_MAX: Duration = Duration::from_secs(60);
-/// Characters of an answer that are shown.
+/// The maximum characters of an answer that are shown.
 const TEXT_CHARS_MAX: usize = 40;
 
 const CALL: &[Cell] = &[
@@ -135,7 +136,7 @@ async fn calls(targets: &[(&ModelConfig, &Arc<Route>)]) -> Vec<Value> {
     calls
 }
 
-/// Makes one call and describes it.
+/// Makes one call and describes its result as JSON.
 async fn call(upstream: &Upstream, model: &ModelConfig, route: &Arc<Route>, stream: bool) -> Value {
     let meter = Meter::default();
     let began = Instant::now();
@@ -181,7 +182,7 @@ async fn call(upstream: &Upstream, model: &ModelConfig, route: &Arc<Route>, stre
     shown
 }
 
-/// The text of the vendor's answer.
+/// Returns the text of the vendor's answer.
 async fn answer(
     upstream: &Upstream,
     model: &ModelConfig,
@@ -239,7 +240,7 @@ async fn answer(
     Ok(text.replace(|c: char| c.is_control(), " "))
 }
 
-/// The text of a stream of the chat format.
+/// Returns the text of a stream of the chat format.
 fn streamed_text(body: &[u8]) -> String {
     let body = String::from_utf8_lossy(body);
     let events = body.lines().filter_map(|line| line.strip_prefix("data: "));
@@ -251,7 +252,7 @@ fn streamed_text(body: &[u8]) -> String {
     texts.collect()
 }
 
-/// The model's prices in USDT instead of rubles.
+/// Returns the model's prices in USDT instead of rubles.
 fn dollars(model: &ModelConfig) -> Option<PriceList> {
     let markup = Markup {
         multiplier: Decimal::ONE,
@@ -260,7 +261,7 @@ fn dollars(model: &ModelConfig) -> Option<PriceList> {
     markup.rubles(&ModelUsdt::from(model), Decimal::ONE)
 }
 
-/// Advice to the operator: the setting or the fact to change.
+/// Returns advice to the operator: the setting or the fact to change.
 fn advice(error: &Error, route: &Route) -> String {
     let model = &route.model;
     match error {

@@ -1,6 +1,6 @@
-//! Checks of the values: each value is turned into a type that can only be valid, or a mistake is recorded.
+//! Checks of the values: each check turns a value into a type that can only be valid, or records a mistake.
 //!
-//! A part that is `None` has recorded its mistake, so the checks continue to the end and report all mistakes.
+//! A check that returns `None` has recorded its mistake, so the checks continue to the end and report all mistakes.
 
 use std::{
     fmt::Display, net::SocketAddr, ops::RangeInclusive, path::Path, sync::Arc, time::Duration,
@@ -22,7 +22,7 @@ use crate::net::files::Shares;
 
 pub(super) const DAY_SECONDS: u64 = 86_400;
 pub(super) const TOKENS_MAX: u64 = 1_000_000_000;
-/// The default of the longest duration of a call.
+/// Default of `limits.call_seconds`: the longest duration of a call.
 pub(super) const CALL_TIME_MAX: Duration = Duration::from_secs(900);
 
 pub(super) struct Check<'a> {
@@ -148,7 +148,7 @@ impl Check<'_> {
         }
     }
 
-    /// Records an error as a mistake in the field.
+    /// Returns the value of `result`, or records its error as a mistake in the field at `path`.
     pub(super) fn keep<T, E: Display>(&mut self, result: Result<T, E>, path: &str) -> Option<T> {
         result
             .map_err(|problem| self.errors.add(path, problem.to_string()))
@@ -182,7 +182,8 @@ impl Check<'_> {
         self.keep(value, path)
     }
 
-    /// Warns of a file with a secret that is readable beyond its owner and group, or writable by anybody but its owner.
+    /// Warns of a file with a secret if users beyond its owner and group can read it, or anybody but its owner can
+    /// write it.
     pub(super) fn warn_of_open_file(&mut self, path: &str, file: &Path) {
         use std::os::unix::fs::PermissionsExt as _;
 
@@ -244,7 +245,7 @@ impl Check<'_> {
         T::try_from(number).ok()
     }
 
-    /// Like `whole`, for a setting that may be absent.
+    /// Checks a number like `whole`, for a setting that may be absent.
     pub(super) fn optional(
         &mut self,
         given: Option<u64>,
@@ -280,8 +281,8 @@ impl Check<'_> {
         self.keep(value, path)
     }
 
-    /// A selling price or a cost: a decimal above zero. The number of digits is bounded so that base price × rate ×
-    /// multiplier stays exact for any price that a model has.
+    /// Parses a selling price or a cost: a decimal above zero. The number of digits is bounded so that base price ×
+    /// rate × multiplier stays exact for any price that a model has.
     pub(super) fn decimal(
         &mut self,
         text: &str,
@@ -295,7 +296,7 @@ impl Check<'_> {
     }
 }
 
-/// `not_above` is the problem reported for a value of zero or less.
+/// Parses a decimal above zero. `not_above` is the problem reported for a value of zero or less.
 fn decimal_above_zero(
     text: &str,
     digits_max: u32,
@@ -518,7 +519,7 @@ mod tests {
                 "[admin]\noperators_file = \"/none/operators.toml\"\n",
                 "admin.operators_file",
             ),
-            // The operators file cannot be read.
+            // The path `/` cannot be read as a file of operators.
             ("[admin]\noperators_file = \"/\"\n", "admin.operators_file"),
         ] {
             let text = match idle.strip_prefix("[admin]\n") {

@@ -1,5 +1,5 @@
-//! `cost_usdt_mtok` and `cost_rules` of a route: what its vendor charges; warns where a vendor charges more than
-//! callers pay.
+//! `cost_usdt_mtok` and `cost_rules` of a route: what its vendor charges. Warns if a vendor charges more than callers
+//! pay.
 
 use std::collections::BTreeSet;
 
@@ -11,7 +11,7 @@ use tollgate_layers::{
 
 use super::{ModelConfig, UsdtRates, check::Check, raw::RawRoute};
 
-/// The amounts that a vendor takes for a model.
+/// The amounts that a vendor charges for a model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RouteCostConfig {
     /// The index of the route in the file.
@@ -29,7 +29,7 @@ pub struct RouteCostConfig {
 /// Selling prices of a model, general ones or those of a customers' rule.
 pub(super) struct Sale<'a> {
     pub(super) model: &'a ModelConfig,
-    /// The cost before the multiplier.
+    /// The base prices, before the multiplier.
     pub(super) usual: &'a UsdtRates,
     pub(super) rules: &'a [(Condition, UsdtRates)],
     pub(super) multiplier: Decimal,
@@ -95,7 +95,8 @@ impl Check<'_> {
         }
     }
 
-    /// A service tier that the model sells and the costs do not name is booked at the highest of the costs.
+    /// Warns of each service tier that the model sells and the costs do not name: its calls are booked at the highest
+    /// of the costs.
     fn cost_without_rule(&mut self, model: &ModelConfig, cost: &RouteCostConfig, path: &str) {
         if cost.rules.is_empty() {
             return;
@@ -114,7 +115,7 @@ impl Check<'_> {
         }
     }
 
-    /// Compares one list of prices with the costs of one route. `path` is the route's.
+    /// Compares one list of prices with the costs of one route. `path` is the path of the route in the file.
     pub(super) fn sale_below_cost(&mut self, sale: &Sale<'_>, cost: &RouteCostConfig, path: &str) {
         let mut seen = BTreeSet::new();
         for condition in situations(sale, cost) {
@@ -168,7 +169,7 @@ impl Check<'_> {
     }
 }
 
-/// The smallest call that meets each combination of a price's condition and a cost's condition.
+/// Returns, for each combination of a price's condition and a cost's condition, the smallest call that meets both.
 fn situations(sale: &Sale<'_>, cost: &RouteCostConfig) -> Vec<Condition> {
     let with_usual = |rules: &[(Condition, UsdtRates)]| {
         let conditions = rules.iter().map(|(condition, _)| *condition);
@@ -265,7 +266,8 @@ mod tests {
         )
     }
 
-    /// Returns a model sold at 2, with further rates under conditions, times 1.5; and the costs of its route.
+    /// Returns a model sold at 2, with further rates under conditions, and a multiplier of 1.5; and the costs of its
+    /// route.
     fn config(rules: &[(&str, &str)], costs: &str) -> String {
         let rules = rules.iter().map(|(condition, rate)| {
             format!(
@@ -301,7 +303,7 @@ mod tests {
         // With a multiplier of 1.5 the price covers the higher cost.
         let fits = format!("cost_usdt_mtok = {}", rates("3"));
         assert_eq!(noted(&config(&[long], &fits)), [""; 0]);
-        // One class of the base price is below the vendor's cost.
+        // In this configuration, one class of the base price is below the vendor's cost.
         let input = fits.replace("output = \"3\"", "output = \"3.01\"");
         let notes = noted(&config(&[long], &input));
         assert_eq!(notes.len(), 1, "{notes:#?}");
@@ -345,7 +347,7 @@ mod tests {
                 .any(|note| note.contains("routes[0].cost_rules[1].usdt_mtok.input")),
             "{notes:#?}"
         );
-        // Calls of this tier are refused, so they cannot lose money.
+        // Calls of this tier are refused, so they cannot be sold below cost.
         let refused = config(&[flex], &rules).replace(
             "family = \"M\"",
             "family = \"M\"\ninput_tokens_priced_max = 50",

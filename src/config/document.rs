@@ -1,4 +1,5 @@
-//! The file as TOML: reads its fields with their lines, and reports all mistakes of its shape, not only the first.
+//! The file as TOML: reads its fields with their lines, and reports all mistakes in the types and names of fields, not
+//! only the first.
 //!
 //! No type here is `Debug`, because a file may hold a secret where none belongs.
 
@@ -18,11 +19,11 @@ use super::{
 };
 use crate::text::similar::nearest;
 
-/// A file whose TOML syntax is valid.
+/// A configuration file whose TOML syntax is valid.
 pub(super) struct Document<'t> {
     text: &'t str,
     root: Spanned<DeTable<'t>>,
-    /// The file, with the values of its presets where it sets none.
+    /// The file's values, and its presets' values for settings that the file does not have.
     merged: Spanned<DeTable<'t>>,
     origins: Origins,
 }
@@ -53,7 +54,7 @@ impl<'t> Document<'t> {
         })
     }
 
-    /// Returns the file's settings without the fields of a wrong shape; each of those is recorded as a mistake.
+    /// Returns the file's settings without the fields of a wrong shape; each such field is recorded as a mistake.
     pub(super) fn read(&self, errors: &mut Errors) -> RawConfig {
         let mut rest = self.merged.clone();
         loop {
@@ -80,7 +81,7 @@ impl<'t> Document<'t> {
         self.origins.presets()
     }
 
-    /// Adds lines to mistakes, and the preset if the value is not in the file.
+    /// Adds its line to each mistake, and the preset's name if the value is not in the file.
     pub(super) fn locate(&self, mut errors: Errors) -> Vec<ConfigError> {
         errors.name_origins(|path| self.origins.preset_at(path));
         errors.list(|path| self.line_of(path))
@@ -147,7 +148,7 @@ fn take_out(table: &mut DeTable<'_>, span: &Range<usize>) -> Option<String> {
 
 const WHOLE: &str = "a whole number, 0 or more";
 
-/// serde's message without the value from the file, which may be a secret.
+/// Returns serde's message without the value from the file, which may be a secret.
 fn plain(message: &str) -> String {
     let message = message.trim();
     if let Some(unknown) = message.strip_prefix("unknown field ") {
@@ -189,7 +190,7 @@ fn plain(message: &str) -> String {
     format!("must be {expected}, found {kind}{advice}")
 }
 
-/// Rewrites serde's ``a`, expected one of `b`, `c``, or "there are no fields" instead of the list.
+/// Rewrites serde's message ``a`, expected one of `b`, `c``, or "there are no fields" instead of the list.
 fn unknown_field(said: &str) -> String {
     let mut words = said.split('`').skip(1).step_by(2);
     let (name, known) = (words.next().unwrap_or_default(), words.collect::<Vec<_>>());

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// A mistake in the configuration.
+/// A mistake in the configuration, with its place and its text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigError {
     /// The field, like `vendor[0].url`; empty for the file as a whole.
@@ -79,7 +79,7 @@ impl Errors {
         });
     }
 
-    /// Records a missing field, unless it was removed because its shape was wrong.
+    /// Records a missing field, unless the field was removed because its shape was wrong.
     pub(super) fn missing(&mut self, path: &str, advice: &str) {
         if !self.told(path) {
             self.add(path, format!("missing; {advice}"));
@@ -98,7 +98,7 @@ impl Errors {
             })
     }
 
-    /// Adds to each mistake of a value that a preset gave which preset that was.
+    /// Adds the preset's name to each mistake in a value that a preset gave.
     pub(super) fn name_origins(&mut self, origin: impl Fn(&str) -> Option<&'static str>) {
         for error in &mut self.0 {
             if let Some(preset) = origin(&error.path) {
@@ -118,7 +118,7 @@ impl Errors {
         ConfigErrors(self.list(line_of))
     }
 
-    /// Like `finish`, for a list that may be empty.
+    /// Returns the mistakes like `finish`, as a list that may be empty.
     pub(super) fn list(mut self, line_of: impl Fn(&str) -> Option<usize>) -> Vec<ConfigError> {
         for error in &mut self.0 {
             if error.line.is_none() {

@@ -8,7 +8,7 @@ use std::{
 
 use sha2::{Digest, Sha256};
 
-/// Files, each with a digest of its contents; `None` if the file could not be read.
+/// Files, each with a digest of its contents; the digest is `None` if the file could not be read.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Files(BTreeMap<PathBuf, Option<[u8; 32]>>);
 
@@ -24,7 +24,7 @@ impl Files {
         bytes
     }
 
-    /// Reads the same files again.
+    /// Reads the same files again, and returns their digests.
     #[must_use]
     pub fn look(&self) -> Self {
         let mut now = Self::default();

@@ -5,7 +5,7 @@ use tollgate_ledger::idempotency::Bounds;
 
 use super::{check::Check, raw::RawIdempotency};
 
-/// Upper bound, because an answer is written to a store in one piece.
+/// Upper bound of an answer that is stored, because an answer is written to the store in one piece.
 const ANSWER_BYTES_MAX: u64 = 64 << 20;
 const BYTES_MAX: u64 = 1 << 40;
 
@@ -14,7 +14,7 @@ const BYTES_MAX: u64 = 1 << 40;
 pub struct IdempotencyConfig {
     /// The way in which a call's answer is recorded.
     pub settings: IdempotencySettings,
-    /// The number of calls and bytes that are stored.
+    /// The maximum numbers of calls and bytes that are stored.
     pub bounds: Bounds,
 }
 

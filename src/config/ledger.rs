@@ -11,7 +11,7 @@ use super::{
     secret::{Env, referred},
 };
 
-/// Upper bound of a lease, and so of how long an operator's command may wait for one to end.
+/// Upper bound of a lease's duration, and so of how long an operator's command may wait for a lease to end.
 const LEASE_MS_MAX: u64 = 10_000;
 
 impl Check<'_> {

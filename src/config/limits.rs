@@ -33,7 +33,7 @@ impl Check<'_> {
             field!(self.whole(raw.body_bytes_max, 33_554_432, 1..=BYTES));
         let in_flight_bytes: Option<u64> = field!(self.whole(
             raw.body_bytes_in_flight_max,
-            // The default has room for at least one body; otherwise the largest would never be accepted.
+            // The default has room for at least one body; otherwise the largest body would never be accepted.
             body_bytes_max.unwrap_or_default().max(536_870_912),
             1..=BYTES,
         ));
@@ -51,7 +51,7 @@ impl Check<'_> {
         let answers_in_flight: Option<u64> = field!(
             self.whole(
                 raw.answer_bytes_in_flight_max,
-                // The default has room for at least one answer.
+                // The default has room for at least one answer of the largest size.
                 answer_bytes_max
                     .map_or(0, |bytes: usize| bytes as u64)
                     .max(268_435_456),
@@ -69,7 +69,7 @@ impl Check<'_> {
         let messages_max = field!(self.whole(raw.messages_max, 10_000, 1..=MANY));
         let call_time_max = field!(self.seconds(raw.call_seconds, CALL_TIME_MAX.as_secs(), 1));
         let drain_timeout = field!(self.seconds(raw.drain_seconds, 30, 0));
-        // All attempts of a call together take at most this long; a longer request is stuck.
+        // All attempts of a call together take at most this long, so a request that takes longer is stuck.
         let longest = [call_time_max, body_timeout].into_iter().flatten();
         let longest = longest.sum::<Duration>() + Duration::from_secs(300);
         let request_timeout =
@@ -140,7 +140,7 @@ impl Check<'_> {
     }
 
     fn h2(&mut self, raw: &RawLimits, usual: H2Limits) -> Option<H2Limits> {
-        // The range goes from HTTP/2's initial window size to the largest that the protocol can express.
+        // The range goes from HTTP/2's initial window size to the largest size that the protocol can express.
         const WINDOW: RangeInclusive<u64> = 65_535..=0x7fff_ffff;
         let streams_max =
             field!(self.whole(raw.h2_streams_max, usual.streams_max.into(), 1..=10_000));

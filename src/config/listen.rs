@@ -145,7 +145,8 @@ impl Check<'_> {
         });
         let hosts: Vec<_> = hosts.collect();
         let operators_file = raw.operators_file.map(PathBuf::from);
-        // The file is read at each sign-in, so this is only a warning: the gateway serves callers without it.
+        // The operators' file is read at each sign-in, so a mistake in it is only a warning: the gateway serves callers
+        // without the file.
         let problem = operators_file.as_deref().and_then(|path| {
             let shown = path.display();
             match Operators::read(path) {
@@ -180,7 +181,7 @@ impl Check<'_> {
     }
 }
 
-/// An origin as browsers send it: the scheme, the host, and the port unless it is the scheme's default.
+/// Parses an origin as browsers send it: the scheme, the host, and the port unless it is the scheme's default.
 fn origin(text: &str) -> Result<HeaderValue, &'static str> {
     let is_origin = |(scheme, host): (&str, &str)| {
         let is_scheme = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || "+-.".contains(c);

@@ -23,15 +23,15 @@ pub(super) const NOT_PRINTABLE: &str = "must be plain ASCII on one line, it is s
 
 /// How requests to a vendor are authenticated.
 pub(super) enum VendorLogin {
-    /// By keys, each with the path of its field. Never empty.
+    /// By keys, each with the path of its setting. Never empty.
     Keys {
         keys: Vec<(String, SecretString)>,
         /// Header of the key, with the text before the key; `None`: the format's own.
         header: Option<TokenHeader>,
     },
-    /// By tokens or signatures. The value identifies the login.
+    /// By tokens or signatures. The header value identifies the login.
     Login(Arc<dyn Login>, HeaderValue),
-    /// Not at all.
+    /// Requests are not authenticated.
     None,
 }
 
@@ -117,7 +117,7 @@ impl Check<'_> {
         Some(VendorLogin::Login(login, identity))
     }
 
-    /// The header of keys and tokens, if it is not the usual one.
+    /// Returns the header of keys and tokens, if it is not the usual one.
     fn login_header(
         &mut self,
         raw: &RawLogin,
@@ -270,7 +270,7 @@ impl Check<'_> {
         }
     }
 
-    /// A secret that is sent in a header.
+    /// Checks a secret that is sent in a header.
     fn printable(&mut self, secret: SecretString, path: &str) -> Option<SecretString> {
         let text = secret.expose_secret();
         if text.is_ascii() && HeaderValue::from_str(text).is_ok() {

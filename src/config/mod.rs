@@ -79,7 +79,7 @@ pub(crate) use self::{oidc::safe as safe_address, receivers::kind};
 pub(crate) use self::payments::{is_email, is_whole_kopecks};
 pub(crate) use self::prices::MULTIPLIER_MAX;
 
-/// The whole configuration.
+/// The whole configuration of a gateway, checked.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// The address to which callers connect.
@@ -88,7 +88,7 @@ pub struct Config {
     pub reuse_port: bool,
     /// The path segment of the catalog: `GET /v1/<service>/models`.
     pub service: String,
-    /// The address that the catalog shows, which ends in `/v1`.
+    /// The gateway's address that the catalog shows; ends in `/v1`.
     pub base_url: String,
     /// The language of texts for people.
     pub language: Language,
@@ -100,7 +100,7 @@ pub struct Config {
     pub reload_poll: Option<Duration>,
     /// The certificate and the key for TLS; `None` means plain HTTP.
     pub tls: Option<Identity>,
-    /// The operators' listener, if it is configured.
+    /// The operators' listener; `None`: operators are not served.
     pub admin: Option<AdminConfig>,
     /// Where spans of calls are exported; `None`: spans are not exported.
     pub traces: Option<TracesConfig>,
@@ -108,7 +108,7 @@ pub struct Config {
     pub receivers: Vec<ReceiverConfig>,
     /// Payments by customers; if `None`, only operators book payments.
     pub payments: Option<PaymentsConfig>,
-    /// Where the ledger is stored, and how much a call holds.
+    /// Where the ledger is stored, and how holds are computed.
     pub ledger: LedgerConfig,
     /// The answers stored for calls with an idempotency key.
     pub idempotency: IdempotencyConfig,
@@ -125,9 +125,9 @@ pub struct Config {
 /// The result of reading a file, and the files that were read.
 #[derive(Debug)]
 pub struct Loaded {
-    /// Returns the configuration, or every mistake in it.
+    /// The configuration, or every mistake in it.
     pub config: Result<Config, ConfigErrors>,
-    /// The file itself and the files that it names.
+    /// The configuration file and the files that it names.
     pub files: Files,
 }
 
@@ -140,7 +140,7 @@ impl Config {
         Self::read(path).config
     }
 
-    /// Like [`load`](Self::load), and returns the files that were read.
+    /// Reads a file like [`load`](Self::load), and also returns the files that were read.
     #[must_use]
     pub fn read(path: &Path) -> Loaded {
         let files = RefCell::<Files>::default();
@@ -196,19 +196,20 @@ impl Config {
 /// The section `[admin]`: the operators' listener.
 #[derive(Clone, Debug)]
 pub struct AdminConfig {
-    /// The address of the listener, loopback by default.
+    /// The address of the operators' listener, loopback by default.
     pub listen: SocketAddr,
     /// The admin key, which permits everything.
     pub key: SecretString,
     /// File with the operators who may sign in to the console by name; read at each sign-in.
     pub operators_file: Option<PathBuf>,
-    /// Sign-in by an OpenID provider, if it is configured.
+    /// Sign-in to the console by an OpenID provider; `None`: not offered.
     pub oidc: Option<OidcConfig>,
-    /// Further host names of the listener, in lower case; addresses and names of this machine are always accepted.
+    /// Host names of the listener in lower case, in addition to the addresses and names of this machine, which are
+    /// always accepted.
     pub hosts: Vec<String>,
     /// Whether `/metrics` requires the admin key.
     pub metrics_key: bool,
-    /// The largest number of connections.
+    /// The largest number of connections of operators.
     pub connections_max: usize,
 }
 
@@ -230,7 +231,7 @@ pub struct LedgerConfig {
     pub url: LedgerUrl,
     /// PEM of the certificate authorities to trust for Redis, instead of Mozilla's list.
     pub authorities: Option<Arc<[u8]>>,
-    /// How the input tokens of a hold are bounded.
+    /// How a hold's input tokens are bounded.
     pub hold: HoldMode,
     /// The tokens that are held for a full-size image.
     pub image_tokens: u64,
@@ -238,23 +239,24 @@ pub struct LedgerConfig {
     pub document_tokens: u64,
     /// Tokens held for the results of a web search, in addition to the price of the search.
     pub search_tokens: u64,
-    /// The maximum number of conversations remembered with the vendor's count of their input.
+    /// The maximum number of remembered conversations. For each, the vendor's count of its input bounds the next hold.
     pub hold_conversations_max: usize,
     /// The time by which a hold outlives the longest call.
     pub hold_grace: Duration,
-    /// The time for which the start waits for another process to release the ledger's file or the outbox.
+    /// How long the start waits for another process to release the ledger's file or the outbox.
     pub open_wait: Duration,
-    /// File for charges that a remote ledger has not acknowledged.
+    /// The file for charges that a remote ledger has not acknowledged.
     pub outbox: OutboxConfig,
     /// The time for which a gateway may grant holds from a local lease without hearing from the ledger; zero disables
     /// leases.
     pub lease_max: Duration,
 }
 
-/// The settings of the outbox (`ledger.outbox…`). An embedded ledger needs no outbox.
+/// The settings of the outbox (`ledger.outbox…`), which stores charges that a remote ledger has not acknowledged. An
+/// embedded ledger needs no outbox.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OutboxConfig {
-    /// The path of the file; each gateway has its own.
+    /// The path of the outbox file; each gateway has its own.
     pub path: PathBuf,
     /// The maximum number of calls that the ledger has not acknowledged.
     pub calls_max: usize,
@@ -279,7 +281,7 @@ impl LedgerUrl {
     /// `file:/path`.
     ///
     /// # Errors
-    /// What is wrong with the URL, without repeating it.
+    /// What is wrong with the URL, without the URL itself.
     pub fn read(text: &str) -> Result<Self, String> {
         let files = RefCell::default();
         ledger::ledger_url(text, Env::new(&|name| std::env::var(name).ok(), &files))
@@ -322,7 +324,7 @@ pub struct Limits {
     pub unknown_keys_per_second: u32,
     /// The burst of requests with unknown keys, per address.
     pub unknown_keys_burst: u32,
-    /// The largest length of path and query, in bytes.
+    /// The largest length of a request's path and query, in bytes.
     pub uri_bytes_max: usize,
     /// The largest number of requests in flight.
     pub in_flight_max: usize,
@@ -334,7 +336,7 @@ pub struct Limits {
     pub body_timeout: Duration,
     /// The minimum bytes per second at which a body must arrive.
     pub body_rate_min: u64,
-    /// The maximum bytes of an answer that is held in memory as a whole.
+    /// The maximum bytes of an answer that is not streamed and therefore in memory as a whole.
     pub answer_bytes_max: usize,
     /// The maximum bytes of all answers in memory that are not streamed.
     pub answer_bytes_in_flight_max: u64,
@@ -366,11 +368,11 @@ pub struct LiveConfig {
 /// The section `[rate]`: rubles per USDT.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RateConfig {
-    /// The largest age of a rate.
+    /// The age at which a rate becomes stale, so that models have no prices.
     pub age_max: Duration,
-    /// The interval between two requests for the rate.
+    /// The interval between two requests to the sources.
     pub refresh: Duration,
-    /// The largest change from one request to the next that is accepted, in percent.
+    /// The largest change from one rate to the next that is accepted, in percent.
     pub step_max_percent: Decimal,
     /// The sources in order of preference, at least one.
     pub sources: Vec<RateSource>,
@@ -379,16 +381,16 @@ pub struct RateConfig {
 /// A section `[[rate.source]]`: a source of the exchange rate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RateSource {
-    /// A rate fixed by the operator.
+    /// The operator fixes the rate.
     Fixed(Decimal),
-    /// A number in a JSON answer of a source.
+    /// The rate is a number in a JSON answer of a source.
     Http(Box<HttpSource>),
 }
 
-/// A number in a JSON answer.
+/// A source that answers with JSON, which contains the rate as a number.
 #[derive(Clone, PartialEq, Eq)]
 pub struct HttpSource {
-    /// The URL of the source, which may contain a key.
+    /// The URL of the source; its query may contain a key.
     pub url: Uri,
     /// The method of the request: `GET` or `POST`.
     pub method: Method,
@@ -403,7 +405,7 @@ pub struct HttpSource {
 }
 
 impl HttpSource {
-    /// The host, which is the part of the URL that logs may contain.
+    /// Returns the host, which is the part of the URL that logs may contain.
     #[must_use]
     pub fn host(&self) -> &str {
         self.url.host().unwrap_or_default()
@@ -433,13 +435,13 @@ pub struct ModelConfig {
     pub kind: ModelKind,
     /// Name shown where a client lets people choose a model.
     pub display_name: Option<String>,
-    /// Description shown before the price where a client lets people choose a model.
+    /// Description of the model, shown before its price where a client lets people choose a model.
     pub description: Option<String>,
     /// The base prices of the model.
     pub usdt_mtok: UsdtRates,
     /// Base prices under conditions; no condition is empty and no two are ambiguous.
     pub price_rules: Vec<(Condition, UsdtRates)>,
-    /// The vendors' own prices, if they are known.
+    /// The costs at the model's vendors, if they are known.
     pub route_costs: Vec<RouteCostConfig>,
     /// The largest number of output tokens that a call may request.
     pub output_tokens_max: u64,
@@ -449,11 +451,12 @@ pub struct ModelConfig {
     pub output_tokens_default: Option<u64>,
     /// The context window in tokens, if it is known.
     pub input_tokens_max: Option<u64>,
-    /// The largest input that the prices apply to, in tokens; `None`: unlimited.
+    /// The largest input that the model's prices apply to, in tokens; `None`: unlimited.
     pub input_tokens_priced_max: Option<u64>,
-    /// Whether a conversation stays on its route.
+    /// Whether all calls of a conversation stay on one route.
     pub sticky: bool,
-    /// Routes to vendors, by priority. Never empty; no two have the same vendor and the same model of that vendor.
+    /// Routes to vendors, by priority. Never empty; no two routes have the same vendor and the same model of that
+    /// vendor.
     pub routes: Vec<Arc<Route>>,
 }
 

@@ -33,7 +33,7 @@ impl Check<'_> {
             .enumerate()
             .map(|(index, raw)| {
                 let path = format!("model[{index}]");
-                // Checked first, so that mistakes in other fields do not hide a duplicate id.
+                // The id is checked first, so that mistakes in other fields do not hide a duplicate id.
                 if let Some(id) = raw.id.as_ref().filter(|id| !id.is_empty())
                     && !ids.insert(id.clone())
                 {
@@ -51,7 +51,7 @@ impl Check<'_> {
     fn model(&mut self, mut raw: RawModel, path: &str, vendors: &Vendors) -> Option<ModelConfig> {
         let at = |field: &str| format!("{path}.{field}");
         let kind = self.kind(raw.kind.as_deref(), &at("kind"));
-        // If the kind is invalid, mistakes that depend on it are not reported.
+        // If the kind is invalid, mistakes that depend on the kind are not reported.
         let has_output = kind.is_some_and(|kind| kind != ModelKind::Embedding);
         let least = u64::from(has_output);
         match kind {
@@ -179,7 +179,7 @@ impl Check<'_> {
         }
     }
 
-    /// Checks as `input_alone` does, for prices under conditions.
+    /// Checks prices under conditions as `input_alone` checks a model's prices.
     pub(super) fn rates_of_input(
         &mut self,
         rules: &mut [RawPriceRule],
@@ -313,7 +313,7 @@ mod tests {
         assert_eq!((model.output_tokens_max, model.output_tokens_min), (0, 0));
         let endpoint = model.routes[0].vendor.endpoint.path();
         assert!(endpoint.ends_with("/embeddings"), "{endpoint}");
-        // A vendor with several formats accepts embeddings if one of them is chat.
+        // A vendor with several formats accepts embeddings if one of the formats is chat.
         let several = rates("input = \"0.02\"")
             .replace("format = \"chat\"", "formats = [\"responses\", \"chat\"]");
         let config = parse(&several).unwrap();
@@ -372,7 +372,7 @@ mod tests {
         let errors = parse(&twice).unwrap_err();
         let paths: Vec<_> = errors.iter().map(|error| error.path.as_str()).collect();
         assert_eq!(paths, ["vendor[1].name", "model[1].id"], "{errors}");
-        // Other mistakes in both models do not hide it.
+        // Other mistakes in both models do not hide the duplicate id.
         let errors = parse(&twice.replace("family = \"M\"", "")).unwrap_err();
         for path in ["model[0].family", "model[1].family", "model[1].id"] {
             assert!(errors.iter().any(|error| error.path == path), "{errors}");

@@ -9,7 +9,7 @@ use super::{
 };
 use crate::operators::Role;
 
-/// The path to which the provider redirects browsers.
+/// The path of the console to which the provider redirects browsers after sign-in.
 pub(crate) const BACK: &str = "/console/oidc/back";
 
 /// `[admin.oidc]`: sign-in to the console by an OpenID provider.
@@ -21,7 +21,7 @@ pub struct OidcConfig {
     pub client_id: String,
     /// Client secret of the console; `None`: a public client, with PKCE only.
     pub client_secret: Option<SecretString>,
-    /// The full URL to which the provider redirects browsers.
+    /// The full URL of the console to which the provider redirects browsers after sign-in.
     pub redirect_url: String,
     /// The scopes that are requested in addition to `openid`.
     pub scopes: Vec<String>,
@@ -34,7 +34,7 @@ pub struct OidcConfig {
 }
 
 impl OidcConfig {
-    /// The most powerful role that one of these groups has.
+    /// Returns the most powerful role that one of these groups has.
     pub(crate) fn role_of(&self, groups: &[&str]) -> Option<Role> {
         let found = self
             .roles
@@ -43,7 +43,7 @@ impl OidcConfig {
         found.map(|(role, _)| *role)
     }
 
-    /// Returns whether both are equal, including the secret.
+    /// Returns whether both configurations are equal, including the secret.
     pub(super) fn is(&self, other: &Self) -> bool {
         let parts = |it: &Self| {
             let secret = it.client_secret.as_ref();
@@ -110,7 +110,7 @@ impl Check<'_> {
     }
 }
 
-/// A URL that cannot be intercepted: https, or a loopback address.
+/// Parses a URL whose requests cannot be intercepted: https, or a loopback address.
 pub(crate) fn safe(text: &str) -> Result<Uri, String> {
     let url = web_address(text).map_err(|problem| problem.to_string())?;
     let host = url.host().unwrap_or_default();

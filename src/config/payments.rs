@@ -29,15 +29,15 @@ pub struct PaymentsConfig {
     pub poll: Duration,
     /// The interval at which accounts with an automatic top-up are checked.
     pub auto_check: Duration,
-    /// Pause after a card's first decline; doubled after each further one.
+    /// Pause after a card's first decline; doubled after each further decline.
     pub auto_retry: Duration,
-    /// The number of declines in a row after which a card is no longer charged.
+    /// The number of consecutive declines after which a card is no longer charged.
     pub auto_declines_max: u32,
-    /// YooKassa, if it is configured.
+    /// YooKassa; `None`: not configured.
     pub yookassa: Option<YooKassaConfig>,
-    /// CloudPayments, if it is configured.
+    /// CloudPayments; `None`: not configured.
     pub cloudpayments: Option<CloudPaymentsConfig>,
-    /// Stripe, if it is configured.
+    /// Stripe; `None`: not configured.
     pub stripe: Option<StripeConfig>,
 }
 
@@ -93,7 +93,7 @@ pub struct StripeConfig {
     pub return_url: String,
 }
 
-/// A provider's secret. Comparable, so that a reload can detect a changed secret.
+/// A provider's secret. Secrets can be compared, so that a reload can detect a changed one.
 #[derive(Clone, Debug)]
 pub struct ProviderSecret(SecretString);
 
@@ -272,7 +272,7 @@ pub(crate) fn is_whole_kopecks(amount: MicroRub) -> bool {
     amount.micro() % KOPECK == 0
 }
 
-/// Returns a plausible email address for a receipt; the provider checks the rest.
+/// Returns whether the text is a plausible email address for a receipt; the provider checks the address fully.
 pub(crate) fn is_email(text: &str) -> bool {
     let plain = text.len() <= 254
         && text

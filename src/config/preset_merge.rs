@@ -1,4 +1,5 @@
-//! Lays presets under the operator's tables, before they are read.
+//! Merges presets into the operator's tables before the tables are read. A preset's value applies where the operator
+//! gives none.
 
 use toml::{
     Spanned,
@@ -8,12 +9,12 @@ use toml::{
 use super::presets::{ABOUT_MODEL, Preset, presets};
 use crate::{config::error::Errors, text::similar::hint};
 
-/// Which fields of the merged file come from a preset.
+/// The fields of the merged configuration that come from a preset, with the preset's name.
 #[derive(Default)]
 pub(in crate::config) struct Origins(Vec<(String, &'static str)>);
 
 impl Origins {
-    /// The preset that a field, or a table that contains it, comes from.
+    /// Returns the preset that a field, or a table that contains it, comes from.
     pub(in crate::config) fn preset_at(&self, path: &str) -> Option<&'static str> {
         let contains = |outer: &str| {
             let rest = path.strip_prefix(outer);
@@ -30,8 +31,8 @@ impl Origins {
     }
 }
 
-/// If the operator writes the first field, the second one is not taken from the preset: it states the same thing in
-/// another way, or belongs to the value that the operator has replaced.
+/// If the operator writes the first field of a pair, the second one is not taken from the preset: it states the same
+/// thing in another way, or belongs to the value that the operator has replaced.
 const REPLACES: [(&str, &str); 14] = [
     ("format", "formats"),
     ("formats", "format"),
@@ -49,7 +50,7 @@ const REPLACES: [(&str, &str); 14] = [
     ("cost_rub_mtok", "cost_rules"),
 ];
 
-/// Lays each named preset under the table that names it, and records unknown names.
+/// Merges each named preset into the table that names it, and records unknown names.
 pub(in crate::config) fn lay_under(root: &mut DeTable<'_>, errors: &mut Errors) -> Origins {
     let mut merge = Merge {
         errors,
@@ -66,7 +67,7 @@ struct Merge<'a> {
 }
 
 impl Merge<'_> {
-    /// Returns name and preset of each vendor that has one.
+    /// Returns the name and the preset of each vendor that has a preset.
     fn vendors(&mut self, root: &mut DeTable<'_>) -> Vec<(String, &'static str)> {
         let mut named = Vec::new();
         for (index, own) in tables(root, "vendor") {
@@ -152,7 +153,8 @@ impl Merge<'_> {
         self.errors.add(format!("{path}.preset"), problem);
     }
 
-    /// Adds what `own` lacks. A table of both is merged in the same way, a list is one value.
+    /// Adds the preset's fields that `own` lacks. A table that both have is merged in the same way; a list is one
+    /// value.
     fn lay(
         &mut self,
         own: &mut DeTable<'_>,
@@ -190,7 +192,7 @@ fn parsed(preset: &Preset) -> DeTable<'static> {
     root.into_inner()
 }
 
-/// A model's table, with the fields that all models of the preset have.
+/// Returns a model's table, with the fields that all models of the preset have.
 fn model_table(preset: &Preset, model: &str) -> DeTable<'static> {
     let mut file = parsed(preset);
     let table = |value: Option<Spanned<DeValue<'static>>>| match value.map(Spanned::into_inner) {
@@ -203,8 +205,8 @@ fn model_table(preset: &Preset, model: &str) -> DeTable<'static> {
     every
 }
 
-/// The route of the preset's model to its vendor, which takes the model's prices. Removes from the model's table what is
-/// not a setting.
+/// Returns the route of the preset's model to its vendor, with the model's prices as costs. Removes from the model's
+/// table what is not a setting.
 fn route_table(model: &mut DeTable<'static>, preset: &str) -> DeTable<'static> {
     let mut route = DeTable::new();
     let [_, _, name] = ABOUT_MODEL.map(|name| model.remove(name));
@@ -222,7 +224,7 @@ fn route_table(model: &mut DeTable<'static>, preset: &str) -> DeTable<'static> {
     route
 }
 
-/// Returns the tables of a list, with their places.
+/// Returns the tables of a list, each with its index in the list.
 fn tables<'t, 'i>(
     own: &'t mut DeTable<'i>,
     name: &str,
@@ -242,7 +244,7 @@ fn text(table: &DeTable<'_>, name: &str) -> Option<String> {
     Some(table.get(name)?.get_ref().as_str()?.to_owned())
 }
 
-/// Returns a value with no place: a place in the preset's text is not one in the operator's.
+/// Returns a value without a position: a position in the preset's text is not a position in the operator's file.
 fn value(value: DeValue<'static>) -> Spanned<DeValue<'static>> {
     Spanned::new(0..0, value)
 }

@@ -2,8 +2,8 @@
 //!
 //! The more specific rule decides. Rules are compared by account first (its id, then a group, then all), and by model
 //! second (its id, then a longer prefix, then a shorter one, then any), so that a general offer never changes a price
-//! agreed on with a customer. Every decision is made here, for every model and every named account; a call only looks
-//! it up.
+//! agreed on with a customer. Every decision is made when the configuration is read, for every model and every named
+//! account; a call only looks the decision up.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -23,10 +23,10 @@ use super::{
 use crate::text::similar::hint;
 
 const NAME_CHARS_MAX: usize = 60;
-/// The pattern that matches all accounts that no other rule names.
+/// The pattern of a rule for all accounts that no other rule names.
 const ALL: &str = "*";
 
-/// The sections `[[price_rule]]`, with all decisions made.
+/// All sections `[[price_rule]]`, resolved to one rule per account and model.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PriceLists {
     /// The rules, in the order of the file.
@@ -37,23 +37,23 @@ pub struct PriceLists {
     pub others: Row,
 }
 
-/// The index of the rule that prices each model, in the order of the catalog; `None`: the general price. An empty row
-/// means general prices for all models.
+/// The index of the rule that prices each model, in the order of the catalog; `None`: no rule, so the general price
+/// applies. An empty row means general prices for all models.
 pub type Row = Arc<[Option<usize>]>;
 
-/// The prices that apply only to some customers.
+/// A price rule: the prices that apply only to some customers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CustomerRule {
     /// The name of the rule, which receipts show.
     pub name: Arc<str>,
     /// The multiplier that replaces `tariff.sell_rate_multiplier`, above zero.
     pub multiplier: Option<Decimal>,
-    /// Replaces the models' base prices, both the usual ones and those under conditions.
+    /// Base prices that replace the models' own, both the usual ones and those under conditions.
     pub base: Option<(UsdtRates, Vec<(Condition, UsdtRates)>)>,
 }
 
 impl PriceLists {
-    /// Pairs of rule and model, by index, that apply to at least one account; each pair once.
+    /// Returns pairs of rule and model, by index, that apply to at least one account; each pair once.
     #[must_use]
     pub fn used(&self) -> BTreeSet<(usize, usize)> {
         let rows = self.accounts.values().chain([&self.others]);
@@ -67,8 +67,8 @@ impl PriceLists {
         rows.into_values().flat_map(pairs).collect()
     }
 
-    /// Accounts and models of a rule are not part of the fingerprint: a receipt's tariff version and rule name
-    /// determine the price.
+    /// Returns the lines of the rules in the tariff's fingerprint. Accounts and models of a rule are not part of them:
+    /// a receipt's tariff version and rule name determine the price.
     pub(super) fn fingerprint_lines(&self) -> impl Iterator<Item = String> {
         self.rules.iter().map(|rule| {
             let mut line = format!("price_rule {:?}", rule.name);
@@ -83,7 +83,7 @@ impl PriceLists {
     }
 }
 
-/// How specific a rule is about accounts; a more specific one is greater.
+/// How specific a rule is about accounts; a more specific value is greater.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 enum Who {
     All,
@@ -91,7 +91,7 @@ enum Who {
     Account,
 }
 
-/// How specific a rule is about models; a more specific one is greater.
+/// How specific a rule is about models; a more specific value is greater.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Which {
     /// The model's id begins with a prefix of this length in bytes.
@@ -130,7 +130,7 @@ fn deciding(
     }
 }
 
-/// A rule, with its accounts and models.
+/// A rule, with the patterns of its accounts and models.
 struct Scoped {
     rule: CustomerRule,
     all: bool,
@@ -258,7 +258,7 @@ impl Check<'_> {
                 .map(Some),
         };
         if raw.sell_rate_multiplier.is_none() && raw.usdt_mtok.is_none() {
-            // Invalid fields were removed, and their mistakes recorded.
+            // Invalid fields were removed, and their mistakes recorded, so they are not reported as missing.
             let mut fields = ["sell_rate_multiplier", "usdt_mtok"].into_iter();
             if !fields.any(|field| self.errors.told(&at(field))) {
                 let problem = "has no price: give sell_rate_multiplier or usdt_mtok";
@@ -292,8 +292,8 @@ impl Check<'_> {
         })
     }
 
-    /// The rates of a rule that covers only embedding models have only input, like the models' own. If the models are
-    /// not known because they are invalid, only their mistake is reported.
+    /// Checks the rates of a rule that covers only embedding models: it has only a price of input, like these models.
+    /// If the models are not known because they are invalid, only their mistake is reported.
     fn rates_of_embeddings(
         &mut self,
         raw: &mut RawCustomerRule,
@@ -455,7 +455,7 @@ impl Check<'_> {
         self.errors.add(format!("price_rule[{other}]"), problem);
     }
 
-    /// Returns whether a rule's rates price everything that the model sells. A missing class would be sold at another
+    /// Checks whether a rule's rates price everything that the model sells. A missing class would be sold at another
     /// rule's price.
     fn fits_model(&mut self, rule: &CustomerRule, model: &ModelConfig, path: &str) -> bool {
         let Some((usual, rules)) = &rule.base else {

@@ -16,7 +16,7 @@ use super::{
 /// The section `[tariff]`: how prices follow from the exchange rate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tariff {
-    /// Price = base price × exchange rate × this multiplier. Above zero.
+    /// Price = base price × exchange rate × this multiplier. The multiplier is above zero.
     pub sell_rate_multiplier: Decimal,
 }
 
@@ -68,7 +68,7 @@ impl ModelConfig {
     }
 }
 
-/// The digest of base prices, both the usual ones and those under conditions.
+/// Returns the digest of base prices, both the usual ones and those under conditions.
 pub(super) fn fingerprint(usual: &UsdtRates, rules: &[(Condition, UsdtRates)]) -> String {
     let mut line = usual.fingerprint();
     let mut rules: Vec<_> = rules
@@ -81,8 +81,8 @@ pub(super) fn fingerprint(usual: &UsdtRates, rules: &[(Condition, UsdtRates)]) -
 }
 
 impl UsdtRates {
-    /// Classes beyond the first four are written with their names: a model without them has the same line as in
-    /// versions that had only four classes.
+    /// Returns the line of base prices in the fingerprint. Classes beyond the first four are written with their names:
+    /// a model without them has the same line as in versions that had only four classes.
     fn fingerprint(&self) -> String {
         let Self {
             input,
@@ -102,7 +102,7 @@ impl UsdtRates {
         line
     }
 
-    /// A further class that only one of the two has, and whether `self` has it.
+    /// Returns a further class that only one of the two lists of prices has, and whether `self` has it.
     pub(super) fn class_apart(&self, other: &Self) -> Option<(Class, bool)> {
         Class::ALL.iter().copied().find_map(|class| {
             let here = self.classes.get(class).is_some();
@@ -111,7 +111,7 @@ impl UsdtRates {
     }
 }
 
-/// The largest multiplier of prices.
+/// The largest multiplier that a tariff or a rule may have.
 pub(crate) const MULTIPLIER_MAX: u32 = 1_000;
 
 impl Check<'_> {
@@ -277,7 +277,7 @@ impl Check<'_> {
         Some((condition, rates))
     }
 
-    /// A tier, speed or region that is billed separately; empty if not given.
+    /// Parses a tier, speed or region that is billed separately; empty if not given.
     fn word(&mut self, given: Option<String>, path: &str) -> Option<Label> {
         let Some(word) = given else {
             return Some(Label::default());

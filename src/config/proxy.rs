@@ -5,7 +5,8 @@ use tollgate_layers::model::Proxy;
 
 use super::secret::{Env, referred};
 
-/// The most that SOCKS5 can carry (RFC 1929), and ample for HTTP.
+/// The longest user name or password of a proxy, in bytes: the most that SOCKS5 can carry (RFC 1929), and ample for
+/// HTTP.
 const PROXY_WORD_MAX: usize = 255;
 
 /// Returns the address of a proxy. The problem never repeats the text.
@@ -18,7 +19,7 @@ pub(super) fn proxy(text: &str, env: Env<'_>) -> Result<Proxy, String> {
     let uri: Uri = address.parse().map_err(|_| advice())?;
     let scheme = match uri.scheme_str() {
         Some("http") => "http",
-        // The proxy resolves host names in both cases.
+        // The proxy resolves host names with either scheme.
         Some("socks5" | "socks5h") => "socks5",
         Some("https") => {
             return Err(format!("{ADVICE}: TLS to the proxy itself is not spoken"));

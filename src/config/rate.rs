@@ -77,7 +77,7 @@ impl Check<'_> {
                 return None;
             }
             (None, None) => {
-                // A field of a wrong shape was removed and already reported.
+                // A field of a wrong shape was removed and already reported, so it is not reported as missing.
                 let told = |name: &str| self.errors.told(&format!("{path}.{name}"));
                 if !told("fixed") && !told("url") {
                     self.errors
@@ -86,7 +86,7 @@ impl Check<'_> {
                 return None;
             }
         };
-        // The URL may be a reference, because some sources expect their key in the query.
+        // The URL may be a reference to a secret, because some sources expect their key in the query.
         let url = referred(&url, self.env)
             .unwrap_or(Ok(url))
             .and_then(|url| web_address(&url));

@@ -25,7 +25,7 @@ const TELEGRAM: &str = "https://api.telegram.org";
 /// Parses the kind of event with this name.
 ///
 /// # Errors
-/// If there is no such kind; the text lists the existing ones.
+/// If there is no such kind; the text lists the existing kinds.
 pub(crate) fn kind(word: &str) -> Result<&'static str, String> {
     let known = Happening::KINDS.iter().find(|known| **known == word);
     known
@@ -40,15 +40,16 @@ pub struct ReceiverConfig {
     pub name: String,
     /// The kinds of events to send; if empty, all.
     pub kinds: Vec<&'static str>,
-    /// Accounts whose events are sent; empty: all, and events that concern no account.
+    /// Accounts whose events are sent. If empty, the events of all accounts are sent, and events that concern no
+    /// account.
     pub accounts: Vec<AccountId>,
     /// The time for which delivery of an event is retried.
     pub retry_max: Duration,
-    /// The way in which events are delivered.
+    /// How events are delivered.
     pub way: WayConfig,
 }
 
-/// The way in which events are delivered to a receiver.
+/// How events are delivered to a receiver.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WayConfig {
     /// A section `[[webhook]]`.
@@ -123,7 +124,7 @@ impl fmt::Debug for TelegramConfig {
     }
 }
 
-/// The fields that all kinds of receivers have.
+/// The fields that all kinds of event receivers have.
 struct Common<'a> {
     name: Option<String>,
     kinds: &'a [String],

@@ -44,7 +44,8 @@ fn tidy(schema: &mut Value) {
 mod tests {
     use super::*;
 
-    /// `tollgate schema > deploy/tollgate.schema.json` updates it, and so does this test with `SETTINGS_WRITE`.
+    /// The stored schema. `tollgate schema > deploy/tollgate.schema.json` updates it, and so does this test with
+    /// `SETTINGS_WRITE`.
     const KEPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/deploy/tollgate.schema.json");
 
     #[test]

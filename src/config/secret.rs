@@ -7,7 +7,7 @@ use secrecy::SecretString;
 
 use super::files::Files;
 
-/// The source of environment variables and files.
+/// Access to environment variables and files, from which secrets are read.
 #[derive(Clone, Copy)]
 pub(super) struct Env<'a> {
     variable: &'a dyn Fn(&str) -> Option<String>,
@@ -15,7 +15,7 @@ pub(super) struct Env<'a> {
 }
 
 impl<'a> Env<'a> {
-    /// `variable` looks up environment variables; `files` records each file that is read.
+    /// Creates the source: `variable` looks up environment variables; `files` records each file that is read.
     pub(super) fn new(
         variable: &'a dyn Fn(&str) -> Option<String>,
         files: &'a RefCell<Files>,
@@ -81,13 +81,13 @@ fn from_file(path: &str, env: Env<'_>) -> Result<String, String> {
     }
 }
 
-/// Removes the trailing newline that files and shells add.
+/// Returns the value without the trailing newline that files and shells add; `None` if it is empty.
 fn not_empty(value: &str) -> Option<String> {
     let value = value.trim();
     (!value.is_empty()).then(|| value.to_owned())
 }
 
-/// Runs a function with these environment variables.
+/// Runs a function that sees these environment variables.
 #[cfg(test)]
 pub(super) fn with_variables<T>(
     variable: &dyn Fn(&str) -> Option<String>,

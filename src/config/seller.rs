@@ -43,7 +43,7 @@ pub struct SellerConfig {
     /// VAT included in the prices, in percent; `None`: no VAT is charged.
     #[serde(skip)]
     pub vat_percent: Option<Decimal>,
-    /// The text of statements without VAT.
+    /// Text that statements without VAT show, such as the article of the law.
     #[serde(skip)]
     pub vat_note: Option<String>,
     /// The offset of the seller's calendar from UTC, in minutes.

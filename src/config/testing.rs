@@ -1,4 +1,4 @@
-//! Shared by the tests of `config`: a small file, and checks of mistakes in it.
+//! Used by the tests of `config`: a small file, and checks of mistakes in it.
 
 use std::cell::RefCell;
 

@@ -14,7 +14,7 @@ use crate::{
     text::time::rfc3339,
 };
 
-/// How long before its expiry a certificate is warned of.
+/// How long before a certificate's expiry the check warns.
 const SOON_MS: u64 = 14 * 86_400_000;
 
 impl Check<'_> {

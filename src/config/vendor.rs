@@ -25,20 +25,20 @@ use super::{
 };
 use crate::text::{percent::encoded, similar::nearest};
 
-/// Vendors by name; `None` for a vendor with mistakes of its own.
+/// Vendors by name; the value is `None` for a vendor whose section has mistakes.
 pub(super) type Vendors = BTreeMap<String, Option<Arc<Vendor>>>;
 
 /// Path appended to the base URL of a vendor of the chat format.
 const CHATS: &str = "/chat/completions";
 const EMBEDDINGS: &str = "/embeddings";
 
-/// Place of the vendor's name of the model in a path.
+/// Placeholder for the vendor's name of the model in a path.
 const MODEL: &str = "{model}";
 
 const HEADERS_MAX: usize = 16;
-/// Headers that carry a credential.
+/// Headers that carry a credential, which a vendor's `headers` must not set.
 const KEY_HEADERS: [HeaderName; 2] = [header::AUTHORIZATION, HeaderName::from_static("x-api-key")];
-/// Headers that describe the connection or the body.
+/// Headers that describe the connection or the body, which a vendor's `headers` must not set.
 const OWN_HEADERS: [HeaderName; 11] = [
     header::HOST,
     header::CONTENT_LENGTH,
@@ -56,14 +56,14 @@ const OWN_HEADERS: [HeaderName; 11] = [
 const HOUR_SECONDS: u64 = 3600;
 const KEYS_MAX: usize = 100;
 
-/// The maximum number of connections to all these vendors together.
+/// Returns the maximum number of connections to all these vendors together.
 pub(super) fn connections_of(vendors: &Vendors) -> usize {
     let each = vendors.values().flatten();
     each.map(|vendor| vendor.connections_max).sum()
 }
 
 impl Check<'_> {
-    /// `call_time_max` bounds every call, and is the default timeout for a plain answer.
+    /// Checks the vendors. `call_time_max` bounds every call, and is the default timeout for a plain answer.
     pub(super) fn vendors(&mut self, raw: Vec<RawVendor>, call_time_max: Duration) -> Vendors {
         let mut vendors = Vendors::new();
         for (index, raw) in raw.into_iter().enumerate() {
@@ -112,7 +112,7 @@ impl Check<'_> {
                 self.endpoint_in_url(*format, formats.len(), url, &at("url"));
             }
         }
-        // One vendor charges double for its long context.
+        // One vendor charges double for its long context, so the beta that enables it is removed by default.
         let betas_removed = raw
             .betas_removed
             .clone()
@@ -177,7 +177,7 @@ impl Check<'_> {
         Some(Arc::new(surfaces.fold(vendor, also)))
     }
 
-    /// Formats of a vendor, the preferred one first. Never empty.
+    /// Returns the formats of a vendor, the preferred one first. Never empty.
     fn formats(&mut self, raw: &RawVendor, at: &dyn Fn(&str) -> String) -> Option<Vec<Format>> {
         const CHOICES: [(&str, Format); 3] = [
             ("chat", Format::Chat),
@@ -186,7 +186,7 @@ impl Check<'_> {
         ];
         const ADVICE: &str = "give \"chat\", \"messages\" or \"responses\"";
         let Some(given) = &raw.formats else {
-            // Invalid formats were removed and already reported.
+            // Invalid formats were removed and already reported, so they are not reported as missing.
             if raw.format.is_none() && self.errors.told(&at("formats")) {
                 return None;
             }
@@ -220,7 +220,7 @@ impl Check<'_> {
         Some(formats)
     }
 
-    /// Address and key header of a vendor for one format.
+    /// Returns the address and the key header of a vendor for one format.
     fn surface(
         &mut self,
         format: Format,
@@ -258,7 +258,7 @@ impl Check<'_> {
         Some((format, endpoint?, credentials))
     }
 
-    /// Headers that a vendor wants in every call.
+    /// Returns the headers that a vendor wants in every call.
     fn vendor_headers(
         &mut self,
         raw: &RawVendor,
@@ -307,7 +307,7 @@ impl Check<'_> {
         Some((name, value))
     }
 
-    /// Path and query after the base URL.
+    /// Returns the path and query after the base URL.
     fn suffix(
         &mut self,
         raw: &RawVendor,
@@ -355,7 +355,7 @@ impl Check<'_> {
         })
     }
 
-    /// Reports a base URL that already contains the endpoint or part of it.
+    /// Reports a base URL that already contains the endpoint's path or a part of it.
     fn endpoint_in_url(&mut self, format: Format, formats: usize, url: &str, path: &str) {
         let ends: &[&str] = match format {
             Format::Chat => &[CHATS, EMBEDDINGS],
@@ -373,7 +373,7 @@ impl Check<'_> {
         }
     }
 
-    /// Keys at the vendor, each with the path of its field. Never empty.
+    /// Returns the keys at the vendor, each with the path of its setting. Never empty.
     pub(super) fn keys(
         &mut self,
         raw: &RawVendor,
@@ -381,7 +381,7 @@ impl Check<'_> {
     ) -> Option<Vec<(String, SecretString)>> {
         const ADVICE: &str = "give our key at the vendor as \"${NAME}\" or \"file:/path\"";
         let Some(keys) = &raw.keys else {
-            // Invalid keys were removed and already reported.
+            // Invalid keys were removed and already reported, so they are not reported as missing.
             if raw.key.is_none() && self.errors.told(&at("keys")) {
                 return None;
             }
@@ -430,7 +430,7 @@ impl Check<'_> {
         at: &dyn Fn(&str) -> String,
     ) -> Option<Egress> {
         let connect_timeout = self.seconds(raw.connect_seconds, &at("connect_seconds"), 3, 1);
-        // Vendors and the proxies before them close idle connections after 60 seconds or more.
+        // The default is below 60 seconds, after which vendors and the proxies before them may close connections.
         let idle_connection_timeout = self.whole(
             raw.idle_connection_seconds,
             &at("idle_connection_seconds"),
@@ -613,9 +613,9 @@ impl Check<'_> {
 
 /// Path and query after the base URL of a vendor.
 struct Suffix {
-    /// `None`: the path of the format.
+    /// The path; `None`: the path of the format.
     path: Option<String>,
-    /// Empty, or from the `?`.
+    /// The query, from its `?`; may be empty.
     query: String,
 }
 
@@ -644,7 +644,7 @@ fn embedding_vendor(vendor: &Arc<Vendor>) -> Result<Arc<Vendor>, String> {
     Ok(Arc::new(vendor))
 }
 
-/// Returns the vendor with the model in its path; `None` if the path has no place for it.
+/// Returns the vendor with the model in its path; `None` if the path has no placeholder for it.
 fn with_model(vendor: &Arc<Vendor>, model: &str) -> Option<Result<Arc<Vendor>, &'static str>> {
     let path = vendor.endpoint.path();
     if !path.contains(MODEL) {

@@ -34,7 +34,7 @@ pub struct WebhookConfig {
     pub answer_timeout: Duration,
 }
 
-/// Omits the keys, and the URL, which may contain one.
+/// Omits the keys, and the URL, which may contain a key.
 impl fmt::Debug for WebhookConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("WebhookConfig")
@@ -93,7 +93,7 @@ impl Check<'_> {
     }
 }
 
-/// Host names are resolved, and their addresses checked, at each connection.
+/// Checks that webhooks may be sent to a URL. Host names are resolved, and their addresses checked, at each connection.
 fn reachable(url: Uri, allow_private: bool) -> Result<Uri, String> {
     if allow_private {
         return Ok(url);
@@ -116,7 +116,7 @@ fn reachable(url: Uri, allow_private: bool) -> Result<Uri, String> {
     }
 }
 
-/// The problem never repeats the text.
+/// Parses a signing key. The problem never repeats the text.
 fn signing_key(text: &str) -> Result<Vec<u8>, String> {
     let key = text.strip_prefix(PREFIX);
     let key = key.and_then(|text| STANDARD.decode(text).ok());

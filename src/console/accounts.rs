@@ -19,10 +19,10 @@ use crate::{admin::Refusal, api::ceilings::CEILINGS, text::percent::encoded};
 
 /// At most this many accounts are listed on a page, and at most this many keys.
 const SHOWN_MAX: usize = 200;
-/// At most this many accounts are searched for a key: the API lists keys per account, one request each.
+/// At most this many accounts are searched for a key, because each account takes one request to the API.
 const KEYS_LOOKED_AT_MAX: usize = 500;
 
-/// The balances at which a low-balance event is emitted.
+/// The levels of an account's balance at which a low-balance event is emitted.
 #[derive(Deserialize)]
 struct Alerts {
     levels_rub: Vec<MicroRub>,
@@ -37,7 +37,7 @@ struct Keys {
 #[derive(Default)]
 struct FoundKeys {
     keys: Vec<Key>,
-    /// How many accounts were searched, in the order of the list.
+    /// How many accounts were searched for the key, in the order of the list.
     of_accounts: usize,
 }
 
@@ -66,18 +66,18 @@ struct AccountHtml<'a> {
 }
 
 impl AccountHtml<'_> {
-    /// Label and name of the input of each ceiling.
+    /// Returns the label and name of the input of each ceiling.
     fn ceilings(&self) -> Vec<(&'static str, &'static str)> {
         let ceilings = CEILINGS.iter();
         ceilings.map(|it| (it.labels.0, it.field())).collect()
     }
 
-    /// Whether a group can be removed.
+    /// Returns whether the account has a group that can be removed.
     fn has_group(&self) -> bool {
         self.groups.iter().any(|group| group.status == "active")
     }
 
-    /// Columns of what was spent and of its ceiling.
+    /// Returns the columns of the amounts spent and of their ceilings.
     fn ceiling_columns(&self) -> Vec<(&'static str, &'static str)> {
         let ceilings = CEILINGS.iter();
         ceilings.map(|it| (it.labels.2, it.labels.1)).collect()
@@ -104,13 +104,13 @@ struct KeyHtml<'a> {
     tokens: String,
     at_once: String,
     expires: String,
-    /// Returns the account's groups.
+    /// The account's groups.
     groups: Vec<Group>,
     alerts: String,
 }
 
 impl KeyHtml<'_> {
-    /// Label, name and value of the input of each ceiling.
+    /// Returns the label, name and value of the input of each ceiling.
     fn ceilings(&self) -> Vec<(&'static str, &'static str, String)> {
         let rows = self.key.spending.rows().into_iter();
         rows.map(|(ceiling, value, _)| {
@@ -142,7 +142,7 @@ impl KeyHtml<'_> {
         pairs.collect::<Vec<_>>().join("&")
     }
 
-    /// Returns the groups to choose from: the active ones and the key's own. `true` marks its own.
+    /// Returns the groups to choose from: the active ones and the key's own. `true` marks the key's own group.
     fn groups(&self) -> impl Iterator<Item = (&Group, bool)> {
         let groups = self.groups.iter();
         groups
@@ -211,7 +211,7 @@ impl Visit {
         )))
     }
 
-    /// The keys of these accounts whose id or secret begins with `begins`.
+    /// Returns the keys of these accounts whose id or secret begins with `begins`.
     async fn keys_like(
         &self,
         begins: &str,
@@ -241,7 +241,7 @@ impl Visit {
         Ok(groups.map(|Groups { groups }| groups))
     }
 
-    /// The levels at which a low-balance event is emitted, as the form shows them.
+    /// Returns the levels at which a low-balance event is emitted, as the form shows them.
     async fn alerts_of(&self, what: &str) -> Result<Result<String, Refused>, Refusal> {
         let path = format!("/admin/v1/{what}/alerts");
         let alerts = self.api.get::<Alerts>(&path).await?;

@@ -93,7 +93,7 @@ impl Api {
             )
             .extension(self.operator.clone())
             .body(UnreadBody::read(body));
-        // Text that people typed is percent-encoded in `path`, so an invalid one is our own fault.
+        // Text that people typed is percent-encoded in `path`, so an invalid request is the gateway's own fault.
         let req = req.map_err(Refusal::fault)?;
         let answer = match self.service.clone().call(req).await {
             Ok(answer) => answer,

@@ -1,5 +1,5 @@
-//! The page of a call, which settles a dispute about it: what was held and charged, the arithmetic of the charge, what
-//! the vendor reported, the times. Of a call without a receipt: what this gateway remembers.
+//! The page of a call, which settles a dispute about it: what was held and charged, how the charge was computed, what
+//! the vendor reported, the times. For a call without a receipt, the page shows this gateway's record of it.
 
 use std::borrow::Borrow;
 
@@ -48,7 +48,7 @@ struct Attempt {
 }
 
 impl Timeline {
-    /// The status and code that the caller received, if it had not left.
+    /// Returns the status and code that the caller received; `None` if the caller had left.
     fn answer(&self) -> Option<String> {
         Some(match (self.status?, &self.code) {
             (status, Some(code)) => format!("{status} {code}"),
@@ -56,25 +56,25 @@ impl Timeline {
         })
     }
 
-    /// A time of the call on a scale from 0 to 1000.
+    /// Returns a time of the call on a scale from 0 to 1000.
     fn place(&self, ms: impl Borrow<u32>) -> u64 {
         let whole = u64::from(self.whole_ms.max(1));
         (u64::from(*ms.borrow()) * 1000 / whole).min(1000)
     }
 
-    /// The width of a part of the time that is at least visible.
+    /// Returns the width of a span of the call on the same scale, at least wide enough to be visible.
     fn width(&self, ms: impl Borrow<u32>) -> u64 {
         self.place(ms).max(4)
     }
 
-    /// The time from the first byte to the end.
+    /// Returns the time from the first byte to the end, in milliseconds.
     fn answer_ms(&self) -> u32 {
         let first = self.first_byte_ms.unwrap_or(self.whole_ms);
         self.whole_ms.saturating_sub(first)
     }
 }
 
-/// A call without a receipt.
+/// A call without a receipt, as the API returns it.
 #[derive(Deserialize)]
 struct Unbooked {
     at: String,
@@ -130,11 +130,11 @@ struct Line {
     label: &'static str,
     count: u64,
     rate: Rate,
-    /// Whether the rate is per unit.
+    /// Whether the rate is per unit, not per million.
     is_each: bool,
-    /// The count that the vendor reported, if it was cut.
+    /// The count that the vendor reported, if the charge is for a lower count.
     vendor: Option<u64>,
-    /// In millionths of a micro-ruble.
+    /// The price of all units, in millionths of a micro-ruble.
     sum: u128,
 }
 
@@ -144,7 +144,7 @@ impl Line {
     }
 }
 
-/// The lines of a charge, and their exact sum. The cost is the sum, rounded up to a micro-ruble.
+/// Returns the lines of a charge, and their exact sum. The cost is the sum, rounded up to a micro-ruble.
 fn computation(price: &Price, usage: &Usage, vendor: Option<&Usage>) -> (Vec<Line>, u128) {
     let four = |usage: &Usage| {
         [
@@ -224,7 +224,7 @@ fn class_in_words(class: Class) -> &'static str {
     }
 }
 
-/// A sum in millionths of a micro-ruble, as rubles with all of its decimals, at least two.
+/// Writes a sum in millionths of a micro-ruble as rubles with all of its decimals, at least two.
 fn exact(sum: u128, language: Language) -> String {
     let (whole, fraction) = (sum / 1_000_000_000_000, sum % 1_000_000_000_000);
     let fraction = format!("{fraction:012}");
@@ -289,7 +289,7 @@ impl Visit {
         )))
     }
 
-    /// A call without a receipt in the ledger: it was refused, cost nothing, or is still running.
+    /// Shows a call without a receipt in the ledger: it was refused, cost nothing, or is still running.
     async fn unbooked(
         &self,
         number: &str,
@@ -298,7 +298,7 @@ impl Visit {
         let path = format!("/admin/v1/calls/{number}");
         let answer = match self.api.get::<Value>(&path).await? {
             Ok(call) => call,
-            // The page shows both: where the receipt may be, and that this gateway does not know the call.
+            // The page shows both texts: where the receipt may be, and that this gateway has no record of the call.
             Err(refused) => {
                 let text = format!("{}. {}", no_receipt.text, refused.text);
                 return Ok(Err(Refused { text, ..no_receipt }));
@@ -362,7 +362,7 @@ mod tests {
             "1\u{202f}234,50"
         );
 
-        // A count that was cut to nothing is shown next to the vendor's.
+        // A count that was cut to zero is shown next to the vendor's count.
         let vendor = Usage {
             output: 9,
             ..Usage::default()

@@ -1,5 +1,5 @@
-//! The list of all calls: receipts of the ledger, and the calls without one that this gateway remembers, merged by time;
-//! as a page and as CSV.
+//! The list of all calls: receipts of the ledger, and calls without a receipt of which this gateway has a record,
+//! merged by time; as a page and as CSV.
 
 use std::cmp::Reverse;
 
@@ -27,7 +27,8 @@ use crate::{
     },
 };
 
-/// How calls end or why they did not begin, as the API names it, and in words. The last three have no receipt.
+/// How calls end or why they did not begin: the API's name, and words for people. Calls with the last three states have
+/// no receipt.
 const STATES: [(&str, &str); 8] = [
     ("finished", english("finished")),
     ("client_left", english("client disconnected")),
@@ -38,29 +39,30 @@ const STATES: [(&str, &str); 8] = [
     ("released", english("cost nothing")),
     ("running", english("running")),
 ];
-/// How many of `STATES` have a receipt.
+/// How many of `STATES` are ends of calls that have a receipt.
 const ENDS: usize = 5;
 const FILTERS: [&str; 9] = [
     "account", "key", "model", "vendor", "session", "end", "code", "since", "until",
 ];
-/// Names for a cursor whose list has ended.
+/// Value of a cursor whose list has ended.
 const ENDED: &str = "ended";
-/// Calls of each kind on a page of the console.
+/// The maximum number of receipts, and of calls without a receipt, on a page of the console.
 const ON_A_PAGE: usize = 50;
-/// Calls of each kind in a step of the CSV: the most that the API returns.
+/// The maximum number of receipts, and of calls without a receipt, that one step of the CSV reads: the most that the
+/// API returns.
 const IN_A_STEP: usize = 500;
-/// At most this many calls are in a CSV.
+/// The maximum number of calls in a CSV file.
 const CSV_ROWS_MAX: usize = 10_000;
 
-/// The state in words, to be translated.
+/// Returns the state in words, to be translated.
 pub(super) fn state_in_words(state: &str) -> &str {
     let found = STATES.iter().find(|(name, _)| *name == state);
     found.map_or(state, |(_, words)| words)
 }
 
-/// A call in the list.
+/// A call in the list: with a receipt, or without one.
 pub(super) struct Row {
-    /// Unix milliseconds: when it was booked, or when it arrived.
+    /// When the call was booked, or, without a receipt, when it arrived; in Unix milliseconds.
     at_ms: u64,
     pub(super) at: String,
     pub(super) number: String,
@@ -70,9 +72,9 @@ pub(super) struct Row {
     pub(super) vendor: Option<String>,
     pub(super) session: Option<String>,
     state: String,
-    /// The status that a call without a receipt was answered with.
+    /// The status with which a call without a receipt was answered.
     pub(super) status: Option<u16>,
-    /// Code of the refusal.
+    /// The code of the error with which the call was refused.
     pub(super) code: Option<String>,
     pub(super) error: Option<String>,
     pub(super) usage: Option<Usage>,
@@ -206,7 +208,8 @@ impl From<WithoutReceipt> for Row {
     }
 }
 
-/// Where the next page begins, in each of the two lists. Empty: at the latest call.
+/// Where the next page begins in each of the two lists: receipts, and calls without a receipt. Empty: at the latest
+/// call.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Cursors {
     receipts: String,
@@ -223,12 +226,12 @@ impl Cursors {
 struct Merged {
     rows: Vec<Row>,
     next: Cursors,
-    /// All calls since this time are on this page and those before it.
+    /// This page and those before it contain all calls since this time.
     searched_since: Option<String>,
 }
 
-/// Merges a page of each list. If a list continues, its calls before its page are unknown, so the rows of the
-/// other list from that time wait for the next page.
+/// Merges a page of each list. If a list continues, its calls before its page are unknown, so older rows of the other
+/// list wait for the next page.
 fn merge(receipts: Receipts, unbooked: Unbooked, from: &Cursors) -> Merged {
     let searched_ms = |since: &Option<String>| {
         let ms = since.as_deref().and_then(parse_rfc3339_ms);
@@ -244,7 +247,7 @@ fn merge(receipts: Receipts, unbooked: Unbooked, from: &Cursors) -> Merged {
         Some(_) => others.last().map_or(0, |call| call.at_ms),
         None => 0,
     };
-    // The receipts that reach as far as their own page need no cut.
+    // If the receipts end at a later time than the other list, none of them has to wait.
     let receipts_since_ms = match others_since_ms > booked_since_ms {
         true => others_since_ms,
         false => 0,
@@ -260,7 +263,7 @@ fn merge(receipts: Receipts, unbooked: Unbooked, from: &Cursors) -> Merged {
     let (others, others_wait) = split(others, booked_since_ms);
     let next = Cursors {
         receipts: match (receipts_wait, receipts.next) {
-            // The rest of the page is read again from the cut.
+            // Receipts older than the cut wait: the next page reads them again.
             (true, _) => ReceiptsCursor::before(receipts_since_ms).to_string(),
             (false, next) => next.unwrap_or_else(|| ENDED.to_owned()),
         },
@@ -297,9 +300,9 @@ struct CallsHtml<'a> {
     states: &'static [(&'static str, &'static str)],
     rows: Option<Vec<Row>>,
     searched_since: Option<String>,
-    /// The query of the next page; empty on the last page.
+    /// The query of the next page; empty if this is the last page.
     next: String,
-    /// The query of the CSV.
+    /// The query that the link to the CSV file has.
     query: String,
     csv_rows_max: u64,
 }
@@ -349,7 +352,8 @@ impl Visit {
         )))
     }
 
-    /// All calls that the filters find, at most [`CSV_ROWS_MAX`]. If there are more, the name of the file has that limit.
+    /// Returns all calls that the filters find, at most [`CSV_ROWS_MAX`]. If there are more, the name of the file has
+    /// that limit.
     pub(super) async fn calls_csv(&self) -> Result<Result<Answer, Refused>, Refusal> {
         let (mut from, mut lines) = (Cursors::default(), vec![CSV_HEAD.to_owned()]);
         while !from.have_ended() && lines.len() <= CSV_ROWS_MAX {
@@ -376,7 +380,7 @@ impl Visit {
         Ok(Ok(res))
     }
 
-    /// The calls after `from` that pass the form's filters.
+    /// Returns the calls after `from` that pass the form's filters.
     async fn merged(
         &self,
         from: &Cursors,
@@ -394,7 +398,7 @@ impl Visit {
             "" => String::new(),
             cursor => format!("&after={}", encoded(cursor)),
         };
-        // A call with a receipt has no code.
+        // A call with a receipt has no code, so receipts are skipped if a code is requested.
         let wants_receipts = !is_state && form.get("code").is_empty() && from.receipts != ENDED;
         let wants_others = !is_end && from.unbooked != ENDED;
         let mut receipts = Receipts {
@@ -445,7 +449,7 @@ impl Visit {
         Ok(Ok(merge(receipts, unbooked, from)))
     }
 
-    /// Today, the last days, this month.
+    /// Returns the spans of time that the page offers: today, the last days, this month.
     fn presets(&self) -> Vec<Preset> {
         let today = now_ms() - now_ms() % DAY_MS;
         let days_ago = |days: u64| day(today.saturating_sub(days * DAY_MS));
@@ -479,7 +483,7 @@ mod tests {
 
     use super::*;
 
-    /// Times in seconds: of receipts, and of calls without one.
+    /// Returns a page of receipts and a page of calls without a receipt, made of times in seconds.
     fn pages(
         booked: &[u64],
         more: Option<u64>,
@@ -519,30 +523,30 @@ mod tests {
         let before = ReceiptsCursor::before;
         let of = |second: u64| parse_rfc3339_ms(&format!("2026-11-29T07:00:{second:02}Z")).unwrap();
         for ((booked, more, others, has_more), shown, receipts, unbooked) in [
-            // Both lists end here.
+            // Neither list has a further page.
             (
                 (&[9, 5][..], None, &[8, 3][..], false),
                 "r9 u8 r5 u3",
                 ENDED.to_owned(),
                 ENDED,
             ),
-            // The receipts continue before 5: older refusals wait.
+            // The receipts continue before 5, so refusals before 5 wait for the next page.
             (
                 (&[9, 5], Some(5), &[8, 3], false),
                 "r9 u8 r5",
                 "next".to_owned(),
                 "u8",
             ),
-            // No receipt was found since 4, and all refusals are older: they continue where they began.
+            // No receipt was found since 4, and all refusals are older, so the refusals of this page are read again.
             ((&[], Some(4), &[3, 2], false), "", "next".to_owned(), "u59"),
-            // The refusals continue before 7: older receipts are read again.
+            // The refusals continue before 7, so the next page reads receipts before 7 again.
             (
                 (&[9, 5], None, &[8, 7], true),
                 "r9 u8 u7",
                 before(of(7)).to_string(),
                 "u7",
             ),
-            // The refusals continue before 6, the receipts before 2.
+            // The refusals continue before 6, and the receipts before 2.
             (
                 (&[9, 5], Some(2), &[8, 6], true),
                 "r9 u8 u6",
@@ -555,7 +559,7 @@ mod tests {
                 "next".to_owned(),
                 "u6",
             ),
-            // The page of receipts ends within a second, which its next page completes.
+            // The page of receipts ends within a second; the next page has the other receipts of that second.
             (
                 (&[9, 9], Some(10), &[8], false),
                 "r9 r9",

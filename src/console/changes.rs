@@ -1,4 +1,4 @@
-//! Translates posted forms into calls of the admin API, and names the message to show after each.
+//! Translates posted forms into calls of the admin API, and names the message to show after each change.
 
 use http::Method;
 use serde_json::{Map, Value, json};
@@ -6,20 +6,20 @@ use serde_json::{Map, Value, json};
 use super::{form::Form, texts::english};
 use crate::{api::ceilings, text::percent::encoded};
 
-/// Changes that cannot be undone: they are made only if the form's box `sure` is ticked.
+/// Changes that cannot be undone. They are made only if the form's box `sure` is ticked.
 const FINAL: [&str; 3] = ["delete", "auto-topup-remove", "remove-group"];
 
-/// Whether the form requests a change that cannot be undone and does not confirm it.
+/// Returns whether the form requests a change that cannot be undone and does not confirm it.
 pub(super) fn is_unconfirmed(form: &Form) -> bool {
     FINAL.contains(&form.get("do")) && form.get("sure").is_empty()
 }
 
-/// A call of the API.
+/// A call of the admin API that makes a change.
 pub(super) struct Change {
     pub(super) method: Method,
     pub(super) path: String,
     pub(super) body: Option<Value>,
-    /// The word for the result, which the next page turns into a message.
+    /// The word for the change's result, which the next page turns into a message.
     pub(super) done: &'static str,
 }
 
@@ -81,7 +81,7 @@ pub(super) fn wanted(segments: &[&str], form: &Form) -> Option<Change> {
     }
 }
 
-/// Returns a change of an account, or a new key of it.
+/// Returns a change of an account, or a new key for it.
 fn of_account(id: &str, action: &str, form: &Form) -> Option<Change> {
     let text = |name: &str| Value::from(form.get(name));
     let path = format!("/admin/v1/accounts/{id}");
@@ -181,9 +181,9 @@ fn of_receiver(action: &str, form: &Form) -> Option<Change> {
     }
 }
 
-/// The limits of a key that differ from those that the form showed, or all if it did not send them; an empty field
-/// removes the limit. The others are not sent: they may have been changed by somebody else since, or have values that
-/// the API no longer accepts.
+/// Returns the limits of a key that differ from those that the form showed, or all if it did not send them; an empty
+/// field removes the limit. The other limits are not sent: somebody else may have changed them since, or they have
+/// values that the API no longer accepts.
 fn limits(form: &Form) -> Value {
     let shown = Form::parse(form.exact("shown"));
     let is_new = |name: &&str| form.exact("shown").is_empty() || form.get(name) != shown.get(name);
@@ -211,7 +211,7 @@ fn limits(form: &Form) -> Value {
     body.into()
 }
 
-/// The levels at which a low-balance event is emitted; an empty list disables them.
+/// Returns the levels at which a low-balance event is emitted; an empty list disables them.
 fn levels(form: &Form) -> Value {
     json!({ "levels_rub": words(form.get("levels_rub")) })
 }
@@ -235,7 +235,7 @@ fn or_null(text: &str) -> Value {
     }
 }
 
-/// The page to redirect to after a change. It is loaded with GET, so reloading it changes nothing.
+/// Returns the page to redirect to after a change. It is loaded with GET, so reloading it changes nothing.
 pub(super) fn after(segments: &[&str], form: &Form, done: &str) -> String {
     let page = match segments {
         ["console", "accounts"] => format!("/console/accounts/{}", encoded(form.get("id"))),
@@ -250,7 +250,7 @@ pub(super) fn after(segments: &[&str], form: &Form, done: &str) -> String {
     format!("{page}?done={done}")
 }
 
-/// Returns the message about the change on that page.
+/// Returns the message about the change that the next page shows.
 pub(super) fn said(done: &str) -> Option<&'static str> {
     Some(match done {
         "account" => english("The account was created."),

@@ -17,7 +17,7 @@ use crate::{admin::Refusal, text::percent::encoded};
 
 /// The number of events that a page shows.
 const SHOWN_MAX: usize = 50;
-/// How many event numbers one request scans if there are filters, and how many requests a page makes at most.
+/// How many event numbers one request scans if there are filters; a page makes at most `LOOKS_MAX` requests.
 const LOOKED_AT: u64 = 1000;
 const LOOKS_MAX: usize = 10;
 /// How many of a receiver's dead letters are shown, latest first.
@@ -30,7 +30,7 @@ struct Events {
     last: u64,
 }
 
-/// An event; the fields of its kind are in `more`.
+/// An event; fields that only its kind has are in `more`.
 #[derive(Deserialize)]
 struct Told {
     number: u64,
@@ -163,8 +163,8 @@ impl Visit {
         if self.posted { NONE } else { &self.form }
     }
 
-    /// The latest events that pass the filters, and the number before which older ones begin. The API reads forwards
-    /// only, so each request starts as far back as one request reaches.
+    /// Returns the latest events that pass the filters, and the number before which older events begin. The API reads
+    /// forwards only, so each request starts as far back as one request reaches.
     async fn latest_events(&self) -> Result<Result<(Vec<Told>, Option<u64>), Refused>, Refusal> {
         let form = self.filters();
         let filters = form.query(&FILTERS);

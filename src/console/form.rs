@@ -7,10 +7,10 @@ use crate::text::percent::{decoded, encoded};
 pub(crate) struct Form(Vec<(String, String)>);
 
 impl Form {
-    /// Creates a form without fields.
+    /// A form without fields.
     pub(crate) const EMPTY: Self = Self(Vec::new());
 
-    /// Parses a body or a query. A pair that is not validly encoded is left out, so that its field counts as missing.
+    /// Parses a body or a query. A pair with an invalid encoding is left out, so that its field counts as missing.
     pub(crate) fn parse(text: &str) -> Self {
         let pairs = text.split('&').filter_map(|pair| {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
@@ -66,7 +66,7 @@ mod tests {
             ("-1,25", "-1.25"),
             ("1000.50", "1000.50"),
             ("", ""),
-            // A thousand, or one ruble: the API decides, which refuses commas.
+            // A comma may separate thousands or decimals, so the text stays as it is and the API refuses it.
             ("1,000", "1,000"),
             ("1,000.50", "1,000.50"),
             ("1,2,3", "1,2,3"),

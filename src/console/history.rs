@@ -27,7 +27,7 @@ pub(super) struct Former {
     pub(super) version: u64,
     pub(super) since: String,
     pub(super) multiplier: Cell,
-    /// The version before is known, so only the changes are listed.
+    /// Whether the version before is known, so that only the changes are listed.
     pub(super) compared: bool,
     pub(super) rows: Vec<FormerRow>,
 }
@@ -35,12 +35,12 @@ pub(super) struct Former {
 /// The prices of a model in this version.
 pub(super) struct FormerRow {
     pub(super) model: String,
-    /// `new` or `gone` if the model was added or removed, otherwise empty.
+    /// `new` or `gone` if this version added or removed the model, otherwise empty.
     pub(super) mark: &'static str,
     pub(super) cells: Vec<(&'static str, Cell)>,
 }
 
-/// A value, and the one before if it was different.
+/// A value, and the value before if it was different.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Cell {
     pub(super) was: Option<String>,
@@ -57,7 +57,7 @@ impl Cell {
 }
 
 impl Visit {
-    /// All tariff versions that the ledger has kept, newest first.
+    /// Returns all tariff versions that the ledger has kept, newest first.
     pub(super) async fn tariffs(&self) -> Result<Result<Vec<Numbered>, Refused>, Refusal> {
         let answer = self.api.get::<Tariffs>("/admin/v1/tariffs").await?;
         Ok(answer.map(|Tariffs { tariffs }| tariffs))
@@ -70,7 +70,7 @@ pub(super) fn former_prices(tariffs: &[Numbered]) -> Vec<Former> {
     let pairs = tariffs.iter().zip(before);
     pairs
         .map(|(it, before)| {
-            // A version between the two may be missing, and then there is nothing to compare with.
+            // If the version before this one is missing, the changes cannot be listed.
             let before = before.filter(|before| before.version + 1 == it.version);
             former(it, before.map(|before| &before.tariff))
         })

@@ -1,6 +1,6 @@
-//! Live numbers of the overview: sends this node's counters, again and again, while the page is open.
+//! Live numbers of the overview page: the gateway sends this node's counters repeatedly while the page is open.
 //!
-//! A script of the page shows them; without it the page shows the numbers of the moment when it was made.
+//! A script of the page shows the numbers. Without a script the page shows the numbers of the moment when it was made.
 
 use std::time::Duration;
 
@@ -16,12 +16,12 @@ pub(super) const SCRIPT: &str = include_str!("live.js");
 
 /// The interval at which the numbers are sent.
 const EVERY: Duration = Duration::from_secs(2);
-/// After a quarter of an hour the stream ends. Without an end, a page that is left open would keep its session for
-/// ever.
+/// The stream ends after this many events, a quarter of an hour. Without an end, a page that is left open would keep
+/// its session for ever.
 const TIMES_MAX: u32 = 450;
 
-/// A stream of events for as long as `is_in` returns that the operator is still signed in. They do not keep the session
-/// from being idle.
+/// Returns a stream of events that continues as long as `is_in` returns that the operator is still signed in. The
+/// events do not keep the session from being idle.
 pub(super) fn answer(api: Api, is_in: impl Fn() -> bool + Send + 'static) -> Answer {
     let events = stream::unfold((api, is_in, 0), |(api, is_in, told)| async move {
         if told > TIMES_MAX {
@@ -31,7 +31,7 @@ pub(super) fn answer(api: Api, is_in: impl Fn() -> bool + Send + 'static) -> Ans
             tokio::time::sleep(EVERY).await;
         }
         if told == TIMES_MAX || !is_in() {
-            // At this event the script stops reconnecting.
+            // When the script receives this event, it does not reconnect any more.
             let last = Bytes::from_static(b"event: end\ndata:\n\n");
             return Some((Ok(last), (api, is_in, TIMES_MAX + 1)));
         }

@@ -1,8 +1,8 @@
 //! Pages for operators, on the operators' listener: `/` and everything below `/console/`.
 //!
-//! They show the admin API's answers and make its changes: each page calls the API inside this process, in the name of
-//! the operator who has signed in, and the API refuses what that operator's role does not allow. Pages are rendered on
-//! the server and need no script; the overview has one, which updates its numbers.
+//! The pages show the admin API's answers and make changes through it: each page calls the API inside this process, in
+//! the name of the operator who has signed in, and the API refuses what that operator's role does not allow. Pages are
+//! rendered on the server and need no script; only the overview has one, which updates its numbers.
 
 mod accounts;
 mod api;
@@ -58,7 +58,7 @@ use crate::{
 /// is injected into a page's text runs.
 const POLICY: &str = "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; img-src data:; \
     form-action 'self'; base-uri 'none'; frame-ancestors 'none'";
-/// The design of all pages, and what the console adds.
+/// The style sheet of all pages of the gateway, and the console's additions.
 const STYLE: &str = concat!(
     include_str!("../endpoints/design.css"),
     include_str!("style.css")
@@ -74,8 +74,8 @@ pub struct ConsoleLayer {
 }
 
 impl ConsoleLayer {
-    /// Accepts the holder of the admin key, the operators whom the file names, and those whom the OpenID provider
-    /// authenticates. Prices are read from `live`.
+    /// Creates a layer that accepts the holder of the admin key, the operators whom the file names, and those whom the
+    /// OpenID provider authenticates. Prices are read from `live`.
     #[must_use]
     pub fn new(admin: &AdminConfig, live: Arc<Live>) -> Self {
         let key = digest(admin.key.expose_secret().as_bytes());
@@ -254,14 +254,14 @@ struct Visit {
     operator: Operator,
     session: Session,
     live: Arc<Live>,
-    /// Reads the posted form, or the query.
+    /// The posted form, or the query.
     form: Form,
     posted: bool,
     language: Language,
 }
 
 impl Visit {
-    /// A text with its values, in the language of the visit.
+    /// Fills a text with values, in the language of the visit.
     fn fill(&self, text: &str, values: &[&str]) -> String {
         let values: Vec<&dyn fmt::Display> = values.iter().map(|it| it as _).collect();
         filled(text, self.language, &values)

@@ -36,7 +36,7 @@ pub(super) const DAY_MS: u64 = 24 * HOUR_MS;
 const DAYS_SUMMED_MS: u64 = 29 * DAY_MS;
 const YEAR_MS: u64 = 334 * DAY_MS;
 const HOURS_PLOTTED: u64 = 24;
-/// For how many days a page computes or draws, at most.
+/// The maximum number of days that a page computes or draws.
 pub(super) const DAYS_BACK_MAX: u64 = 366;
 /// The frame that all pages share: title, navigation, messages.
 pub(super) struct Frame<'a> {
@@ -68,27 +68,27 @@ impl Frame<'_> {
         }
     }
 
-    /// The code of the page's language.
+    /// Returns the code of the page's language.
     pub(super) const fn code(&self) -> &'static str {
         say(self.language, "ru", "en")
     }
 
-    /// The languages to choose from: code, name, and whether the page is in it.
+    /// Returns the languages to choose from: code, name, and whether the page is in it.
     pub(super) fn languages(&self) -> [(&'static str, &'static str, bool); 2] {
         [("ru", "Русский"), ("en", "English")].map(|(code, name)| (code, name, code == self.code()))
     }
 
-    /// A text in the page's language.
+    /// Returns a text in the page's language.
     pub(super) fn t<'t>(&self, text: &'t str) -> &'t str {
         translated(text, self.language)
     }
 
-    /// A text with one value.
+    /// Fills a text with one value.
     pub(super) fn fill(&self, text: &str, value: impl fmt::Display) -> String {
         filled(text, self.language, &[&value])
     }
 
-    /// A text with two values.
+    /// Fills a text with two values.
     pub(super) fn fill2(
         &self,
         text: &str,
@@ -98,32 +98,32 @@ impl Frame<'_> {
         filled(text, self.language, &[&first, &second])
     }
 
-    /// An amount of rubles, without the unit.
+    /// Formats an amount of rubles, without the unit.
     pub(super) fn rub(&self, amount: impl fmt::Display) -> Safe {
         shown::rubles(&amount, self.language)
     }
 
-    /// A number with all of its digits.
+    /// Formats a number with all of its digits.
     pub(super) fn exact(&self, number: impl fmt::Display) -> String {
         shown::exact(&number, self.language)
     }
 
-    /// A whole number, with its thousands apart.
+    /// Formats a whole number, grouped by thousands.
     pub(super) fn count(&self, number: impl Borrow<u64>) -> Safe {
         shown::count(*number.borrow(), self.language)
     }
 
-    /// A time, in UTC.
+    /// Formats a time, in UTC.
     pub(super) fn moment(&self, at: &str) -> Safe {
         shown::moment(at, self.language)
     }
 
-    /// A date or a month.
+    /// Formats a date or a month.
     pub(super) fn day(&self, date: &str) -> String {
         shown::day(date, self.language)
     }
 
-    /// The entries of the navigation: path, name, and whether the page belongs to it.
+    /// Returns the entries of the navigation: path, name, and whether the page belongs to it.
     pub(super) fn nav(&self) -> [(&'static str, &'static str, bool); 8] {
         [
             ("/", english("Overview")),
@@ -165,31 +165,31 @@ pub(super) fn sign_in(status: StatusCode, problem: Option<&str>, provider: Provi
     written(status, &SignInHtml { page, provider })
 }
 
-/// Returns whether the sign-in page offers an OpenID provider.
+/// Whether the sign-in page offers an OpenID provider.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Provider {
     None,
     Offered,
-    /// The operator has signed out here, and may still be signed in at the provider.
+    /// The operator has signed out of the console, and may still be signed in at the provider.
     Left,
 }
 
-/// Returns the page after the return from the provider. It reloads into the console by itself: a browser sends the new
-/// cookie (SameSite=Strict) with requests that a page of ours starts, but not with redirects that another site
-/// started.
+/// Returns the page after the return from the provider. The page reloads into the console by itself: a browser sends
+/// the new cookie (SameSite=Strict) with requests that a page of this site starts, but not with redirects that another
+/// site started.
 pub(super) fn arrived() -> Answer {
     let page = Frame::bare(english("Signed in"), None);
     written(StatusCode::OK, &ArrivedHtml { page })
 }
 
-/// Shows a page with one message.
+/// Shows a page with nothing but a message.
 pub(super) fn told(status: StatusCode, problem: &'static str) -> Answer {
     let page = Frame::bare(english("Not done"), Some(problem));
     written(status, &ToldHtml { page })
 }
 
 impl Visit {
-    /// The page of a path, after the change that was posted to it, if any.
+    /// Returns the page of a path. If a change was posted to the path, makes the change first.
     pub(super) async fn answer(self, segments: &[&str]) -> Result<Answer, Refusal> {
         let mut problem = None;
         let change = if self.posted && changes::is_unconfirmed(&self.form) {
@@ -289,7 +289,7 @@ impl Visit {
         }
     }
 
-    /// Shows a page with a refusal.
+    /// Shows a page with a refusal of the admin API.
     fn refused(&self, title: &'static str, refused: &Refused) -> Answer {
         let page = self.frame(title, "", Some(refused));
         written(refused.status, &ToldHtml { page })
@@ -371,7 +371,7 @@ impl Visit {
             plots::days(first_day, now),
             plots::months(year_ago, now),
         ];
-        // Concurrently, because each report waits for the ledger.
+        // The reports are requested concurrently, because each one waits for the ledger.
         let reports = try_join_all(asked.map(|(group, span, since)| async move {
             let path = format!("/admin/v1/usage?group={group}&since={}", encoded(&since));
             Ok::<_, Refusal>((span, self.api.get::<Usages>(&path).await?))
@@ -450,7 +450,8 @@ impl Visit {
         }
         let asked_ms = |name| parse_rfc3339_ms(form.get(name));
         let sold = days.iter().filter_map(|(day, _)| parse_rfc3339_ms(day));
-        // A range of up to a year is drawn from its requested first day; a longer one, from the first day with calls.
+        // A range of up to a year is drawn from its requested first day; a longer range is drawn from the first day
+        // with calls.
         let from = asked_ms("since").unwrap_or(now.saturating_sub(DAYS_SUMMED_MS));
         let until = asked_ms("until").map_or(now, |until| until.saturating_sub(1).min(now));
         let from = match sold.min() {
@@ -525,7 +526,7 @@ pub(super) fn status_of(problem: Option<&Refused>) -> StatusCode {
     problem.map_or(StatusCode::OK, |refused| refused.status)
 }
 
-/// Sums over spans of time, and how they developed.
+/// Sums over spans of time, and the plots of their development.
 type Sold = (Vec<(&'static str, Total)>, Vec<Course>);
 
 macro_rules! pages {

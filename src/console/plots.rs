@@ -12,13 +12,13 @@ use super::{
 };
 use crate::text::time::{day, rfc3339};
 
-/// The height of the highest bar, at the end of the scale.
+/// The height of the highest bar, in units of the drawing; the end of the scale has the same height.
 const HEIGHT: u64 = 100;
-/// The width of a bar with the space after it.
+/// The width of a bar with the space after it, in units of the drawing.
 const STEP: usize = 10;
 /// A drawing has room for at least this many bars, so that a few bars do not fill it.
 const BARS_MIN: usize = 12;
-/// A span of time that sums are drawn for, by the titles of its table and plots.
+/// A span of time for which sums are drawn, with the titles of its table and plots.
 #[derive(Debug)]
 pub(super) struct Span {
     pub(super) table: &'static str,
@@ -54,11 +54,11 @@ pub(super) struct Plot {
     /// Labels of the scale: its upper end and its middle.
     pub(super) scale: [String; 2],
     pub(super) bars: Vec<Bar>,
-    /// The names of the first, the middle and the last time.
+    /// Labels of the time axis: its first, its middle and its last time.
     pub(super) times: Vec<String>,
 }
 
-/// The bars of a time; the second is drawn before the first.
+/// The two bars of one time, of which the second is drawn in front of the first.
 pub(super) struct Bar {
     pub(super) title: String,
     pub(super) x: usize,
@@ -69,7 +69,7 @@ pub(super) struct Bar {
 /// A series' unit and how its values are written.
 #[derive(Clone, Copy)]
 enum Unit {
-    /// Values in micro-rubles, written as rubles.
+    /// The values are micro-rubles, written as rubles.
     Rubles,
     Count,
     Milliseconds,
@@ -80,7 +80,7 @@ impl Plot {
         STEP * self.bars.len().max(BARS_MIN)
     }
 
-    /// Draws values by time. Only the names of `times` decide which times are drawn.
+    /// Draws values by time. `times` has the names of all times to draw, with or without a value.
     fn new(
         title: &'static str,
         unit: Unit,
@@ -149,7 +149,8 @@ impl Unit {
     }
 }
 
-/// Returns the end of a scale that includes `most`: 1, 2, 4 or 10 times a power of ten, so that its half is round too.
+/// Returns the end of a scale that includes `most`: 1, 2, 4 or 10 times a power of ten, so that half of it is round,
+/// too.
 fn scale_end(most: i128, unit: Unit) -> i128 {
     let mut power = match unit {
         Unit::Rubles => 10_000,
@@ -169,7 +170,7 @@ fn height(value: i128, top: i128) -> u64 {
     u64::try_from(height).map_or(HEIGHT, |height| height.max(u64::from(value > 0)))
 }
 
-/// A time as the axis shows it: `20:00`, `28 Nov`, `Nov 2026`.
+/// Formats a time as the axis shows it: `20:00`, `28 Nov`, `Nov 2026`.
 fn short(name: &str, language: Language) -> String {
     match name.len() {
         10 => {
@@ -182,7 +183,7 @@ fn short(name: &str, language: Language) -> String {
     }
 }
 
-/// A time as a bar's title shows it: the hour has its day.
+/// Formats a time as a bar's title shows it: an hour with its day.
 fn moment(name: &str, language: Language) -> String {
     match name.len() {
         16.. => format!("{}, {}", shown::day(&name[..10], language), &name[11..16]),
@@ -190,7 +191,7 @@ fn moment(name: &str, language: Language) -> String {
     }
 }
 
-/// The names of all hours that begin in `from_ms..=until_ms`, as reports name them.
+/// Returns the names of all hours that begin in `from_ms..=until_ms`, as reports name them.
 pub(super) fn hours(from_ms: u64, until_ms: u64) -> Vec<String> {
     let first = from_ms - from_ms % HOUR_MS;
     (first..=until_ms)
@@ -216,11 +217,11 @@ pub(super) fn months(from_ms: u64, until_ms: u64) -> Vec<String> {
     names
 }
 
-/// A development over time: charges, number of calls, and latency, with the table of their numbers.
+/// A development over time: plots of charges, number of calls, and latency, with the table of their numbers.
 pub(super) struct Course {
     pub(super) span: &'static Span,
     pub(super) plots: Vec<Plot>,
-    /// Only the times in which there were calls.
+    /// The table's rows: only the times in which there were calls.
     pub(super) rows: Vec<(String, Sums)>,
 }
 

@@ -1,4 +1,4 @@
-//! The page of prices: those in force, earlier ones, and what sales would have been with another multiplier.
+//! The page of prices: current and earlier prices, and what sales would have been with another multiplier.
 
 use std::ops::Range;
 
@@ -21,11 +21,11 @@ use crate::{
     text::time::{now_ms, rfc3339},
 };
 
-/// For how many days the page computes another multiplier, by default.
+/// The number of days for which the page computes another multiplier, by default.
 const DAYS_BACK: u64 = 30;
-/// How many reports of a page are requested from the ledger at the same time.
+/// The maximum number of reports that a page requests from the ledger concurrently.
 const REPORTS_AT_ONCE: usize = 4;
-/// How many receipts are summed up, at most, for an hour in which the multiplier changed.
+/// The maximum number of receipts that are summed up for an hour in which the multiplier changed.
 const RECEIPTS_SUMMED_MAX: u64 = 2_000;
 
 #[derive(Template)]
@@ -54,7 +54,7 @@ struct PriceRow {
 type SoldAt = (Vec<UsageRow>, Decimal);
 
 impl Visit {
-    /// The page of prices, with what the sales of the last days would have been at another multiplier.
+    /// Shows the page of prices, with what the sales of the last days would have been at another multiplier.
     pub(super) async fn prices(&self) -> Result<Result<Answer, Refused>, Refusal> {
         let form = &self.form;
         let snapshot = self.live.snapshot();
@@ -93,7 +93,7 @@ impl Visit {
         )))
     }
 
-    /// The sales of the last days, and what they would have been with the multiplier `then`.
+    /// Returns the sales of the last days, and what they would have been with the multiplier `then`.
     async fn sold_at(
         &self,
         days: u64,
@@ -138,7 +138,7 @@ impl Visit {
             Err(refused) => return Ok(Err(refused)),
         };
         let calls: u64 = whole.iter().map(|row| row.sums.calls).sum();
-        // Part of an hour can only be summed from its receipts, and there may be a million of them.
+        // A part of an hour can only be summed from its receipts, of which there may be a million.
         if interval.parts().len() == 1 || calls > RECEIPTS_SUMMED_MAX {
             return Ok(Ok(vec![(whole, interval.mostly())]));
         }

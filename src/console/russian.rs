@@ -1,4 +1,4 @@
-//! The Russian texts of the pages. A test requires one for every English text, and no other.
+//! The Russian texts of the pages. A test checks that the table has exactly one for every English text.
 
 #[rustfmt::skip]
 pub(super) const RUSSIAN: &[(&str, &str)] = &[

@@ -1,5 +1,5 @@
-//! The sessions of signed-in operators. They are in this process only, and end at sign-out, when idle, by age, or with
-//! the process.
+//! The sessions of signed-in operators. A session exists only in this process, and ends at sign-out, after inactivity,
+//! at a maximum age, or with the process.
 
 use std::{
     collections::HashMap,
@@ -14,12 +14,12 @@ use tollgate_layers::error::BoxError;
 
 use crate::operators::Role;
 
-/// How many sessions there are at a time; the one that has been idle longest is evicted.
+/// The maximum number of sessions. A further session evicts the one that has been idle longest.
 const SESSIONS_MAX: usize = 1000;
 pub(crate) const IDLE_MAX: Duration = Duration::from_secs(30 * 60);
 pub(crate) const AGE_MAX: Duration = Duration::from_secs(12 * 60 * 60);
 
-/// Sessions by the digest of their token: the stored digest cannot be used to sign in.
+/// Sessions by the digest of their token: nobody can sign in with a stored digest.
 #[derive(Clone, Default)]
 pub(crate) struct Sessions(Arc<Mutex<HashMap<[u8; 32], Session>>>);
 
@@ -37,7 +37,7 @@ pub(crate) struct Session {
 }
 
 impl Session {
-    /// The token that forms on this session's pages must send back.
+    /// Returns the token that forms on this session's pages must send back.
     pub(crate) fn csrf(&self) -> &str {
         &self.csrf
     }

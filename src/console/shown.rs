@@ -1,7 +1,7 @@
 //! How the pages show amounts, counts and times to people.
 //!
-//! An amount has two decimals, and its exact value in the title; one below a kopeck is shown exactly. Times are UTC,
-//! like the days of reports and ceilings.
+//! An amount is shown with two decimals, and with its exact value in the title; an amount below a kopeck is shown
+//! exactly. Times are UTC, like the days of reports and ceilings.
 
 use std::fmt;
 
@@ -43,7 +43,7 @@ impl fmt::Display for Safe {
 
 impl HtmlSafe for Safe {}
 
-/// An amount of rubles, without the unit.
+/// Formats an amount of rubles, without the unit.
 pub(super) fn rubles(amount: &impl fmt::Display, language: Language) -> Safe {
     let exact = amount.to_string();
     let micro = micro(&exact);
@@ -55,7 +55,7 @@ pub(super) fn rubles(amount: &impl fmt::Display, language: Language) -> Safe {
     })
 }
 
-/// An amount of rubles as plain text: two decimals, or all of them if it is below a kopeck.
+/// Formats an amount of rubles as plain text: two decimals, or all of them if it is below a kopeck.
 pub(super) fn short(micro: i128, language: Language) -> String {
     let size = micro.unsigned_abs();
     let rounded = match size < KOPECK {
@@ -66,7 +66,7 @@ pub(super) fn short(micro: i128, language: Language) -> String {
     decimal(rounded * micro.signum(), language)
 }
 
-/// An amount with all of its decimals, at least two.
+/// Formats an amount with all of its decimals, at least two.
 fn decimal(micro: i128, language: Language) -> String {
     let text = Rubles(micro).to_string();
     let (whole, fraction) = text.split_once('.').unwrap_or((&text, "00"));
@@ -78,7 +78,7 @@ fn decimal(micro: i128, language: Language) -> String {
     format!("{sign}{}{point}{fraction}", grouped(digits, language))
 }
 
-/// A decimal number with all of its digits, in the language's form. Other text is unchanged.
+/// Formats a decimal number with all of its digits, in the language's form. Other text is unchanged.
 pub(super) fn exact(number: &impl fmt::Display, language: Language) -> String {
     let text = number.to_string();
     let (sign, size) = match text.strip_prefix('-') {
@@ -97,12 +97,12 @@ pub(super) fn exact(number: &impl fmt::Display, language: Language) -> String {
     format!("{sign}{}{point}{fraction}", grouped(whole, language))
 }
 
-/// A whole number, with its thousands apart.
+/// Formats a whole number, grouped by thousands.
 pub(super) fn count(number: u64, language: Language) -> Safe {
     Safe(grouped(&number.to_string(), language))
 }
 
-/// A moment of RFC 3339, a day or a month: `29 Nov 2026, 07:15:04`. Other text loses what would be markup.
+/// Formats a moment of RFC 3339, a day or a month: `29 Nov 2026, 07:15:04`. Markup is removed from any other text.
 pub(super) fn moment(at: &str, language: Language) -> Safe {
     let Some((date, time)) = parse_rfc3339_ms(at).and(at.split_at_checked(10)) else {
         let month = day(at, language);
@@ -115,7 +115,7 @@ pub(super) fn moment(at: &str, language: Language) -> Safe {
     Safe(format!("<time datetime=\"{at}\">{shown}</time>"))
 }
 
-/// A date of RFC 3339: `29 Nov 2026`.
+/// Formats a date of RFC 3339: `29 Nov 2026`.
 pub(super) fn day(date: &str, language: Language) -> String {
     let (year, month) = (date.get(..4), date.get(5..7));
     let month = month.and_then(|month| month.parse::<usize>().ok());
@@ -124,14 +124,14 @@ pub(super) fn day(date: &str, language: Language) -> String {
         (Some(year), Some(month), Some(day)) => {
             format!("{}\u{a0}{month} {year}", day.trim_start_matches('0'))
         }
-        // In Russian only May has another form without a day.
+        // In Russian only the name of May differs if there is no day.
         (Some(year), Some("мая"), None) => format!("май {year}"),
         (Some(year), Some(month), None) => format!("{month} {year}"),
         _ => date.to_owned(),
     }
 }
 
-/// The short name of a month, from 1.
+/// Returns the short name of a month, from 1.
 fn month_name(month: usize, language: Language) -> Option<&'static str> {
     let [ru, en] = MONTHS.get(month.wrapping_sub(1))?;
     Some(say(language, ru, en))
@@ -156,7 +156,7 @@ mod tests {
                 "<span title=\"-0,015\">-0,02</span>",
                 "<span title=\"-0.015\">-0.02</span>",
             ),
-            // Less than a kopeck is not shown as nothing.
+            // An amount below a kopeck is not shown as zero.
             ("0.000859", "0,000859", "0.000859"),
             ("0.00", "0,00", "0.00"),
         ] {

@@ -25,17 +25,17 @@ use crate::{
 };
 
 const COOKIE: &str = "tollgate_console";
-/// Wrong passwords and keys per address: five at once, then one more every twelve seconds.
+/// Wrong passwords and keys allowed per address: five at once, then one every twelve seconds.
 const GUESSES: Quota = Quota {
     count: 5,
     per: Duration::from_secs(60),
     burst: 5,
 };
 const ADDRESSES_MAX: usize = 10_000;
-/// How many passwords are checked at the same time: each check takes 19 MiB.
+/// The maximum number of concurrent checks of passwords: each check takes 19 MiB.
 const TRIED_AT_ONCE_MAX: usize = 2;
 
-/// The credentials that are accepted, and the sessions.
+/// The credentials that the console accepts, and its sessions.
 pub(super) struct SignIn {
     key_digest: [u8; 32],
     operators: Option<PathBuf>,
@@ -45,8 +45,8 @@ pub(super) struct SignIn {
     tried: Semaphore,
 }
 
-/// An operator to check the password against if the name is unknown: otherwise the time of an answer would reveal which
-/// names exist.
+/// Returns an operator to check the password against if the name is unknown: otherwise the time of an answer would
+/// reveal which names exist.
 fn nobody() -> Option<&'static Named> {
     static NOBODY: OnceLock<Option<Named>> = OnceLock::new();
     let made = || {
@@ -72,7 +72,7 @@ impl SignIn {
         }
     }
 
-    /// Returns the session of a request: its token, and the operator with the role of this moment.
+    /// Returns the session of a request: its token, and the operator with the role that the operator has now.
     pub(super) async fn who(&self, headers: &HeaderMap) -> Option<(String, Session, Operator)> {
         let token = token(headers)?;
         let session = self.sessions.find(&token)?;
@@ -82,7 +82,7 @@ impl SignIn {
         }
         let operator = match self.proof(&session.name).await {
             Some((role, proof)) if proof == session.proof => Operator::new(&session.name, role),
-            // The password was changed or the name removed, so the session's proof is no longer valid.
+            // The operator's password was changed, or the operator removed, so the session's proof is no longer valid.
             _ => {
                 self.sessions.end(&token);
                 return None;
@@ -96,7 +96,7 @@ impl SignIn {
         self.sessions.is_open(token)
     }
 
-    /// The role of an operator, and the digest of the password that is valid now.
+    /// Returns the role of an operator, and the digest of the password that is valid now.
     async fn proof(&self, name: &str) -> Option<(Role, [u8; 32])> {
         if name == ADMIN {
             return Some((Role::Admin, self.key_digest));
@@ -106,7 +106,7 @@ impl SignIn {
         Some((one.role, digest(one.password.as_bytes())))
     }
 
-    /// Reads the file at each request, so that an operator who was removed is out at once.
+    /// Reads the operators' file at each request, so that an operator who was removed is signed out at once.
     async fn read(&self) -> Option<Operators> {
         let path = self.operators.clone()?;
         let read = tokio::task::spawn_blocking(move || Operators::read(&path)).await;
@@ -162,7 +162,7 @@ impl SignIn {
         self.page(StatusCode::INTERNAL_SERVER_ERROR, Some(said))
     }
 
-    /// The refusal for an address that has guessed too often.
+    /// Returns the refusal for an address that has guessed too often.
     async fn too_often(&self, address: Option<IpAddr>) -> Option<Answer> {
         let wait = self.guesses.admit(address?, GUESSES).await.err()?;
         let seconds = wait.as_secs() + 1;
@@ -174,8 +174,8 @@ impl SignIn {
         Some(res)
     }
 
-    /// Begins a session and returns its token. The browser's old session ends, so that a token known before the sign-in
-    /// is worthless after it.
+    /// Begins a session and returns its token. The browser's old session ends, so that a token stolen before the
+    /// sign-in is worthless after it.
     fn begin(
         &self,
         head: &Parts,
@@ -246,8 +246,8 @@ impl SignIn {
                     Oidc::arrived(res, &head.headers)
                 }
                 Err(refused) => {
-                    // Counts as a guess only if the provider was called and refused. An unreachable provider is not a
-                    // guess, nor is a request that any web page can make a browser send.
+                    // The sign-in counts as a guess only if the provider was called and refused. An unreachable
+                    // provider is not a guess, nor is a request that any web page can make a browser send.
                     let guessed = refused.asked && refused.status.is_client_error();
                     if let Some(address) = address.filter(|_| guessed) {
                         self.guesses.take(&address, 1);
@@ -305,7 +305,7 @@ impl SignIn {
     }
 }
 
-/// Returns the token of a request. If the cookie is there twice, another site has set one of them: `None`.
+/// Returns the token of a request. `None` if the cookie occurs twice, because another site has set one of them.
 fn token(headers: &HeaderMap) -> Option<String> {
     let cookies = headers.get_all(header::COOKIE).iter();
     let mut tokens = cookies
@@ -319,7 +319,8 @@ fn token(headers: &HeaderMap) -> Option<String> {
     }
 }
 
-/// Sent only with requests of this origin, hidden from scripts, and over TLS sent only by TLS.
+/// Sets the session's cookie: the browser sends it only with requests of this origin, hides it from scripts, and, if it
+/// was set over TLS, sends it only over TLS.
 fn with_cookie(mut res: Answer, headers: &HeaderMap, token: &str, age: Duration) -> Answer {
     let secure = if is_tls(headers) { "; Secure" } else { "" };
     let age = age.as_secs();
@@ -331,8 +332,8 @@ fn with_cookie(mut res: Answer, headers: &HeaderMap, token: &str, age: Duration)
     res
 }
 
-/// Returns whether the browser uses TLS. The listener itself has none, so this is what a proxy in front of it reports.
-/// A false header harms only its sender, whose cookie is sent in fewer cases.
+/// Returns whether the browser uses TLS. The listener itself has no TLS, so this is what a proxy in front of it
+/// reports. A false header harms only its sender, whose cookie is sent in fewer cases.
 pub(super) fn is_tls(headers: &HeaderMap) -> bool {
     let scheme = headers.get("x-forwarded-proto");
     scheme.is_some_and(|scheme| scheme.as_bytes().eq_ignore_ascii_case(b"https"))

@@ -20,14 +20,14 @@ use crate::{
     },
 };
 
-/// How many months the page offers, the current one included.
+/// The number of months that the page offers, the current one included.
 const MONTHS_OFFERED: usize = 13;
 
 #[derive(Deserialize)]
 struct Statement {
     since: String,
     until: String,
-    /// Whether it can no longer change.
+    /// Whether the month's statement can no longer change.
     closed: bool,
     opening: Amount,
     payments: Entries,
@@ -37,7 +37,7 @@ struct Statement {
 }
 
 impl Statement {
-    /// The lists of payments and of corrections, each with its title.
+    /// Returns the lists of payments and of corrections, each with its title.
     fn entries(&self) -> [(&'static str, &[Entry]); 2] {
         [
             (english("Payments"), &*self.payments.entries),
@@ -88,7 +88,7 @@ struct StatementHtml<'a> {
     statement: Option<Statement>,
 }
 
-/// This month and those before it, latest first.
+/// Returns this month and those before it, latest first.
 fn months() -> Vec<String> {
     let mut at_ms = now_ms();
     let mut months = Vec::new();
@@ -102,7 +102,7 @@ fn months() -> Vec<String> {
 }
 
 impl Visit {
-    /// The month of an account that the form names; by default the current one.
+    /// Shows the month of an account that the form names; by default the current month.
     pub(super) async fn statement(
         &self,
         account: &str,
@@ -135,7 +135,7 @@ impl Visit {
         )))
     }
 
-    /// The statement of a month as a file: `2026-11.pdf` or `2026-11.csv`.
+    /// Returns the statement of a month as a file: `2026-11.pdf` or `2026-11.csv`.
     pub(super) async fn statement_file(
         &self,
         account: &str,

@@ -23,7 +23,7 @@ pub(super) const fn english(text: &'static str) -> &'static str {
     text
 }
 
-/// A text in a language; one that is not in the table stays as it is.
+/// Returns a text in a language; a text that is not in the table stays as it is.
 pub(super) fn translated(text: &str, language: Language) -> &str {
     match language {
         Language::Ru => TABLE.get(text).copied().unwrap_or(text),
@@ -31,14 +31,14 @@ pub(super) fn translated(text: &str, language: Language) -> &str {
     }
 }
 
-/// The language of the request that this task answers.
+/// Returns the language of the request that this task answers.
 pub(super) fn chosen() -> Language {
     LANGUAGE
         .try_with(|language| *language)
         .unwrap_or(Language::En)
 }
 
-/// The language with this code.
+/// Returns the language with this code.
 pub(super) fn named(code: &str) -> Option<Language> {
     match code {
         "ru" => Some(Language::Ru),
@@ -47,7 +47,7 @@ pub(super) fn named(code: &str) -> Option<Language> {
     }
 }
 
-/// The language that a browser has chosen by the cookie, or else prefers; English if it names neither.
+/// Returns the language that a browser has chosen by the cookie, or else prefers; English if it names neither.
 pub(super) fn of_browser(headers: &HeaderMap) -> Language {
     let cookies = headers.get_all(header::COOKIE).iter();
     let cookies = cookies.filter_map(|value| value.to_str().ok());
@@ -68,7 +68,7 @@ pub(super) fn of_browser(headers: &HeaderMap) -> Language {
     cookie.or_else(accepted).unwrap_or(Language::En)
 }
 
-/// The cookie that keeps a choice for a year.
+/// Returns a cookie that stores the chosen language for a year.
 pub(super) fn cookie(language: Language) -> HeaderValue {
     HeaderValue::from_static(match language {
         Language::Ru => "tollgate_language=ru; Path=/; Max-Age=31536000; HttpOnly; SameSite=Lax",
@@ -76,7 +76,7 @@ pub(super) fn cookie(language: Language) -> HeaderValue {
     })
 }
 
-/// A translated text with its values in the places `{0}`, `{1}`.
+/// Fills a translated text: `{0}`, `{1}` are replaced by the values.
 pub(super) fn filled(text: &str, language: Language, values: &[&dyn fmt::Display]) -> String {
     let mut filled = String::new();
     let mut rest = translated(text, language);
@@ -106,7 +106,7 @@ mod tests {
 
     use super::*;
 
-    /// The texts that follow `begin` as literals, in all files of a folder with this extension.
+    /// Returns the texts that follow `begin` as literals, in all files of a folder with this extension.
     fn literals(folder: &str, extension: &str, begins: &[&str]) -> BTreeSet<String> {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join(folder);
         let mut found = BTreeSet::new();
@@ -118,7 +118,7 @@ mod tests {
             let code = fs::read_to_string(&path).unwrap();
             for begin in begins {
                 for after in code.split(begin).skip(1) {
-                    // A call of several lines has its text in the next one.
+                    // If a call has several lines, its text is in the next line.
                     if let Some(literal) = after.trim_start().strip_prefix('"') {
                         let end = literal.find('"').unwrap();
                         assert!(!literal[..end].contains('\\'), "{}", &literal[..end]);
@@ -164,7 +164,7 @@ mod tests {
         }
     }
 
-    /// Words of the API and of other rooms that the pages show.
+    /// Returns words of the API and of other modules that the pages show.
     fn words_of_the_api() -> Vec<String> {
         let states = [
             "active",

@@ -1,4 +1,4 @@
-//! The admin API's answers, as the pages show them.
+//! The admin API's answers, with the fields that the console's pages show.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -19,12 +19,12 @@ pub(super) struct Account {
     pub(super) view: AccountView,
     pub(super) spent_month_rub: MicroRub,
     pub(super) spent_day_rub: MicroRub,
-    /// The amount that the account owes for refunds.
+    /// The account's debt for refunds.
     pub(super) debt_rub: MicroRub,
     pub(super) keys: Vec<Key>,
 }
 
-/// The rule by which a card is charged.
+/// The rule by which a saved card is charged when the balance is low.
 #[derive(Deserialize)]
 pub(super) struct AutoTopup {
     pub(super) provider: String,
@@ -70,8 +70,8 @@ pub(super) struct Key {
 }
 
 impl Key {
-    /// Returns whether its id or its secret begins with `begins`. Only the first letters of the secret are known, so a
-    /// longer text matches if it begins with them.
+    /// Returns whether the key's id or secret begins with `begins`. Only the first letters of the secret are known, so
+    /// a longer text matches if it begins with them.
     pub(super) fn is_like(&self, begins: &str) -> bool {
         let known = self.prefix.trim_end_matches('…');
         let is_longer = !known.is_empty() && begins.starts_with(known);
@@ -95,7 +95,7 @@ pub(super) struct Group {
 }
 
 impl Group {
-    /// Spending and its ceiling per period, each after its label.
+    /// Returns the amount spent and its ceiling per period, each after its label.
     pub(super) fn columns(&self) -> Vec<(&'static str, MicroRub, &'static str, Option<MicroRub>)> {
         let rows = self.spending.rows().into_iter();
         rows.map(|(ceiling, value, spent)| (ceiling.labels.2, spent, ceiling.labels.1, value))
@@ -157,9 +157,9 @@ pub(super) struct Sums {
     pub(super) calls: u64,
     pub(super) failed_calls: u64,
     pub(super) usage: Usage,
-    /// Sums over many accounts may exceed the maximum of one account, so they stay text.
+    /// A text and not an amount, because sums over many accounts may exceed the maximum of one account.
     pub(super) charged_rub: String,
-    /// Calls whose cost at the vendor is known: the margin covers only these.
+    /// The number of calls whose cost at the vendor is known; the margin covers only these.
     pub(super) cost_known_calls: u64,
     pub(super) margin_rub: Option<String>,
     pub(super) vendor_cost_rub: Option<String>,
@@ -174,13 +174,13 @@ pub(super) struct Latency {
     pub(super) p99_ms: u64,
 }
 
-/// The facts of a receipt that belong together.
+/// Facts of a receipt that the page shows together, under a title.
 pub(super) struct Chapter {
     pub(super) title: &'static str,
     pub(super) facts: Vec<(String, String)>,
 }
 
-/// Returns all facts of a receipt, by chapter. Those that belong to no named chapter come first.
+/// Returns all facts of a receipt, by chapter. Facts that belong to no named chapter come first.
 pub(super) fn story(receipt: &Value) -> Vec<Chapter> {
     const MONEY: [&str; 8] = [
         "held_rub",
@@ -272,12 +272,12 @@ impl Counters {
     }
 }
 
-/// Returns the sum of the rows.
+/// The sum of the rows.
 pub(super) struct Total {
     pub(super) calls: u64,
     pub(super) failed_calls: u64,
     pub(super) charged_rub: String,
-    /// Calls whose cost at the vendor is known: the margin covers only these.
+    /// The number of calls whose cost at the vendor is known; the margin covers only these.
     pub(super) cost_known_calls: u64,
     pub(super) margin_rub: Option<String>,
 }

@@ -1,4 +1,4 @@
-//! Computes what the sales of a span of time would have been with another multiplier.
+//! Computes what the sales of a span of time would have been with another multiplier of the tariff.
 //!
 //! A price is the vendor's base price times the exchange rate times the multiplier, rounded up in its sixth digit, so a
 //! charge is proportional to the multiplier. Each interval is scaled from the multiplier that was in force in it.
@@ -16,18 +16,18 @@ use super::{
 };
 use crate::{config::MULTIPLIER_MAX, text::rubles::Rubles};
 
-/// A model's sales, and what they would have been.
+/// A model's sales, and what they would have been at another multiplier.
 pub(super) struct WhatIf {
     pub(super) model: String,
     pub(super) calls: u64,
     pub(super) charged: String,
-    /// `None` if the vendors' costs are unknown.
+    /// The margin of the sales; `None` if the vendors' costs are unknown.
     pub(super) margin: Option<String>,
     pub(super) then_charged: String,
     pub(super) then_margin: Option<String>,
 }
 
-/// The multiplier that the form has; if it has none, the one in force.
+/// Returns the multiplier that the form has; if it has none, the multiplier in force.
 pub(super) fn asked_for(text: &str, now_has: Decimal) -> Result<Decimal, Refused> {
     if text.is_empty() {
         return Ok(now_has);
@@ -48,7 +48,7 @@ pub(super) fn beyond_reckoning() -> Refused {
     }
 }
 
-/// A part of the time, with the multipliers in force in it, one after another. Most parts have one.
+/// A part of the requested time, with the multipliers in force in it, one after another. Most parts have one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct PricedInterval(Vec<(Range<u64>, Decimal)>);
 
@@ -62,7 +62,7 @@ impl PricedInterval {
         &self.0
     }
 
-    /// The multiplier that was in force for most of the interval.
+    /// Returns the multiplier that was in force for most of the interval.
     pub(super) fn mostly(&self) -> Decimal {
         let longest = self.0.iter().max_by_key(|(part, _)| part.end - part.start);
         longest.expect("an interval has at least one part").1
@@ -99,7 +99,7 @@ pub(super) fn intervals(time: Range<u64>, changes: &[(u64, Decimal)]) -> Vec<Pri
     pairs.filter_map(|pair| parts(pair[0]..pair[1])).collect()
 }
 
-/// The ends that are within the time or at its end, sorted, each once.
+/// Returns the ends that are within the time or at its end, sorted, each once.
 fn ordered(ends: impl IntoIterator<Item = u64>, time: &Range<u64>) -> Vec<u64> {
     let ends = ends.into_iter();
     let mut ends: Vec<u64> = ends
@@ -110,7 +110,7 @@ fn ordered(ends: impl IntoIterator<Item = u64>, time: &Range<u64>) -> Vec<u64> {
     ends
 }
 
-/// The sales by model, and what they would have been.
+/// The sales by model, and what they would have been at another multiplier.
 #[derive(Default)]
 pub(super) struct Reckoning {
     by_model: BTreeMap<String, Sums>,
@@ -188,7 +188,7 @@ mod tests {
             "cost_known_calls": 0, "margin_rub": null, "vendor_cost_rub": null,
         });
         if margin {
-            // The cost is known for some of the calls only.
+            // The cost is known only for some of the calls.
             row["margin_rub"] = "15.00".into();
             row["cost_known_calls"] = 1.into();
             row["vendor_cost_rub"] = "77.00".into();
@@ -239,12 +239,12 @@ mod tests {
         let past_noon = noon + HOUR_MS / 4;
         let days = |days: Range<u64>| days.start * DAY_MS..days.end * DAY_MS;
         let whole = |time, multiplier| PricedInterval(vec![(time, multiplier)]);
-        // Changes of the multiplier, and the intervals of ten days from the fifth on.
+        // Each row has changes of the multiplier, and the intervals of ten days from the fifth on.
         for (changes, found) in [
             (vec![], vec![]),
             (vec![(noon, one)], vec![whole(days(5..15), one)]),
             (vec![(0, one)], vec![whole(days(5..15), one)]),
-            // The version has other prices at the same multiplier.
+            // The new version has other prices, but the same multiplier.
             (vec![(0, two), (noon, two)], vec![whole(days(5..15), two)]),
             (
                 vec![(0, one), (noon, two)],
@@ -268,7 +268,7 @@ mod tests {
                     whole(days(11..15), two),
                 ],
             ),
-            // The multiplier changed at midnight, and long ago.
+            // The multiplier changed at midnight, so no day is split, and once long before these days.
             (
                 vec![(0, one), (DAY_MS, two), (10 * DAY_MS, one)],
                 vec![whole(days(5..10), two), whole(days(10..15), one)],

@@ -129,7 +129,7 @@ pub async fn run(listen: SocketAddr) -> anyhow::Result<()> {
         admin: Some(admin),
     };
     let gateway = Gateway::build_on(&config, sockets, move |event| match event {
-        // If the queue is full, the line is dropped: nobody can read that many calls.
+        // If the queue is full, the line about this call is dropped: nobody can read that many calls.
         Event::Settled {
             settlement,
             settled,
@@ -213,7 +213,7 @@ async fn funded_key(store: &AnyLedger) -> anyhow::Result<SecretKey> {
     Ok(secret)
 }
 
-/// Prints what to type. Scripts parse the first four lines.
+/// Prints the commands by which to try the gateway. Scripts parse the first four lines.
 fn greet(gateway: &Gateway, admin_key: &SecretKey, key: &SecretKey) {
     let url = format!("http://{}", gateway.address());
     let admin = gateway

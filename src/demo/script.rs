@@ -6,13 +6,13 @@ use super::vendor::{Received, Reply};
 
 mod responses;
 
-/// Answers by simple rules. It repeats the last text. It calls `get_weather` if that tool is offered, or, one after the
-/// other, the tools that the text names (`run-tool NAME {…} run-tool NAME {…}`; for a tool with free text as input the
-/// arguments are `{"input":"…"}`, for a function in a namespace the name is `NAMESPACE__NAME`), and repeats a tool's
-/// result. It ends before a stop sequence. For `say-system` it repeats its instructions, for `say-json` the text after
-/// that word.
+/// Answers by simple rules. The answer repeats the last text of the request. It calls `get_weather` if that tool is
+/// offered, or, one after the other, the tools that the text names (`run-tool NAME {…} run-tool NAME {…}`; for a tool
+/// with free text as input the arguments are `{"input":"…"}`, for a function in a namespace the name is
+/// `NAMESPACE__NAME`), and repeats a tool's result. It ends before a stop sequence. For `say-system` it repeats the
+/// request's instructions, for `say-json` the text after that word.
 ///
-/// Words in the text make it fail: `vendor-400`, `vendor-429`, `vendor-500`, `vendor-cut`.
+/// Words in the request's text make the answer fail: `vendor-400`, `vendor-429`, `vendor-500`, `vendor-cut`.
 #[must_use]
 pub fn polite(received: &Received) -> Reply {
     if received.path.ends_with("/embeddings") {
@@ -70,7 +70,7 @@ pub fn polite(received: &Received) -> Reply {
     }
 }
 
-/// The complete text of the answer.
+/// Returns the complete text of the answer.
 fn text(req: &Value, said: &str, is_result: bool) -> String {
     if is_result {
         format!("Результат: {said}")
@@ -83,8 +83,8 @@ fn text(req: &Value, said: &str, is_result: bool) -> String {
     }
 }
 
-/// The words of the answer, and whether they are all. Like a vendor, generates at most as many tokens as the request
-/// allows; here a word is a token.
+/// Returns the words of the answer, and whether the answer is complete. Like a vendor, generates at most as many tokens
+/// as the request allows; here a word is a token.
 fn words(req: &Value, text: &str, is_text: bool) -> (Vec<String>, bool) {
     let ceiling = ["max_completion_tokens", "max_tokens", "max_output_tokens"]
         .iter()
@@ -97,7 +97,7 @@ fn words(req: &Value, text: &str, is_text: bool) -> (Vec<String>, bool) {
     (kept, full)
 }
 
-/// Returns the failure that the text requests, if it requests one.
+/// Returns the failure that the request's text names, if it names one.
 fn failure(said: &str) -> Option<Reply> {
     let refuse = |status: u16, text: &str| {
         Reply::json(
@@ -116,8 +116,8 @@ fn failure(said: &str) -> Option<Reply> {
     }
 }
 
-/// A vector per input, with three numbers that a 32-bit float holds exactly, or with `dimensions` numbers; base64 if
-/// requested. As in a chat, four characters count as a token.
+/// Answers each input with a vector of three numbers that a 32-bit float holds exactly, or of `dimensions` numbers; in
+/// base64 if requested. As in a chat, four characters count as a token.
 fn embeddings(req: &Value) -> Reply {
     let texts = match &req["input"] {
         Value::Array(items) if !items.iter().any(Value::is_number) => items.clone(),
@@ -162,7 +162,7 @@ fn embeddings(req: &Value) -> Reply {
     )
 }
 
-/// Encodes in base64 with padding (RFC 4648, section 4).
+/// Encodes bytes in base64 with padding (RFC 4648, section 4).
 fn base64(bytes: &[u8]) -> String {
     const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let mut text = String::new();
@@ -181,7 +181,7 @@ fn base64(bytes: &[u8]) -> String {
     text
 }
 
-/// The last text of a user or a tool, and whether it is a tool's result.
+/// Returns the last text of a user or a tool, and whether that text is a tool's result.
 fn last_said(req: &Value) -> (String, bool) {
     let messages = req["messages"]
         .as_array()
@@ -245,7 +245,7 @@ struct ToolCall {
     pieces: [String; 2],
     /// The namespace of the function, in the responses format.
     namespace: Option<String>,
-    /// Responses format: the input is free text, not JSON.
+    /// Whether the tool's input is free text, not JSON; only in the responses format.
     is_free: bool,
 }
 
@@ -269,10 +269,10 @@ fn halves(text: &str) -> [String; 2] {
     [first.to_owned(), second.to_owned()]
 }
 
-/// Makes the script answer with the text after it.
+/// Prefix in a request's text that makes the script answer with the text after it.
 const SAY_JSON: &str = "say-json ";
 
-/// Makes the script call a tool; the tool's name and arguments follow.
+/// Prefix in a request's text that makes the script call a tool; the tool's name and arguments follow.
 const RUN_TOOL: &str = "run-tool ";
 
 fn is_offered(req: &Value, name: &str) -> bool {
@@ -307,7 +307,7 @@ fn next_tool(req: &Value) -> Option<ToolCall> {
     is_offered(req, name).then(|| ToolCall::new(results + 1, name, arguments))
 }
 
-/// Calls of `get_weather` if it is offered; two if the text contains `parallel`.
+/// Returns calls of `get_weather` if the request offers that tool; two calls if the text contains `parallel`.
 fn weather_calls(req: &Value, said: &str) -> Vec<ToolCall> {
     const WEATHER: &str = "get_weather";
     let count = match (is_offered(req, WEATHER), said.contains("parallel")) {
@@ -327,7 +327,7 @@ struct Answer {
     model: String,
     words: Vec<String>,
     full: bool,
-    /// The stop sequence at which the answer ended.
+    /// The stop sequence at which the answer ended, if it ended at one.
     stop: Option<String>,
     calls: Vec<ToolCall>,
     input: u64,

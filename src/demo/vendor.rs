@@ -31,7 +31,7 @@ use tokio::{
 /// A request that a vendor received.
 #[derive(Clone, Debug)]
 pub struct Received {
-    /// The path and the query.
+    /// The request's path and query.
     pub path: String,
     /// All headers of the request.
     pub headers: HeaderMap,
@@ -55,7 +55,7 @@ pub struct Reply {
     steps: Vec<Step>,
 }
 
-/// One step in sending an answer's body.
+/// A step in sending the body of an answer.
 #[derive(Clone, Debug)]
 pub enum Step {
     /// Sends these bytes as one frame.
@@ -64,7 +64,7 @@ pub enum Step {
     Wait(Duration),
     /// Waits until the test notifies this handle.
     Hold(Arc<Notify>),
-    /// Cuts the connection.
+    /// Cuts the connection immediately.
     Cut,
 }
 
@@ -116,7 +116,7 @@ impl Reply {
         self
     }
 
-    /// Inserts a step at this index of the answer.
+    /// Inserts a step into the answer, before the step with this index.
     #[must_use]
     pub fn with_step(mut self, at: usize, step: Step) -> Self {
         self.steps.insert(at, step);
@@ -140,9 +140,9 @@ struct Shared {
     open: AtomicUsize,
 }
 
-/// The pause before a connection is cut.
+/// Pause before a connection is cut, so that bytes sent before can leave.
 const CUT_PAUSE: Duration = Duration::from_millis(20);
-/// The largest number of received requests that are kept.
+/// The largest number of received requests that are kept for tests.
 const RECEIVED_MAX: usize = 10_000;
 
 impl ScriptedVendor {
@@ -154,7 +154,7 @@ impl ScriptedVendor {
         Self::start_at(SocketAddr::from(([127, 0, 0, 1], 0))).await
     }
 
-    /// Starts a vendor with the same script at an address.
+    /// Starts a vendor with the default script at this address.
     ///
     /// # Errors
     /// If the address is in use, or is not an address of this machine.
@@ -181,7 +181,7 @@ impl ScriptedVendor {
         self.address
     }
 
-    /// Uses another script from the next request on.
+    /// Answers by another script from the next request on.
     pub fn script(&self, script: impl Fn(&Received) -> Reply + Send + Sync + 'static) {
         *lock(&self.shared.script) = Arc::new(script);
     }
@@ -299,7 +299,7 @@ impl Body for ReplyBody {
                         async move { notify.notified().await },
                     )));
                 }
-                // The bytes sent before get time to leave first.
+                // Bytes that were sent before the cut get time to leave the socket.
                 Some(Step::Cut) if !self.cutting => {
                     self.cutting = true;
                     self.pause = Some(Pause::Wait(Box::pin(sleep(CUT_PAUSE))));

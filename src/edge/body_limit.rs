@@ -1,4 +1,4 @@
-//! Delays reading a body until a handler requests it, and then bounds its size and time.
+//! Reads a request's body only when a handler requests it, and then bounds its size and the time to receive it.
 
 use std::{
     fmt,
@@ -26,7 +26,7 @@ pub struct BodyLimitLayer {
 }
 
 impl BodyLimitLayer {
-    /// A body has at most `bytes_max` bytes and must arrive within `time_max`.
+    /// Limits a body to `bytes_max` bytes, which must arrive within `time_max`.
     #[must_use]
     pub const fn new(bytes_max: usize, time_max: Duration) -> Self {
         Self {
@@ -81,7 +81,7 @@ where
     }
 }
 
-/// A body that has not been requested yet. Its time starts with the request.
+/// A body that no handler has requested yet. The time limit starts when a handler begins to read the body.
 pub struct UnreadBody(BoxFuture<'static, Result<Bytes, BodyError>>);
 
 impl UnreadBody {

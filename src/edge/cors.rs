@@ -52,7 +52,7 @@ impl Origins {
 }
 
 impl FromIterator<HeaderValue> for Origins {
-    /// Origins as browsers send them, or `*` for any.
+    /// Creates the set from origins as browsers send them, or `*` for any.
     fn from_iter<I: IntoIterator<Item = HeaderValue>>(origins: I) -> Self {
         Self(origins.into_iter().collect())
     }
@@ -90,7 +90,7 @@ pub struct CorsLayer {
 }
 
 impl CorsLayer {
-    /// Pages of any origin may read the public ones of `routes`, and pages of `origins` all answers.
+    /// Lets pages of any origin read the public `routes`, and pages of `origins` read all answers.
     pub(crate) fn new(routes: Routes, origins: impl Into<Setting<Origins>>) -> Self {
         Self {
             routes: Arc::new(routes),
@@ -98,7 +98,8 @@ impl CorsLayer {
         }
     }
 
-    /// The value of `access-control-allow-origin` for the answer to this request, if the page may read it.
+    /// Returns the value of `access-control-allow-origin` for the answer to this request, if the page may read the
+    /// answer.
     fn allow<B>(&self, req: &Request<B>) -> Option<HeaderValue> {
         match self
             .routes

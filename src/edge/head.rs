@@ -1,8 +1,8 @@
-//! Bounds a request's head before any layer uses it: a target that is too long (414), too many or too large headers
-//! (431), ambiguous lengths, a coding other than chunked, ambiguous hosts (400).
+//! Bounds a request's head before any layer uses it. Refuses a target that is too long (414), too many or too large
+//! headers (431), ambiguous lengths, a coding other than chunked, and ambiguous hosts (400).
 //!
-//! hyper itself refuses heads far beyond these limits, with the same status and no body, and closes the connection;
-//! likewise anything that is not an HTTP request.
+//! hyper itself refuses heads far beyond these limits, and anything that is not an HTTP request: with the same status
+//! and no body. It then closes the connection.
 
 use std::task::{Context, Poll};
 
@@ -29,12 +29,12 @@ pub struct HeadLimits {
     pub uri_bytes_max: usize,
     /// The largest number of header lines.
     pub headers_max: usize,
-    /// The largest length of all names and values, in bytes.
+    /// The largest length of all header names and values together, in bytes.
     pub bytes_max: usize,
 }
 
 impl HeadLimits {
-    /// At least as wide as the limits of the server, which reads no more of a head than these allow.
+    /// No limits besides those that hyper enforces when it reads a head.
     pub const OF_THE_SERVER: Self = Self {
         uri_bytes_max: usize::MAX,
         headers_max: usize::MAX,

@@ -11,11 +11,11 @@ use http::{HeaderMap, Uri, Version, header::HOST, uri::Scheme};
 pub(crate) enum HostFault {
     /// The request is HTTP/1.1 and has no `host` line.
     Missing,
-    /// More than one line, even if they are equal.
+    /// The request has more than one `host` line, even if the lines are equal.
     Twice,
-    /// The host is missing or invalid, or the port is.
+    /// The host is missing or invalid, or its port is invalid.
     Malformed,
-    /// The target's authority is invalid, for example because it contains a user.
+    /// The authority in the request target is invalid, for example because it contains a user.
     TargetMalformed,
     /// On HTTP/2, `host` differs from the target's authority.
     Contradicts,
@@ -23,8 +23,8 @@ pub(crate) enum HostFault {
 
 /// Checks the host of a request.
 ///
-/// An empty line is accepted: it means that the target has no authority, and a server with a single site may accept
-/// that (RFC 9112, section 3.3).
+/// An empty `host` line is accepted: it means that the target has no authority, and a server with a single site may
+/// accept that (RFC 9112, section 3.3).
 pub(crate) fn check(version: Version, uri: &Uri, headers: &HeaderMap) -> Result<(), HostFault> {
     let mut lines = headers.get_all(HOST).iter();
     let host = lines.next();
@@ -54,7 +54,7 @@ pub(crate) fn check(version: Version, uri: &Uri, headers: &HeaderMap) -> Result<
     Ok(())
 }
 
-/// `uri-host [ ":" port ]` with a non-empty host (RFC 9110, sections 4.2.1 and 7.2).
+/// Returns whether the text is `uri-host [ ":" port ]` with a non-empty host (RFC 9110, sections 4.2.1 and 7.2).
 fn is_host(text: &[u8]) -> bool {
     let (well_named, port) = match text.strip_prefix(b"[") {
         Some(rest) => {
@@ -72,7 +72,7 @@ fn is_host(text: &[u8]) -> bool {
     well_named && is_port(port)
 }
 
-/// `reg-name` (RFC 3986, section 3.2.2), which includes IPv4 addresses.
+/// Returns whether the text is a `reg-name` (RFC 3986, section 3.2.2), which includes IPv4 addresses.
 fn is_name(name: &[u8]) -> bool {
     let mut rest = name;
     while let [first, behind @ ..] = rest {
@@ -91,7 +91,7 @@ fn is_name(name: &[u8]) -> bool {
     !name.is_empty()
 }
 
-/// Accepts an empty text, or a colon and an optional port.
+/// Returns whether the text is empty, or a colon and an optional port.
 fn is_port(text: &[u8]) -> bool {
     let Some((colon, digits)) = text.split_first() else {
         return true;
@@ -102,7 +102,8 @@ fn is_port(text: &[u8]) -> bool {
             .is_ok_and(|digits| digits.is_empty() || digits.parse::<u16>().is_ok())
 }
 
-/// Returns whether both name the same host and port. Case is ignored, and the scheme's default port may be omitted.
+/// Returns whether both texts name the same host and port. Case is ignored, and the scheme's default port may be
+/// omitted.
 fn is_same(host: &[u8], target: &[u8], scheme: Option<&Scheme>) -> bool {
     let usual: &[u8] = match scheme {
         Some(scheme) if *scheme == Scheme::HTTPS => b":443",
@@ -146,7 +147,7 @@ mod tests {
         ] {
             assert_eq!(checked(version, "/", lines), found, "{version:?} {lines:?}");
         }
-        // The line is required even if the target has an authority.
+        // HTTP/1.1 requires the `host` line even if the target has an authority.
         let found = checked(Version::HTTP_11, "http://a/", &[]);
         assert_eq!(found, Err(Missing));
     }

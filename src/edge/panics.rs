@@ -1,5 +1,5 @@
 //! Catches panics in a request and in its answer's body: the caller gets 500 or an error event, and the connection
-//! continues. Guards that are dropped with the call end what it held.
+//! continues. Guards that are dropped with the call release what the call held.
 //!
 //! Background tasks run in rounds. A panic in a round is caught and logged, and the next round runs.
 
@@ -22,7 +22,8 @@ use tower::{Layer, Service};
 
 /// Turns a panic into an [`Error::Internal`] whose cause is [`Panicked`].
 ///
-/// A layer above logs it, or a [`Witness`] does, which remembers facts of the request that are otherwise lost by then.
+/// A layer above logs the panic, or a [`Witness`] does. A witness remembers facts of the request that are otherwise
+/// lost when the request panics.
 #[derive(Debug)]
 pub struct PanicsLayer<W = ()>(PhantomData<fn() -> W>);
 
@@ -54,16 +55,16 @@ impl<W> Clone for PanicsLayer<W> {
 
 impl<W> Copy for PanicsLayer<W> {}
 
-/// Remembers facts of a request, to log them if it panics.
+/// Remembers facts of a request, to log them if the request panics.
 pub trait Witness: Clone {
-    /// Receives the request before any layer below does.
+    /// Remembers facts of the request before the layers below receive it.
     fn of<B>(req: &Request<B>) -> Self;
 
     /// Logs a panic of the request or of its answer's body.
     fn tell(&self, panicked: &Panicked);
 }
 
-/// Does not log the panic: a layer above does.
+/// Does not log the panic, because a layer above logs it.
 impl Witness for () {
     fn of<B>(_: &Request<B>) -> Self {}
 
@@ -155,7 +156,7 @@ pin_project! {
     pub struct ResponseFuture<F, W = ()> {
         #[pin]
         inner: Option<F>,
-        // Boxed, because almost no call is refused, but every call is moved.
+        // The error is boxed to keep the future small: almost no call is refused, but every call's future is moved.
         refused: Option<Box<Error>>,
         witness: W,
     }
@@ -177,7 +178,7 @@ where
         let res = match caught(this.witness, || inner.poll(cx)) {
             Ok(polled) => ready!(polled)?,
             Err(error) => {
-                // Dropped here, and not together with this future, because its guards must run now.
+                // The inner future is dropped here, and not together with this future, because its guards must run now.
                 drop(caught(&(), || this.inner.set(None)));
                 return Poll::Ready(Err(error));
             }
@@ -252,7 +253,7 @@ pub(crate) fn panic_message(panic: &(dyn Any + Send)) -> &str {
         .unwrap_or("a panic without a text")
 }
 
-/// Runs a round of a background task. `None`: it panicked, and the log names the task.
+/// Runs a round of a background task. Returns `None` if the round panicked; the log then names the task.
 pub(crate) async fn catch_round<T>(part: &str, round: impl Future<Output = T>) -> Option<T> {
     match AssertUnwindSafe(round).catch_unwind().await {
         Ok(done) => Some(done),

@@ -23,11 +23,11 @@ use super::{
     routes::{Route, Routes},
 };
 
-/// The services of a position in the stack, as one type. Clones share the service: each layer above would otherwise
-/// clone a boxed service with everything below it.
+/// The services at one position of the stack, boxed to have one type. Clones share the service: otherwise each layer
+/// above would clone it with everything below it.
 pub(crate) struct BoxedService<B, A = AnswerBody, E = Error>(Arc<dyn Answers<B, A, E>>);
 
-/// The body of a path's answer: `in_flight` is the outermost layer of nearly all paths.
+/// The body of an answer to a caller: `in_flight` is the outermost layer of nearly all paths.
 pub(crate) type PathBody = in_flight::ResponseBody<AnswerBody>;
 
 pub(crate) type Answering<A, E> = BoxFuture<'static, Result<Response<A>, E>>;
@@ -37,11 +37,12 @@ trait Answers<B, A, E>: Send + Sync {
     fn answer(&self, req: Request<B>) -> Answering<A, E>;
 }
 
-/// Cloning per call would change every reference count in the service twice, and all threads share these counts.
+/// A service that all threads share. A clone per call would change every reference count in the service twice, and all
+/// threads share these counts.
 struct Shared<S, F> {
-    /// Lent to one call at a time, while the call creates its future.
+    /// The service, lent to one call at a time while that call creates its future.
     lent: Mutex<S>,
-    /// Cloned if `lent` is in use, or was poisoned by a panic.
+    /// Cloned for a call if `lent` is in use, or was poisoned by a panic.
     spare: S,
     boxes: F,
 }
@@ -61,7 +62,7 @@ where
             Ok(service) => &mut **service,
             Err(_) => clone.insert(self.spare.clone()),
         };
-        // None of these layers ever makes a caller wait for readiness. They take the request immediately, and only the
+        // No layer below makes a caller wait for readiness. The service takes the request immediately, and only the
         // resulting future is boxed, without the layers and the request.
         match service.poll_ready(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(Ok(())) => (self.boxes)(service.call(req)),
@@ -144,7 +145,7 @@ impl<B, A, E> Service<Request<B>> for BoxedService<B, A, E> {
     type Error = E;
     type Future = Answering<A, E>;
 
-    /// The service is polled for readiness when it is called.
+    /// Always ready: the boxed service is polled for readiness when it is called.
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), E>> {
         Poll::Ready(Ok(()))
     }
@@ -154,7 +155,7 @@ impl<B, A, E> Service<Request<B>> for BoxedService<B, A, E> {
     }
 }
 
-/// Sends each request to the service of its route.
+/// Sends each request to the service of the path's route.
 #[derive(Debug)]
 pub(crate) struct Router<B>(Arc<Inner<B>>);
 
@@ -187,7 +188,7 @@ impl<B> Service<Request<B>> for Router<B> {
     type Error = Error;
     type Future = Answering<PathBody, Error>;
 
-    /// Each service is polled for readiness when its path is known.
+    /// Always ready: the service of a path is polled for readiness when the request's path is known.
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Error>> {
         Poll::Ready(Ok(()))
     }

@@ -69,7 +69,7 @@ impl Route {
             .replace('*', "")
     }
 
-    /// Returns whether pages of any origin may read its answers.
+    /// Returns whether web pages of any origin may read the route's answers.
     pub(crate) const fn is_public(self) -> bool {
         matches!(
             self,
@@ -126,7 +126,7 @@ impl Routes {
     }
 }
 
-/// Request extension with the route that the router found. Calls of models do not have it.
+/// Request extension with the route that the router found. Requests that call models do not have it.
 #[derive(Clone, Debug)]
 pub(crate) struct Matched {
     pub(crate) route: Route,

@@ -18,7 +18,7 @@ use crate::text::time::parse_rfc3339_ms;
 /// The protocols offered: HTTP/2 is preferred if the client supports both.
 const PROTOCOLS: [&[u8]; 2] = [b"h2", b"http/1.1"];
 
-/// Accepts TLS connections. Clones share the certificate.
+/// TLS settings by which the server accepts connections. Clones share the certificate.
 #[derive(Clone)]
 pub struct Tls {
     acceptor: TlsAcceptor,
@@ -26,7 +26,7 @@ pub struct Tls {
 }
 
 impl Tls {
-    /// Presents this certificate; speaks TLS 1.2 and 1.3, and accepts no data before the handshake is complete.
+    /// Creates the TLS settings with this certificate: TLS 1.2 and 1.3, and no data before the handshake is complete.
     #[must_use]
     pub fn new(identity: &Identity) -> Self {
         let certificate = Arc::new(Certificate(ArcSwap::new(Arc::clone(&identity.key))));
@@ -43,7 +43,7 @@ impl Tls {
         }
     }
 
-    /// Presents another certificate on new connections; open ones continue.
+    /// Presents another certificate on new connections; open connections continue.
     pub fn renew(&self, identity: &Identity) {
         self.certificate.0.store(Arc::clone(&identity.key));
     }
@@ -59,7 +59,7 @@ impl fmt::Debug for Tls {
     }
 }
 
-/// The certificate that is in force.
+/// The certificate for new connections, which can be replaced while the server runs.
 #[derive(Debug)]
 struct Certificate(ArcSwap<CertifiedKey>);
 
@@ -76,7 +76,7 @@ pub struct Identity {
     expires_at_ms: Option<u64>,
 }
 
-/// Which of the two files is invalid, and why. The text never repeats their contents.
+/// The file that is invalid, certificate or key, and why. The text never repeats the files' contents.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Flaw {
     /// The certificate is invalid.
@@ -89,7 +89,8 @@ impl Identity {
     /// Parses a chain, the server's own certificate first, and its key; both in PEM.
     ///
     /// # Errors
-    /// [`Flaw::Certificate`] if the chain is invalid, [`Flaw::Key`] if the key is invalid or does not belong to it.
+    /// [`Flaw::Certificate`] if the chain is invalid, [`Flaw::Key`] if the key is invalid or does not belong to the
+    /// certificate.
     pub fn from_pem(chain: &[u8], key: &[u8]) -> Result<Self, Flaw> {
         const NO_CHAIN: &str =
             "has no certificate in PEM: put the server's own first, then its issuers";
@@ -157,7 +158,7 @@ fn not_after_ms(certificate: &[u8]) -> Option<u64> {
     if to_be_signed.first() == Some(&VERSION) {
         (_, _, to_be_signed) = element(to_be_signed)?;
     }
-    // Skips the serial number, the algorithm and the issuer.
+    // Skips the fields before the validity: the serial number, the algorithm and the issuer.
     for _ in 0..3 {
         (_, _, to_be_signed) = element(to_be_signed)?;
     }
@@ -249,7 +250,7 @@ mod tests {
             let certificate = der(0x30, &der(0x30, &fields.concat()));
             let expected = expected.and_then(parse_rfc3339_ms);
             assert_eq!(not_after_ms(&certificate), expected, "{not_after}");
-            // If a certificate is truncated, nothing is read beyond its end.
+            // Parsing a truncated certificate must not read beyond its end.
             for length in 0..certificate.len() {
                 let _ = not_after_ms(&certificate[..length]);
             }

@@ -1,4 +1,4 @@
-//! The public price list: specification 2.6 and 4.3.
+//! The public price list: sections 2.6 and 4.3 of the specification.
 
 use bytes::Bytes;
 use http::{
@@ -21,9 +21,10 @@ use crate::{
     text::time::rfc3339,
 };
 
-/// Far below the five minutes that the specification allows, because prices follow the exchange rate.
+/// Cache lifetime of documents with prices: far below the five minutes that the specification allows, because prices
+/// follow the exchange rate.
 const PRICED: &str = "public, max-age=60";
-/// Short, so that clients see prices soon after they return.
+/// Cache lifetime of documents without prices: short, so that clients see prices soon after they return.
 const UNPRICED: &str = "public, max-age=5";
 
 /// Answers with a document of the current snapshot.
@@ -36,7 +37,7 @@ pub(crate) fn answer<B>(live: &Live, req: &Request<B>) -> Result<Response<Answer
     document(&shown.json, "application/json", shown.priced, req)
 }
 
-/// Answers with a document that may be cached while its prices are valid. It uses only the request's method and
+/// Answers with a document that may be cached while its prices are valid. Uses only the request's method and
 /// `if-none-match`.
 pub(crate) fn document<B>(
     document: &Document,
@@ -67,7 +68,7 @@ pub(crate) fn document<B>(
     }
     headers.insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
     if method == Method::HEAD {
-        // Set here because the server sees an empty body and would send 0.
+        // The length is set here, because the server sees an empty body for HEAD and would send 0.
         headers.insert(CONTENT_LENGTH, document.bytes.len().into());
     }
     Ok(res)
@@ -86,7 +87,7 @@ fn is_known(headers: &HeaderMap, etag: &HeaderValue) -> bool {
         })
 }
 
-/// Renders the catalog as JSON: specification 2.6.
+/// Renders the catalog as JSON, as in section 2.6 of the specification.
 pub(crate) fn render(view: &CatalogView<'_>) -> Document {
     let catalog = CatalogJson {
         base_url: &view.urls.base_url,
@@ -154,7 +155,7 @@ struct PriceRule<'a> {
 }
 
 impl<'a> PriceRules<'a> {
-    /// `None` for a model that is fully described by four rates and the rate of one-hour cache writes.
+    /// Returns `None` for a model that is fully described by four rates and the rate of one-hour cache writes.
     fn of(prices: &'a PriceList) -> Option<Self> {
         let rules: Vec<_> = prices
             .prices()
@@ -194,7 +195,7 @@ impl<'a> ModelJson<'a> {
     }
 }
 
-/// The kind is omitted for chat models, which is the default.
+/// Returns whether the kind is chat, which is the default and therefore omitted.
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
 fn is_chat(kind: &ModelKind) -> bool {
     *kind == ModelKind::Chat

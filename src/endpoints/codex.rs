@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::connect::context_window;
 use crate::catalog::snapshot::Listed;
 
-/// Instructions for the model. Those of the list replace the client's own.
+/// Instructions for the model, which Codex uses instead of its own.
 const INSTRUCTIONS: &str = include_str!("templates/codex.md");
 
 /// The maximum tokens of a tool's output that are sent to the model; the value that Codex uses for its own models.

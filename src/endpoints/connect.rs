@@ -28,10 +28,10 @@ use crate::{
 /// The placeholder that the user replaces with a key.
 const KEY: &str = "tg-YOUR-KEY";
 
-/// Context window assumed for a model with an unknown one, for clients that require a number.
+/// Context window, in tokens, that is assumed for a model whose own is unknown, for clients that require a number.
 const CONTEXT_TOKENS: u64 = 128_000;
 
-/// Each client once. A new client needs a row here and a template.
+/// All clients. A new client needs a row here and a template.
 const CLIENTS: [Client; 10] = [
     Client {
         name: "claude-code",
@@ -192,12 +192,12 @@ const CLIENTS: [Client; 10] = [
 ];
 
 struct Client {
-    /// The name of the client in the path.
+    /// The client's name in the path `…/connect/<client>`.
     name: &'static str,
     title: &'static str,
     format: Format,
     filename: &'static str,
-    /// Where to put the document, and what remains to be done.
+    /// Describes where the user puts the document, and what the user has to do then.
     place: for<'a> fn(&Offer<'a>) -> Cow<'static, str>,
     write: for<'a> fn(&Offer<'a>) -> String,
 }
@@ -263,7 +263,7 @@ pub(crate) fn render(view: &CatalogView<'_>) -> ConnectDocuments {
     }
 }
 
-/// Answers with the list of clients, or with the document for one of them, of the current snapshot.
+/// Answers with the current snapshot's list of clients, or with the document for one client.
 pub(crate) fn answer<B>(live: &Live, req: &Request<B>) -> Result<Response<AnswerBody>, Error> {
     let snapshot = live.snapshot();
     let shown = snapshot.documents();
@@ -324,13 +324,13 @@ struct Entry {
     text: String,
 }
 
-/// Values for the templates, quoted for the language of each.
+/// Values for the templates, quoted as each template's language requires.
 struct Offer<'a> {
     front: &'a PublicUrls,
     models: Vec<Row>,
-    /// Model that is used if the user chose none.
+    /// Model that clients use if the user chose none.
     first: String,
-    /// Returns the first model for embeddings.
+    /// The first model for embeddings, if there is one.
     embedding: Option<String>,
     opus: String,
     sonnet: String,
@@ -338,17 +338,17 @@ struct Offer<'a> {
     hello: &'static str,
 }
 
-/// A model. Texts are JSON strings, which YAML, TOML and Python also accept.
+/// A model, with values for the templates. Texts are JSON strings, which YAML, TOML and Python also accept.
 struct Row {
     id: String,
-    /// The context window in tokens, if it is known.
+    /// The model's context window in tokens, if it is known.
     context: Option<u64>,
     output: u64,
     usd: Option<UsdtRates>,
 }
 
 impl Row {
-    /// Context window, or an assumed one, for clients that require a number.
+    /// Returns the context window, or an assumed one, for clients that require a number.
     fn context_assumed(&self) -> u64 {
         context_window(self.context, self.output)
     }
@@ -365,7 +365,7 @@ impl Row {
     }
 }
 
-/// Context window of a model with this maximum output, for clients that require a number.
+/// Returns the known context window, or one derived from the maximum output, for clients that require a number.
 pub(super) fn context_window(known: Option<u64>, output: u64) -> u64 {
     known.unwrap_or_else(|| CONTEXT_TOKENS.max(output.saturating_mul(2)))
 }
@@ -373,7 +373,7 @@ pub(super) fn context_window(known: Option<u64>, output: u64) -> u64 {
 impl<'a> Offer<'a> {
     fn new(front: &'a PublicUrls, sold: &[ModelView<'_>]) -> Self {
         let (mut ids, mut models) = (Vec::new(), Vec::new());
-        // Of these documents, only the script for curl calls embeddings.
+        // Only the script for curl calls embeddings; the other documents are for chats.
         let embedding = (sold.iter()).find(|view| view.model.kind == ModelKind::Embedding);
         let chats = sold
             .iter()
@@ -448,7 +448,7 @@ impl<'a> Offer<'a> {
         json(&format!("{}/{}", self.front.service, self.first))
     }
 
-    /// The body of a call in the chat or the messages format.
+    /// Returns the body of a call in the chat or the messages format.
     fn call(&self) -> String {
         let (model, hello) = (json(&self.first), json(self.hello));
         format!(
@@ -462,13 +462,13 @@ impl<'a> Offer<'a> {
         format!(r#"{{"model":{model},"max_output_tokens":1000,"input":{hello}}}"#)
     }
 
-    /// A call of the first embedding model, if there is one.
+    /// Returns the body of a call of the first embedding model, if there is one.
     fn embeddings_call(&self) -> Option<String> {
         let (model, hello) = (json(self.embedding.as_deref()?), json(self.hello));
         Some(format!(r#"{{"model":{model},"input":{hello}}}"#))
     }
 
-    /// The smallest known context window, for clients that use one value for all models.
+    /// Returns the smallest known context window, for clients that use one value for all models.
     fn context_min(&self) -> Option<u64> {
         self.models.iter().filter_map(|model| model.context).min()
     }
@@ -494,8 +494,8 @@ fn compose(text: &str) -> String {
     json(text).replace('$', "$$")
 }
 
-/// The environment variable from which Zed reads a provider's key: the provider's name, with an underscore before each
-/// word and each number.
+/// Returns the environment variable from which Zed reads a provider's key: the provider's name, with an underscore
+/// before each word and each number.
 fn zed_variable(service: &str) -> String {
     let (mut name, mut before) = (String::new(), '-');
     for now in service.chars() {

@@ -25,7 +25,7 @@ use tollgate_layers::{
 };
 use tower::Service;
 
-/// A count is one number in a small JSON object.
+/// The largest answer to a count, in bytes: one number in a small JSON object.
 const ANSWER_BYTES_MAX: usize = 64 * 1024;
 
 /// The header that marks a count as an estimate of the gateway.
@@ -38,7 +38,7 @@ pub struct CountTokens<S> {
 }
 
 impl<S> CountTokens<S> {
-    /// Sends requests to vendors through `upstream`.
+    /// Creates the endpoint, which sends requests to vendors through `upstream`.
     pub const fn new(upstream: S) -> Self {
         Self { upstream }
     }

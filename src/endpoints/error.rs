@@ -12,21 +12,21 @@ pub(crate) enum EndpointError {
     /// 404: the key's catalog lists no model of that name.
     #[error("model {model:?} not listed for this key")]
     ModelNotListed {
-        /// The requested name.
+        /// The model name that was requested.
         model: String,
     },
     /// 404: there is no ready-made configuration for a client of that name.
     #[error("no set-up for client {client:?}")]
     ClientUnknown {
-        /// The requested name.
+        /// The client name that was requested.
         client: String,
-        /// The available names, separated by commas.
+        /// The names of the available clients, separated by commas.
         known: String,
     },
     /// 403: only an owner key can manage keys.
     #[error("only an owner key can manage keys")]
     OwnerKeyNeeded,
-    /// 404: the account has no key of that id that its owner can change.
+    /// 404: the account has no key of that id, or the owner cannot change that key.
     #[error("no such key of this account")]
     OwnKeyUnknown,
 }
@@ -65,7 +65,7 @@ impl CustomError for EndpointError {
     fn text(&self, language: Language) -> String {
         match language {
             Language::En => self.english(),
-            // Russian is the default language.
+            // Russian is the default language, so every other language gets the Russian text.
             _ => self.russian(),
         }
     }

@@ -1,8 +1,8 @@
 //! `POST /v1/<service>/estimate`: returns what a call would hold, without a hold and without sending the call.
 //!
-//! The body is that of a call, of any format or for embeddings. It passes through `parse` and `select` like a call, and
-//! is quoted by the tariff that `reserve` uses. An estimate is therefore refused if its call would be, up to the hold,
-//! and it is free.
+//! The body is that of a call, of any format or for embeddings. Like a call, the request passes through `parse` and
+//! `select`, and is quoted by the tariff that `reserve` uses. An estimate is therefore refused if its call would be
+//! refused up to the hold. An estimate is free.
 
 use std::{
     pin::Pin,
@@ -38,7 +38,7 @@ use crate::{
     text::percent::decoded,
 };
 
-/// Sets the operation whose body the request contains: from the query's `path`, or by default from the format. Paths
+/// Sets the operation that the estimated body is for: from the query's `path`, or by default from the format. Paths
 /// that do not accept calls cannot be estimated.
 pub fn as_call<B>(mut req: Request<B>) -> Request<B> {
     let query = req.uri().query().unwrap_or_default();
@@ -53,14 +53,14 @@ pub fn as_call<B>(mut req: Request<B>) -> Request<B> {
     req
 }
 
-/// The path of the estimated call, if models can be called there.
+/// Returns the path of the estimated call, if models can be called there.
 fn called(path: &str) -> Option<&'static str> {
     let surfaces = [ModelKind::Chat, ModelKind::Embedding].map(ModelKind::surfaces);
     let mut all = surfaces.into_iter().flatten().copied();
     all.find(|surface| *surface == path)
 }
 
-/// Answers estimates; it takes the place that `reserve` has for calls.
+/// Answers estimates, at the position in the stack that `reserve` has for calls.
 #[derive(Clone, Debug)]
 pub struct Estimate {
     store: AnyLedger,
@@ -68,7 +68,7 @@ pub struct Estimate {
 }
 
 impl Estimate {
-    /// Quotes by `tariff`, and compares with the free money in `store`.
+    /// Creates the endpoint, which quotes by `tariff` and compares with the free money in `store`.
     #[must_use]
     pub const fn new(store: AnyLedger, tariff: ByTokens) -> Self {
         Self { store, tariff }
@@ -84,7 +84,8 @@ impl Estimate {
             ..
         } = self.tariff.quote(&req)?;
         let free = self.free(&caller.account, &caller.id, least).await?;
-        // The amount that the ledger would hold; if that does not fit, the smallest amount that it would refuse.
+        // The amount that the ledger would hold; if the free money is below `least`, that is `least`, which the ledger
+        // would refuse.
         let hold = want.min(free).max(least);
         self.tariff.granted(&mut req, &mut bill, hold);
         let Priced {
@@ -109,8 +110,8 @@ impl Estimate {
         }))
     }
 
-    /// The amount that the key can hold now. A key that may not hold anything gets the same error as for a call; a key
-    /// without money has zero.
+    /// Returns the amount that the key can hold now. A key that may not hold anything gets the same error as for a
+    /// call; a key without money gets zero.
     async fn free(
         &self,
         account: &AccountId,
@@ -150,12 +151,12 @@ struct EstimateJson<'a> {
     input_tokens_max: u64,
     output_tokens_max: u64,
     hold_rub: MicroRub,
-    /// About the least that the hold is lowered to while the call runs.
+    /// Approximate lower bound to which the hold is reduced while the call runs.
     hold_min_rub: MicroRub,
     free_rub: MicroRub,
     fits: bool,
     price: &'a Price,
-    /// Prices that may apply instead, each with its condition.
+    /// Prices under conditions, which may apply instead of the usual ones.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     price_rules: Vec<&'a Price>,
 }

@@ -1,4 +1,4 @@
-//! Endpoints for a key about itself: the models it may call, and its money.
+//! Endpoints that answer a key about itself: the models it may call, and its money.
 
 use std::{
     pin::Pin,
@@ -39,13 +39,13 @@ pub struct KeyInfo {
 }
 
 impl KeyInfo {
-    /// Reads the catalog from `live` and the ledger from `store`.
+    /// Creates the endpoints, which read the catalog from `live` and the ledger from `store`.
     #[must_use]
     pub const fn new(live: Arc<Live>, store: AnyLedger) -> Self {
         Self { live, store }
     }
 
-    /// The models that this key may call, in the caller's format.
+    /// Returns the models that this key may call, in the caller's format.
     fn models(&self, key: &KeyRecord, format: Format, uri: &Uri) -> Value {
         let snapshot = self.live.snapshot();
         let since = snapshot.version().effective_from_ms;
@@ -78,7 +78,7 @@ impl KeyInfo {
         }
     }
 
-    /// One of these models. A model that this key may not call gets the same error as an unknown one.
+    /// Returns one of the models that this key may call. For any other model the error is that of an unknown model.
     fn model(&self, id: &str, key: &KeyRecord, format: Format) -> Result<Value, Error> {
         let snapshot = self.live.snapshot();
         let since = snapshot.version().effective_from_ms;
@@ -90,7 +90,7 @@ impl KeyInfo {
             .ok_or_else(|| Error::custom(EndpointError::ModelNotListed { model: id.into() }))
     }
 
-    /// The amounts that admission uses.
+    /// Returns the key's money and limits, with the amounts that admission uses.
     async fn key(&self, key: &KeyRecord) -> Result<Value, Error> {
         let view = self.store.key(&key.id).await.map_err(no_books)?;
         Ok(json!({
@@ -124,7 +124,7 @@ fn model_json(model: Listed<'_>, format: Format, since: u64) -> Value {
     if let Some(description) = description(&model) {
         json["description"] = description.into();
     }
-    // Shown only if a customers' rule sets the prices, because the public price list does not contain those.
+    // Prices are shown only if a customers' rule sets them, because the public price list does not contain them.
     if let Some(prices) = model.prices.filter(|prices| prices.usual.rule.is_some()) {
         let own: Vec<_> = prices.prices().collect();
         json["prices"] = json!(own);
@@ -132,7 +132,8 @@ fn model_json(model: Listed<'_>, format: Format, since: u64) -> Value {
     json
 }
 
-/// Text shown next to the model's name where a client lets people choose: the operator's description, and the price.
+/// Returns the text shown next to the model's name where a client lets people choose: the operator's description, and
+/// the price.
 fn description(model: &Listed<'_>) -> Option<String> {
     let price = model.prices.map(|prices| {
         let price = &prices.usual;
@@ -190,7 +191,7 @@ impl<B: Send + 'static> Service<Request<B>> for KeyInfo {
                 (Route::Key, _) => this.key(key).await?,
                 (_, None) => this.models(key, format, req.uri()),
                 (_, Some(id)) => {
-                    // A name that is encoded wrongly is not a model's name and is left as it is.
+                    // A name that is encoded wrongly cannot be a model's name, so it is left as it is.
                     let id = decoded(id).unwrap_or_else(|| id.to_owned());
                     this.model(&id, key, format)?
                 }
@@ -200,7 +201,7 @@ impl<B: Send + 'static> Service<Request<B>> for KeyInfo {
     }
 }
 
-/// The caller's error for a ledger that could not be read.
+/// Returns the caller's error for a ledger that could not be read.
 pub(crate) fn no_books(error: BookError) -> Error {
     match error {
         BookError::Unavailable(cause) => Error::LedgerUnavailable(cause),
@@ -209,7 +210,8 @@ pub(crate) fn no_books(error: BookError) -> Error {
     }
 }
 
-/// The caller's format if the path does not determine it: only clients of the messages format send its version header.
+/// Returns the caller's format if the path does not determine it: only clients of the messages format send its version
+/// header.
 pub(crate) fn format_of(headers: &HeaderMap) -> Format {
     if headers.contains_key(ANTHROPIC_VERSION) {
         Format::Messages

@@ -1,7 +1,7 @@
 //! `/v1/<service>/keys`: list, create, limit and revoke an account's keys, for the holder of its owner key.
 //!
-//! An owner key cannot call models, and a key that can gets nothing here. Owner keys are listed, including the one in
-//! use, but only the operator can change them.
+//! An owner key cannot call models, and these endpoints refuse a key that can. Owner keys are listed, including the one
+//! in use, but only the operator can change them.
 
 use std::{
     pin::Pin,
@@ -50,7 +50,7 @@ pub struct OwnKeys {
 }
 
 impl OwnKeys {
-    /// Reads the catalog from `live`, and the keys from `store`.
+    /// Creates the endpoint, which reads the catalog from `live` and the keys from `store`.
     #[must_use]
     pub const fn new(live: Arc<Live>, store: AnyLedger) -> Self {
         Self { live, store }
@@ -113,7 +113,7 @@ impl OwnKeys {
         Ok(reply::json(&OwnKey::from(&changed)))
     }
 
-    /// Another account's key gets the same error as an unknown one.
+    /// Finds a key of the owner's account. Another account's key gets the same error as an unknown key.
     async fn known(&self, owner: &KeyRecord, id: &str) -> Result<KeyView, Error> {
         let id: KeyId = id
             .parse()
@@ -138,7 +138,7 @@ impl OwnKeys {
         let there = keys
             .iter()
             .filter(|key| key.record.status != KeyStatus::Deleted);
-        // Deleted keys are kept for their receipts, so that their number is bounded, too.
+        // Deleted keys stay in the ledger for their receipts, so their number is bounded, too.
         if there.count() >= KEYS_MAX || keys.len() >= 10 * KEYS_MAX {
             return Err(Error::invalid("keys", Problem::AboveMax(KEYS_MAX as u64)));
         }
@@ -165,7 +165,8 @@ impl OwnKeys {
         }))
     }
 
-    /// Refuses unknown fields: a misspelt ceiling must not result in no ceiling. `also` are known in addition to a new key's.
+    /// Refuses unknown fields: a misspelt ceiling must not result in no ceiling. `also` lists fields that are known in
+    /// addition to those of a new key.
     fn check(&self, fields: &Map<String, Value>, also: &[&str]) -> Result<(), Error> {
         let known = |name: &str| {
             ["name", "models", "group"].contains(&name)
@@ -237,7 +238,7 @@ fn wish(fields: &Map<String, Value>) -> Result<KeyChange, Error> {
     })
 }
 
-/// Returns the group; null removes the key from its group.
+/// Parses the group; null removes the key from its group.
 fn group(fields: &Map<String, Value>) -> Result<Option<Option<GroupId>>, Error> {
     let Some(value) = fields.get("group") else {
         return Ok(None);
@@ -257,12 +258,13 @@ fn no_group() -> Error {
     Error::invalid("group", Problem::NotOneOf("the groups of the account"))
 }
 
-/// An owner key that is in a group sees only keys of that group.
+/// Returns whether the owner key sees `key`: an owner key that is in a group sees only keys of that group.
 fn sees(owner: &KeyRecord, key: &KeyView) -> bool {
     owner.group.is_none() || owner.group == key.record.group
 }
 
-/// An owner key in a group cannot create or move keys outside it, so that no key escapes the group's ceilings.
+/// Refuses a change by which an owner key in a group creates or moves a key outside that group: no key escapes the
+/// group's ceilings.
 fn stays_in_group(owner: &KeyRecord, change: &KeyChange) -> Result<(), Error> {
     match (&owner.group, &change.group) {
         (Some(own), Some(wished)) if wished.as_ref() != Some(own) => Err(Error::invalid(
@@ -273,7 +275,7 @@ fn stays_in_group(owner: &KeyRecord, change: &KeyChange) -> Result<(), Error> {
     }
 }
 
-/// Returns the ceiling; null removes it.
+/// Parses a ceiling; null removes it.
 fn rubles(
     fields: &Map<String, Value>,
     name: &'static str,
@@ -332,10 +334,10 @@ struct OwnKeysJson<'a> {
     keys: Vec<OwnKey<'a>>,
 }
 
-/// The fields have the same names as in the operators' answers.
+/// A key as its owner sees it. The fields have the same names as in the operators' answers.
 #[derive(Serialize)]
 struct OwnKey<'a> {
-    /// The secret: only in the answer that created the key.
+    /// The key's secret; present only in the answer that created the key.
     #[serde(skip_serializing_if = "Option::is_none")]
     key: Option<&'a str>,
     id: &'a KeyId,

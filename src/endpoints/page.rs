@@ -1,8 +1,7 @@
 //! The price list for people: `GET /` from a browser. Other clients that request `/` only check whether the gateway is
 //! reachable.
 //!
-//! The page is rendered once per snapshot of prices. It contains everything it needs: no scripts, and nothing from
-//! other hosts.
+//! The page is rendered once per snapshot of prices. It has no scripts and loads nothing from other hosts.
 
 use std::future::ready;
 
@@ -32,7 +31,7 @@ use crate::{
     text::time::rfc3339,
 };
 
-/// Allows only the page's own styles and its empty icon.
+/// Content security policy that allows only the page's own styles and its empty icon.
 const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; \
     form-action 'none'; frame-ancestors 'none'";
 
@@ -82,7 +81,7 @@ fn is_zero_weight(parameter: &str) -> bool {
     })
 }
 
-/// The answer to a client that only checks whether the gateway is reachable.
+/// Returns the empty answer to a client that only checks whether the gateway is reachable.
 fn nothing() -> Response<AnswerBody> {
     let mut res = Response::new(full(Bytes::new()));
     res.headers_mut()
@@ -90,8 +89,8 @@ fn nothing() -> Response<AnswerBody> {
     res
 }
 
-/// Answers browsers with `page`, and tools that check whether the gateway is reachable with nothing, which needs no
-/// permit.
+/// Answers browsers with `page`. Tools that only check whether the gateway is reachable get an empty answer, which
+/// needs no permit.
 pub(crate) fn or_nothing<B: Send + 'static>(
     page: BoxedService<B, PathBody>,
 ) -> BoxedService<B, PathBody> {
@@ -174,7 +173,7 @@ struct PageHtml<'a> {
 }
 
 impl PageHtml<'_> {
-    /// Selects a text by language; both are side by side in the template.
+    /// Selects a text by language; the template has both texts side by side.
     fn say(&self, ru: &'static str, en: &'static str) -> &'static str {
         say(self.language, ru, en)
     }
@@ -188,21 +187,21 @@ struct Family<'a> {
 
 struct Row<'a> {
     id: &'a str,
-    /// The kind of the model, unless it is chat.
+    /// The kind of the model; empty for chat.
     kind: &'static str,
-    /// Condition of these prices, in words; empty for the usual ones.
+    /// Condition of these prices, in words; empty for the usual prices.
     rule: String,
     cells: [Cell; 4],
-    /// The prices that apply per call.
+    /// The prices that apply per call, not per token.
     calls: Vec<Cell>,
 }
 
-/// A price; empty if there is none at the moment.
+/// A price; empty if the model has none at the moment.
 struct Cell {
     class: &'static str,
     exact: String,
     shown: String,
-    /// Classes that are billed separately, like one-hour cache writes.
+    /// Prices of classes that are billed separately, like one-hour cache writes.
     parts: Vec<Self>,
 }
 
@@ -260,7 +259,7 @@ impl<'a> Row<'a> {
     }
 }
 
-/// Column of a further class, if it belongs to one, and its label there.
+/// Returns the column that also shows prices of this class, if there is one, and the label of the class in that column.
 fn place(class: Class, language: Language) -> (Option<usize>, &'static str) {
     let image = say(language, "изображения", "images");
     let audio = say(language, "звук", "audio");
@@ -308,7 +307,7 @@ fn when(condition: &Condition, language: Language) -> String {
         .join(", ")
 }
 
-/// Models by family, both in the order of the catalog.
+/// Groups models by family. Families and their models are in the order of the catalog.
 fn families<'a>(
     models: &[ModelView<'a>],
     classes: [&'static str; 4],
@@ -357,7 +356,7 @@ pub(crate) fn shown(rate: Rate, language: Language) -> String {
     format!("{}{point}{fraction}\u{a0}₽", grouped(whole, language))
 }
 
-/// Digits grouped by thousands.
+/// Groups the digits of a number by thousands.
 pub(crate) fn grouped(whole: &str, language: Language) -> String {
     let thousands = say(language, "\u{202f}", ",");
     let mut text = String::new();

@@ -1,5 +1,5 @@
 //! Query parameters of callers' reports. A misspelt parameter is refused: if a filter were ignored, the report would
-//! contain other calls than the caller wants.
+//! contain calls that the caller does not want.
 
 use tollgate_layers::{Error, error::Problem};
 
@@ -7,7 +7,7 @@ use crate::text::{percent::decoded, time::parse_rfc3339_ms};
 
 const NAME_CHARS_MAX: usize = 64;
 
-/// The parameters of a query.
+/// The query parameters of a report that have values.
 #[derive(Debug)]
 pub(crate) struct Params(Vec<(&'static str, String)>);
 

@@ -50,7 +50,7 @@ pub struct Notifications {
 }
 
 impl Notifications {
-    /// Creates the service of notifications for these payments.
+    /// Creates the service that handles providers' notifications about these payments.
     #[must_use]
     pub const fn new(payments: Payments) -> Self {
         Self { payments }
@@ -109,7 +109,8 @@ fn said(status: StatusCode, body: Bytes) -> Response<AnswerBody> {
     res
 }
 
-/// Answers the holder of a key, below `auth`: the bounds of payments and the unpaid ones, or a new payment.
+/// Answers the holder of a key with the bounds of payments and the unpaid payments, or creates a payment. Must be below
+/// `auth`.
 #[derive(Clone, Debug)]
 pub struct KeyPayments {
     payments: Payments,
@@ -165,7 +166,7 @@ impl From<Intent> for Shown {
 }
 
 impl KeyPayments {
-    /// Creates the endpoints for these payments.
+    /// Creates the endpoints for a key's holder with these payments.
     #[must_use]
     pub const fn new(payments: Payments) -> Self {
         Self { payments }
@@ -217,7 +218,8 @@ impl KeyPayments {
         provider.or_else(|| providers.first().map(|&name| name.to_owned()))
     }
 
-    /// Answers `/payments/auto`: the rule. Changing it requires an owner key.
+    /// Answers `/payments/auto` with the account's rule of automatic top-ups, or changes the rule. A change requires an
+    /// owner key.
     async fn auto(
         &self,
         key: &KeyRecord,
@@ -242,7 +244,7 @@ impl KeyPayments {
                 Ok(_) => {
                     tracing::info!(target: "audit", who, what = "account.auto_topup_remove", account = %account);
                 }
-                // The account has no rule, which is what the request wants.
+                // The account has no rule already, so the request to remove the rule has succeeded.
                 Err(PaymentError::NoRule) => {}
                 Err(error) => return Err(refusal(error, config)),
             }
@@ -278,7 +280,7 @@ impl KeyPayments {
     }
 }
 
-/// Returns the fields of a body. Unknown fields are refused, so that a misspelt one is not ignored.
+/// Returns the fields of a body. Unknown fields are refused, so that a misspelt field is not ignored.
 async fn fields(body: UnreadBody, known: &[&str]) -> Result<Map<String, Value>, Error> {
     let fields = read(body).await?;
     match fields.keys().find(|name| !known.contains(&name.as_str())) {

@@ -57,7 +57,7 @@ impl Receipts {
         Self { store }
     }
 
-    /// Another key's call gets the same error as an unknown one.
+    /// Finds the receipt of a call. Another key's call gets the same error as an unknown call.
     async fn find(&self, number: RequestNumber, key: &KeyRecord) -> Result<Receipt, Error> {
         let look = async || match self.store.receipt_of(&key.account, number).await {
             Ok(receipt) if !sees(key, None, &receipt.key) => Err(BookError::NotFound),
@@ -138,9 +138,9 @@ impl<B: Send + 'static> Service<Request<B>> for Receipts {
 #[derive(Serialize)]
 struct ReceiptsJson<'a> {
     receipts: Vec<ReceiptJson<'a>>,
-    /// The cursor for `after`; null on the last page.
+    /// The cursor of the next page, for the parameter `after`; null on the last page.
     next: Option<String>,
-    /// Every receipt since this time was searched by this request and those for earlier pages; absent on the last page.
+    /// This request and those for earlier pages have searched every receipt since this time; absent on the last page.
     #[serde(skip_serializing_if = "Option::is_none")]
     searched_since: Option<String>,
 }
@@ -155,11 +155,11 @@ impl<'a> From<&'a ReceiptsPage> for ReceiptsJson<'a> {
     }
 }
 
-/// The fields have the same names as in the operators' receipt. The vendor is not shown to callers.
+/// A receipt as callers see it: the fields have the same names as in the operators' receipt, and the vendor is omitted.
 #[derive(Serialize)]
 struct ReceiptJson<'a> {
     number: RequestNumber,
-    /// The charged key: an owner key sees the calls of all keys of its account.
+    /// The charged key; shown because an owner key sees the calls of all keys of its account.
     key: &'a KeyId,
     model: &'a str,
     /// The time at which the call arrived.
@@ -185,7 +185,7 @@ struct ReceiptJson<'a> {
     loss_rub: MicroRub,
     #[serde(skip_serializing_if = "Option::is_none")]
     session: Option<&'a SessionId>,
-    /// Absent if it is not known.
+    /// The endpoint of the call; absent if it is not known.
     #[serde(skip_serializing_if = "Option::is_none")]
     endpoint: Option<Endpoint>,
 }

@@ -1,4 +1,4 @@
-//! The gateway's own JSON answers, each for a single caller.
+//! JSON answers of the gateway itself, each for a single caller, so they must not be cached.
 
 use http::{
     HeaderValue, Response,
@@ -7,7 +7,7 @@ use http::{
 use serde::Serialize;
 use tollgate_layers::body::{AnswerBody, full};
 
-/// Answers with `value`, which must not be cached.
+/// Answers with `value` as JSON, which must not be cached.
 pub(crate) fn json(value: &impl Serialize) -> Response<AnswerBody> {
     let bytes = serde_json::to_vec(value).expect("texts and numbers serialize to JSON");
     let mut res = Response::new(full(bytes));

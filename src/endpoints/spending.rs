@@ -72,7 +72,7 @@ impl Spending {
     ) -> Result<Report, Error> {
         let _permit = self.at_once.try_acquire().map_err(|_| Error::Overloaded)?;
         let until_ms = now_ms();
-        // The days are whole UTC days including today, as for ceilings.
+        // The report covers whole UTC days including today, as ceilings do.
         let since_ms = (until_ms / DAY_MS + 1).saturating_sub(days) * DAY_MS;
         let mut report = Report::since(since_ms);
         let whose = Whose::Account(&key.account);
@@ -111,7 +111,7 @@ pub(super) fn sees(key: &KeyRecord, of: Option<&KeyId>, paid: &KeyId) -> bool {
     }
 }
 
-/// Parameters allowed for a key, or for an owner key.
+/// Returns the names of parameters that a key, or an owner key, may use.
 pub(super) fn known<'a>(
     key: &KeyRecord,
     of_key: &'a [&'static str],
@@ -202,7 +202,7 @@ impl Report {
         sums.add(&rollup::Sums::of(receipt));
     }
 
-    /// Marks that older receipts are not in the sums of sessions.
+    /// Marks the report as cut: older receipts are not in the sums of sessions.
     fn cut(self) -> Self {
         Self {
             sessions_complete: false,
@@ -250,19 +250,19 @@ fn dearest<K: Ord, R>(sums: HashMap<K, Sums>, row: impl Fn(K, Sums) -> R) -> Vec
 #[derive(Debug, Serialize)]
 struct Answer {
     since: String,
-    /// All charges since this time are in the sums.
+    /// Start of the period whose charges are all in the sums.
     counted_since: String,
-    /// Whether the sums cover the whole requested period.
+    /// Whether the sums cover the whole period that the caller requested.
     complete: bool,
     total: Sums,
     days: Vec<ByDay>,
     models: Vec<ByModel>,
     sessions: Vec<BySession>,
-    /// The number of sessions that are omitted because they cost less than those listed.
+    /// The number of sessions that are omitted because they cost less than the listed ones.
     sessions_left_out: usize,
-    /// All charges since this time are in the sums of sessions.
+    /// Start of the period whose charges are all in the sums of sessions.
     sessions_since: String,
-    /// Whether the sums of sessions cover the whole requested period.
+    /// Whether the sums of sessions cover the whole period that the caller requested.
     sessions_complete: bool,
 }
 
@@ -282,7 +282,7 @@ struct ByModel {
 
 #[derive(Debug, Serialize)]
 struct BySession {
-    /// The session; null for calls without one.
+    /// The session; null for the calls without a session.
     session: Option<SessionId>,
     #[serde(flatten)]
     sums: Sums,

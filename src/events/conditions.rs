@@ -1,5 +1,5 @@
-//! Conditions that last for a while, such as a vendor that is out: an event is emitted when the first gateway of a
-//! ledger sees one, and another when no gateway sees it any more.
+//! Conditions that last for a while, such as an unavailable vendor. An event is emitted when the first gateway of a
+//! ledger reports a condition, and another when no gateway reports it any more.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -11,14 +11,14 @@ use tollgate_ledger::{
 
 /// The prefix of the conditions' names in the ledger.
 const NOTES: &str = "condition/";
-/// The time for which a gateway's report is valid: a gateway that does not repeat it in this time is considered gone.
+/// How long a gateway's report is valid. A gateway that does not repeat its report in this time is considered gone.
 const SEEN_FOR: Duration = Duration::from_secs(90);
 /// The interval at which a gateway repeats its report.
 const SAID_EVERY: Duration = Duration::from_secs(30);
-/// At most this many tries if another gateway changes the same condition first.
+/// The maximum number of tries if another gateway changes the same condition first.
 const TRIES: usize = 5;
 
-/// The gateways that see a condition, and until when (Unix ms) each report is valid.
+/// The gateways that report a condition, and until when (Unix ms) each report is valid.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Seen {
     by: BTreeMap<String, u64>,
@@ -37,7 +37,7 @@ pub(super) struct Word<'a> {
     pub(super) sees: bool,
 }
 
-/// Records whether a gateway sees a condition, and emits an event if it has begun or ended by that.
+/// Records whether a gateway sees a condition, and emits an event if the condition begins or ends by this report.
 pub(super) async fn say<L: Feed>(
     store: &L,
     word: &Word<'_>,
@@ -71,8 +71,8 @@ pub(super) async fn say<L: Feed>(
             _ => None,
         };
         if let Some(what) = what {
-            // Emitted before the change is recorded: if this gateway dies in between, the next one to change this
-            // version emits it again, and its `once` name makes that a no-op.
+            // The event is emitted before the change is recorded: if this gateway dies in between, the next gateway to
+            // change this version emits the event again, and its `once` name makes that a no-op.
             let once = format!("{}:{}:{version}", what.kind(), word.name);
             tell(store, once, what).await?;
         }

@@ -17,16 +17,17 @@ use crate::{
     text::time::now_ms,
 };
 
-/// The time for which the lease for sending lasts, from each attempt on. An attempt takes at most two thirds of it.
+/// Duration of the lease under which a gateway sends, counted from each attempt. An attempt takes at most two thirds of
+/// it.
 const LEASE: Duration = Duration::from_secs(30);
-/// The interval at which the state is read that others may change: which gateway sends, and whether an operator has
-/// stopped the receiver.
+/// The interval at which a delivery reads the state that others may change: which gateway sends, and whether an
+/// operator has stopped the receiver.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
-/// The number of events that are read at once.
+/// The number of events that a delivery reads at once.
 const PAGE: usize = 100;
-/// How many events the filter may skip before the progress is written. Until then they are read again. The progress is
-/// only in the ledger: if a failover makes a ledger lose recent events, it loses the progress too, and then gives the
-/// lost numbers to new events, which must be sent.
+/// How many events the filter may skip before the progress is written. Until then the skipped events are read again.
+/// The progress is only in the ledger: if a failover makes a ledger lose recent events, it also loses the progress, and
+/// then gives the lost numbers to new events, which must be sent.
 const PASSED_OVER_MAX: u64 = 100;
 
 /// Delivers events to one receiver.
@@ -38,11 +39,11 @@ pub(super) struct Delivery {
     /// The id under which this gateway takes delivery leases.
     owner: Arc<str>,
     metrics: Outgoing,
-    /// The ledger is out of reach, and this has been logged.
+    /// Whether the ledger is out of reach and this has been logged.
     away: bool,
 }
 
-/// The time at which the next round begins.
+/// When the next round of a delivery begins.
 enum Next {
     Now,
     /// The next round begins when there is an event after this number.
@@ -76,7 +77,7 @@ impl Delivery {
                 Some(Ok(Next::Now)) => {}
                 Some(Ok(Next::In(wait))) => tokio::time::sleep(wait).await,
                 Some(Ok(Next::Beyond(place))) => {
-                    // Wakes after a third of the lease at the latest, to renew the lease.
+                    // The wait ends after a third of the lease at the latest, so that the lease is renewed.
                     let _ = tokio::time::timeout(LEASE / 3, self.tail.beyond(place)).await;
                 }
                 Some(Err(error)) if self.away => {
@@ -135,7 +136,7 @@ impl Delivery {
             );
         }
         for (index, event) in page.events.iter().enumerate() {
-            // The lease taken above is enough for the first event.
+            // The lease taken before the loop is long enough for the first event.
             if index > 0 && !self.notes.lease(&self.owner, LEASE).await? {
                 break;
             }

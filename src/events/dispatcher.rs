@@ -1,4 +1,4 @@
-//! All receivers of events: which there are, their state, and what an operator can do about it.
+//! All receivers of events: their settings and state, and the actions of operators on them.
 
 use std::{sync::Arc, time::Duration};
 
@@ -28,12 +28,12 @@ pub(crate) struct Dispatcher {
     metrics: Arc<Metrics>,
 }
 
-/// The result of sending an event again.
+/// The result of an operator's request to send an event again.
 #[derive(Debug)]
 pub(crate) enum Replayed {
     Taken,
     Failed(String),
-    /// The event is no longer kept, or never existed.
+    /// The ledger does not have the event any more, or never had it.
     Unknown,
     /// The receiver's filter excludes the event.
     NotIts,
@@ -67,8 +67,8 @@ impl Dispatcher {
         tasks
     }
 
-    /// Starts new receivers at the current end of the events, so that they get what happens from now on; if the ledger
-    /// is out of reach, from when it is back.
+    /// Starts new receivers at the current end of the events, so that they get only later events. If the ledger is out
+    /// of reach, they start when it is back.
     pub(crate) async fn begin(&self) {
         for receiver in self.receivers().iter() {
             if let Err(error) = self.notes_of(receiver).begin(&self.tail).await {
@@ -81,7 +81,7 @@ impl Dispatcher {
     pub(crate) async fn let_go(&self) {
         for receiver in self.receivers().iter() {
             let notes = self.notes_of(receiver);
-            // If this fails, the other gateway waits until the lease expires.
+            // If the release fails, the other gateway waits until the lease expires.
             let _ = notes.lease(&self.owner, Duration::from_millis(1)).await;
         }
     }
@@ -103,7 +103,7 @@ impl Dispatcher {
         self.tail.notes_of(&receiver.name)
     }
 
-    /// Sends an event again, now, with its original id.
+    /// Sends an event again immediately, with its original id.
     pub(crate) async fn replay(
         &self,
         receiver: &Receiver,
@@ -114,7 +114,7 @@ impl Dispatcher {
             return Ok(Replayed::Unknown);
         };
         // An event that the filter excludes, for example of another customer, is not sent by mistake. A dead letter was
-        // meant for this receiver.
+        // meant for this receiver, so the filter is not applied.
         if letter.is_none() && !receiver.filter.takes(&event) {
             return Ok(Replayed::NotIts);
         }
@@ -154,7 +154,7 @@ impl Dispatcher {
             }
             match notes.put(version, &standing).await {
                 Ok(()) => return Ok(standing),
-                // A delivery has changed the state meanwhile: try again.
+                // A delivery has changed the state meanwhile, so this change is tried again.
                 Err(BookError::Exists) => {}
                 Err(error) => return Err(error),
             }
@@ -283,7 +283,7 @@ mod tests {
         assert_eq!(notes.dead().await.unwrap(), dead[1..]);
         let unknown = dispatcher.replay(&crm, 3).await.unwrap();
         assert!(matches!(unknown, Replayed::Unknown), "{unknown:?}");
-        // A dead letter does not block the events after it.
+        // The delivery of later events continues after a dead letter.
         tell(&store, "c").await;
         dispatcher.stop(&crm, false).await.unwrap();
         until(async || {

@@ -6,7 +6,7 @@ use tollgate_ledger::happening::Event;
 
 use crate::text::time::rfc3339;
 
-/// Which events to select. An empty list selects all.
+/// The criteria by which events are selected. An empty list selects all.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Filter {
     pub(crate) accounts: Vec<AccountId>,
@@ -19,7 +19,7 @@ impl Filter {
         self.accounts.is_empty() && self.kinds.is_empty()
     }
 
-    /// Returns whether the event is selected. With a list of accounts, events without an account are not.
+    /// Returns whether the event is selected. A list of accounts excludes events without an account.
     pub(crate) fn takes(&self, event: &Event) -> bool {
         let of_account = |event: &Event| {
             let account = event.account.as_ref();
@@ -30,7 +30,7 @@ impl Filter {
     }
 }
 
-/// An event as it is shown and sent: with its time as text, too.
+/// An event as the API shows it and receivers get it: with its time also as text.
 #[derive(Debug, Serialize)]
 pub(crate) struct Shown<'a> {
     at: String,

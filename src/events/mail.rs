@@ -79,7 +79,8 @@ impl Mail {
     }
 }
 
-/// TLS with the certificate authorities of the configuration; `None` if it names none, or TLS is off.
+/// Returns TLS settings with the certificate authorities of the configuration; `None` if it names no authorities, or
+/// TLS is off.
 fn tls(config: &MailConfig) -> Option<Tls> {
     let certificate = Certificate::from_pem(config.authorities.as_ref()?);
     let host = config.host.parse::<Authority>();

@@ -1,4 +1,4 @@
-//! A receiver of events: which events it gets, by which way, and for how long they are retried.
+//! A receiver of events: which events it gets, how they are sent, and how long they are retried.
 
 use std::time::Duration;
 
@@ -46,7 +46,7 @@ impl Receiver {
         }
     }
 
-    /// The kind of receiver and its host or chat, without secrets, so that logs may contain both.
+    /// Returns the kind of receiver and its host or chat, without secrets, so that logs may contain both.
     pub(crate) fn way(&self) -> (&'static str, &str) {
         match &self.way {
             Way::Webhook(hook) => ("webhook", hook.host()),
@@ -55,7 +55,7 @@ impl Receiver {
         }
     }
 
-    /// Sends an event, once, within the receiver's time limit.
+    /// Sends an event once, without retries, within the receiver's time limit.
     pub(super) async fn send(&self, event: &Event) -> Sent {
         match &self.way {
             Way::Webhook(hook) => hook.send(event).await,

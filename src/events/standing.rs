@@ -1,4 +1,4 @@
-//! A receiver's state in the ledger: how far the delivery has come, and the dead letters.
+//! A receiver's state in the ledger: the number up to which events were delivered, and the dead letters.
 
 use std::time::Duration;
 
@@ -11,13 +11,13 @@ use tollgate_ledger::{
 use super::tail::Tail;
 use crate::ledger::AnyLedger;
 
-/// At most this many dead letters of a receiver are kept; the oldest is removed.
+/// The maximum number of a receiver's dead letters; a further letter replaces the oldest.
 pub(crate) const DEAD_MAX: usize = 1000;
-/// Pause after the first failure; it doubles with each further one.
+/// Pause after the first failed attempt; each further failure doubles the pause.
 const PAUSE: Duration = Duration::from_secs(1);
 const PAUSE_MAX: Duration = Duration::from_secs(3600);
 
-/// How far the delivery to a receiver has come.
+/// The state of the delivery to a receiver.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Standing {
     /// All events up to this number were delivered, given up, or excluded by the filter.
@@ -25,16 +25,16 @@ pub(crate) struct Standing {
     /// The number of failures since the last delivery.
     #[serde(default)]
     pub(crate) failures: u32,
-    /// The time at which the first of these failures was, in Unix milliseconds.
+    /// The time of the first failure since the last delivery, in Unix milliseconds.
     #[serde(default)]
     pub(crate) failing_since_ms: Option<u64>,
-    /// Nothing is sent before this time, in Unix milliseconds.
+    /// The time before which nothing is sent, in Unix milliseconds.
     #[serde(default)]
     pub(crate) next_ms: u64,
-    /// The reason why the last attempt failed.
+    /// The reason why the last attempt to deliver an event failed.
     #[serde(default)]
     pub(crate) error: Option<String>,
-    /// Nothing is sent, because the receiver answered 410 or an operator stopped it.
+    /// Whether delivery is stopped, because the receiver answered 410 or an operator stopped it.
     #[serde(default)]
     pub(crate) stopped: bool,
     /// The time at which an event was last delivered, in Unix milliseconds.
@@ -51,7 +51,7 @@ impl Standing {
         };
     }
 
-    /// Records a failed attempt and sets the pause before the next one. `jitter` is a random number that varies the
+    /// Records a failed attempt and sets the pause before the next attempt. `jitter` is a random number that varies the
     /// pause by up to a tenth.
     pub(super) fn failed(
         &mut self,
@@ -99,7 +99,7 @@ pub(crate) struct DeadLetter {
     pub(crate) event: Event,
     /// The time at which delivery was given up, in Unix milliseconds.
     pub(crate) dead_ms: u64,
-    /// The reason why the last attempt failed.
+    /// The reason why the last attempt to deliver this event failed.
     pub(crate) error: String,
 }
 
@@ -126,7 +126,7 @@ impl Notes {
         format!("dead/{}/", self.name)
     }
 
-    /// Takes or renews the lease for sending for `ttl`; `false` if another gateway holds it.
+    /// Takes or renews, for `ttl`, the lease under which a gateway sends; `false` if another gateway holds it.
     pub(super) async fn lease(&self, owner: &str, ttl: Duration) -> Result<bool, BookError> {
         self.store.lease(&self.standing_name(), owner, ttl).await
     }
@@ -138,8 +138,8 @@ impl Notes {
         note.transpose()
     }
 
-    /// Returns the state with its version. For a new receiver it is created, so that delivery begins with the next
-    /// event.
+    /// Returns the state with its version. For a new receiver the state is created, so that delivery begins with the
+    /// next event.
     pub(super) async fn begin(&self, tail: &Tail) -> Result<(u64, Standing), BookError> {
         loop {
             if let Some(known) = self.standing().await? {
@@ -158,7 +158,7 @@ impl Notes {
         }
     }
 
-    /// Writes the state; `BookError::Exists` if it was changed since this version was read.
+    /// Writes the state; `BookError::Exists` if the state was changed since `version` was read.
     pub(crate) async fn put(&self, version: u64, standing: &Standing) -> Result<(), BookError> {
         let name = self.standing_name();
         self.store.put_note(&name, version, &json(standing)).await
@@ -168,7 +168,7 @@ impl Notes {
         let names = self.dead_names();
         let name = format!("{names}{:020}", letter.event.number);
         match self.store.put_note(&name, 0, &json(letter)).await {
-            // A gateway that stopped before it recorded its progress has already stored the letter.
+            // If the letter exists, a gateway stored it and stopped before it recorded its progress.
             Ok(()) | Err(BookError::Exists) => {}
             Err(error) => return Err(error),
         }
@@ -189,7 +189,8 @@ impl Notes {
         Ok(self.store.notes(&self.dead_names()).await?.len())
     }
 
-    /// The event with this number, with its dead letter if it is one, and otherwise from the events that are kept.
+    /// Returns the event with this number: with its dead letter if there is one, and otherwise from the events that the
+    /// ledger still has.
     pub(super) async fn event(
         &self,
         number: u64,
@@ -267,7 +268,7 @@ mod tests {
         standing.failed("why".into(), None, 9_000_000, 0);
         assert!(!standing.gives_up(&event(1, 0), hour, 9_000_000 + 3_599_999));
         assert!(standing.gives_up(&event(1, 0), hour, 9_000_000 + 3_600_000));
-        // The time for retries of a later event begins at that event.
+        // The retry time of an event that was emitted after the first failure begins when it was emitted.
         assert!(!standing.gives_up(&event(2, 9_500_000), hour, 9_000_000 + 3_600_000));
         standing.taken(&event(1, 0), 13_000_000);
         assert_eq!((standing.after, standing.failing_since_ms), (1, None));

@@ -1,4 +1,4 @@
-//! Follows the end of the events: wakes tasks that wait for the next event when it is there.
+//! Follows the end of the events, and wakes tasks that wait for an event when it has been emitted.
 
 use std::{sync::Arc, time::Duration};
 
@@ -11,15 +11,15 @@ use tollgate_ledger::{
 use super::{event::Filter, standing::Notes};
 use crate::{edge::panics::catch_round, ledger::AnyLedger};
 
-/// The interval at which the end is read. In memory and in a file this reads a number under a lock; a server gets a
-/// request.
+/// The interval at which the number of the last event is read. A ledger in memory or in a file reads it under a lock; a
+/// ledger on a server gets a request, at the longer interval `ASK_EVERY`.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 const ASK_EVERY: Duration = Duration::from_millis(250);
 /// The interval of polls while the ledger is out of reach.
 const AWAY: Duration = Duration::from_secs(1);
-/// How long to wait before a read: an event that has a number may still be in the queue to the file.
+/// How long to wait before a read: an event that has a number may still be in the queue to the ledger's file.
 const READABLE: Duration = Duration::from_millis(10);
-/// How many events one request scans at most; the next request continues after them.
+/// The maximum number of events that one request scans; the next request continues after them.
 const LOOKED_THROUGH_MAX: usize = 10_000;
 
 /// The events of a ledger, and the number of the last one. Clones share it.
@@ -29,7 +29,7 @@ pub(crate) struct Tail {
     last: Arc<watch::Sender<u64>>,
 }
 
-/// Some events, and how far they were searched for.
+/// A page of events, and the number up to which events were scanned for it.
 #[derive(Debug, Default)]
 pub(crate) struct Page {
     pub(crate) events: Vec<Event>,
@@ -60,7 +60,7 @@ impl Tail {
             let found = catch_round("the search for events", self.last()).await;
             let wait = match found {
                 Some(Ok(_)) => every,
-                // The error is not logged here: a request for events returns it.
+                // The error is not logged here, because a request for events returns it.
                 Some(Err(_)) | None => AWAY,
             };
             tokio::time::sleep(wait).await;
@@ -83,7 +83,7 @@ impl Tail {
         let _ = last.wait_for(|last| *last > after).await;
     }
 
-    /// At most `limit` events after this number that pass the filter.
+    /// Returns at most `limit` events after this number that pass the filter.
     pub(crate) async fn read(
         &self,
         after: u64,

@@ -20,7 +20,7 @@ use crate::{
 
 const PATIENCE: Duration = Duration::from_secs(15);
 const ANSWER_BYTES_MAX: usize = 64 * 1024;
-/// The longest pause that the API may request.
+/// The longest pause that Telegram's API may request.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(3600);
 
 /// Sends messages to a Telegram chat as a bot.

@@ -1,5 +1,5 @@
-//! Emits events for what no charge shows: vendors that are out, a stale exchange rate, keys that expire soon, calls
-//! sold below their cost. Each event is emitted once, however many gateways see the cause.
+//! Emits events for conditions that no charge shows: unavailable vendors, a stale exchange rate, keys that expire soon,
+//! calls sold below their cost. Each event is emitted once, however many gateways see the cause.
 
 use std::{
     collections::{BTreeMap, HashSet},
@@ -37,7 +37,8 @@ const SWEEP_EVERY: Duration = Duration::from_secs(60);
 const KEYS_EVERY: Duration = Duration::from_secs(3600);
 /// How long before a key's expiry the event is emitted: 7 days.
 const EXPIRING_MS: u64 = 7 * 24 * 3_600_000;
-/// How many calls may wait for their event. If more come, they are dropped: further calls of their kind will follow.
+/// The maximum number of calls that wait for their event. Further calls are dropped, because later calls of the same
+/// kind will cause the event.
 const MARGINS_MAX: usize = 64;
 
 const RATE: &str = "rate";
@@ -47,12 +48,12 @@ const VENDOR: &str = "vendor/";
 #[derive(Debug)]
 pub(crate) struct Below(Happening);
 
-/// Receives ended calls from the settler. Never blocks.
+/// Receives ended calls from the settler, and queues those sold below their cost. Never blocks.
 #[derive(Clone, Debug)]
 pub(crate) struct Margins(Sender<Below>);
 
 impl Margins {
-    /// Checks a call that was charged.
+    /// Checks whether a charged call was sold below its cost.
     pub(crate) fn note(&self, ended: &Ended<'_>) {
         let Ended::Settled {
             settlement,
@@ -94,7 +95,7 @@ pub(crate) struct Watcher {
     rate_ms: u64,
     swept: Option<Instant>,
     keys_looked: Option<Instant>,
-    /// A day, and the margins for which an event was emitted on it.
+    /// A day, and the models and vendors for which an event was emitted on that day.
     told: (String, HashSet<String>),
 }
 
@@ -116,7 +117,7 @@ impl Watcher {
         (watcher, Margins(sender))
     }
 
-    /// Runs the checks. Never returns.
+    /// Runs the checks of all conditions. Never returns.
     pub(crate) async fn run(mut self) {
         loop {
             tokio::select! {
@@ -171,7 +172,7 @@ impl Watcher {
         Ok(())
     }
 
-    /// Returns the conditions that hold now.
+    /// Returns the conditions that hold now on this gateway.
     fn sees(&mut self, now_ms: u64) -> BTreeMap<String, ()> {
         let vendors = self.health.snapshot();
         let out = vendors.iter().filter(|vendor| is_out(vendor));

@@ -1,5 +1,5 @@
-//! Sends an event as a webhook, by the Standard Webhooks scheme: its id, the time of the attempt, and a signature over
-//! both and the body.
+//! Sends an event as a webhook, by the Standard Webhooks scheme: the event's id, the time of the attempt, and a
+//! signature over both and the body.
 
 use std::{
     fmt,
@@ -33,9 +33,9 @@ use crate::{
 const ID: HeaderName = HeaderName::from_static("webhook-id");
 const TIMESTAMP: HeaderName = HeaderName::from_static("webhook-timestamp");
 const SIGNATURE: HeaderName = HeaderName::from_static("webhook-signature");
-/// The longest pause that a receiver may request.
+/// The longest pause that a receiver may request before the next attempt.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(24 * 3600);
-/// How much of an answer is read, in bytes, so that the connection can be reused.
+/// The maximum bytes of an answer that are read, so that the connection can be reused.
 const ANSWER_BYTES_MAX: usize = 64 * 1024;
 
 /// The result of an attempt to deliver an event.
@@ -52,7 +52,7 @@ pub(super) enum Sent {
     },
 }
 
-/// Posts events to an address.
+/// Posts events to the URL of one receiver.
 pub(super) struct Webhook {
     url: Uri,
     keys: Vec<hmac::Key>,
@@ -60,7 +60,7 @@ pub(super) struct Webhook {
     client: Client<HttpsConnector<HttpConnector<Resolver>>, Full<Bytes>>,
 }
 
-/// The body of the request.
+/// The JSON that the request to a receiver has as its body.
 #[derive(Serialize)]
 struct Body<'a> {
     r#type: &'static str,
@@ -150,8 +150,8 @@ impl fmt::Debug for Webhook {
     }
 }
 
-/// Returns the event's id, the same at each attempt. It includes the time, because each ledger numbers its events from
-/// 1.
+/// Returns the event's id, which is the same at each attempt. It includes the time, because each ledger numbers its
+/// events from 1.
 pub(super) fn id(event: &Event) -> String {
     format!("evt_{}_{}", event.at_ms, event.number)
 }

@@ -240,7 +240,8 @@ fn of_ceiling(ceiling: CeilingKind) -> &'static str {
     }
 }
 
-/// `1 234 567,89 ₽`, rounded as in statements, so that both show the same balance.
+/// Writes an amount like `1 234 567,89 ₽`, rounded as in statements, so that messages and statements show the same
+/// balance.
 fn rubles(amount: MicroRub) -> String {
     let kopecks = to_kopecks(amount.micro().into()).unsigned_abs();
     let whole = (kopecks / 100).to_string();
@@ -259,7 +260,7 @@ fn rubles(amount: MicroRub) -> String {
     format!("{sign}{grouped},{:02}\u{a0}₽", kopecks % 100)
 }
 
-/// Writes text that people typed as one line.
+/// Writes text that people typed on one line, without control characters.
 fn plain(text: &str) -> String {
     text.replace(char::is_control, " ")
 }

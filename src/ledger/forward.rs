@@ -1,4 +1,4 @@
-//! The ledger's traits for [`AnyLedger`]: each call goes to the store that the configuration names.
+//! Implements the ledger's traits for [`AnyLedger`]: each call goes to the store that the configuration names.
 
 use std::{ops::Range, sync::Arc, time::Duration};
 
@@ -19,7 +19,7 @@ use tollgate_ledger::{
 
 use super::AnyLedger;
 
-/// Calls a method of [`LedgerAdmin`] on the ledger behind the type.
+/// Calls a method of [`LedgerAdmin`] on the concrete ledger.
 macro_rules! books {
     ($store:expr, $ledger:ident => $call:expr) => {
         match $store {
@@ -33,8 +33,8 @@ macro_rules! books {
     };
 }
 
-/// Calls a method of [`Ledger`] on the ledger behind the type. The future of a server's answer is large and would
-/// enlarge the future of every ledger, so it is boxed.
+/// Calls a method of [`Ledger`] on the concrete ledger. The future of a server's answer is large and would enlarge the
+/// future of every ledger, so it is boxed.
 macro_rules! ask {
     ($store:expr, $ledger:ident => $call:expr) => {
         match $store {

@@ -1,4 +1,5 @@
-//! Reads the latest receipts: journals from their end backwards, so that showing today does not read all of them.
+//! Reads the latest receipts. Journals are read from their end backwards, so that showing today's receipts does not
+//! read whole journals.
 
 use std::{
     cmp::Reverse,
@@ -22,20 +23,21 @@ use tollgate_ledger::rollup::{Rollup, Search, Sought, Times};
 use super::AnyLedger;
 use crate::text::time::now_ms;
 
-/// At most this many journal lines are read for a page of one account.
+/// The maximum number of journal lines that are read for a page of one account.
 const LINES_MAX: usize = 2_000;
-/// At most this many journal lines are read for a page of many accounts, whose lines come few at a time.
+/// At most this many journal lines are read for a page of many accounts, each of which contributes few lines.
 const LINES_OF_ALL_MAX: usize = 1_000;
-/// At most this many steps back are made for a page. The rolled-up sums show which times may have matching lines.
+/// The maximum number of steps further back in time for a page. The rolled-up sums show which times may have matching
+/// lines.
 const STRETCHES_MAX: usize = 16;
-/// After this time a page takes no further step.
+/// A page that has taken this long makes no further step.
 const LONG: Duration = Duration::from_millis(50);
 /// How many accounts are read at the same time.
 const ACCOUNTS_AT_ONCE: usize = 256;
-/// How many lines of an account are read first if it is one among many: the second line gives the time at which its
-/// turn comes again.
+/// How many lines of an account are read first if many accounts are merged: the time of the second line determines when
+/// the account is read again.
 const LINES_FIRST: usize = 2;
-/// Factor by which each further page of an account grows, if it is one among many.
+/// Factor by which each further page of an account grows if many accounts are merged.
 const PAGE_GROWTH: usize = 8;
 
 /// Pauses (ms) between attempts to find a receipt. A charge is booked some milliseconds after its answer has ended, and
@@ -43,13 +45,13 @@ const PAGE_GROWTH: usize = 8;
 pub(crate) const LOOK_AGAIN_MS: &[u64] = &[10, 20, 40, 80];
 /// Pauses before a repeated search through all accounts, in milliseconds.
 pub(crate) const LOOK_IN_ALL_AGAIN_MS: &[u64] = &[100];
-/// A call that began longer ago than this has not just ended, so its receipt is looked for only once.
+/// If a call began longer ago than this, its charge is not in progress, so its receipt is searched only once.
 const CALL_MAX: Duration = Duration::from_secs(3_600);
 
-/// Looks for a call's receipt with `look`, and repeats that while its charge may still be on its way.
+/// Searches a call's receipt with `look`, and repeats the search while the call may not be charged yet.
 ///
 /// # Errors
-/// Those of `look`.
+/// The errors of `look`.
 pub(crate) async fn receipt_soon<F: Future<Output = Result<Receipt, BookError>>>(
     number: RequestNumber,
     look_again_ms: &[u64],
@@ -67,12 +69,12 @@ pub(crate) async fn receipt_soon<F: Future<Output = Result<Receipt, BookError>>>
     look().await
 }
 
-/// Lines of an account, newest first, a page at a time.
+/// Lines of an account's journal, newest first, a page at a time.
 #[derive(Debug)]
 pub(crate) struct LatestLines<'a> {
     store: &'a AnyLedger,
     account: &'a AccountId,
-    /// The times that are left to read, oldest first.
+    /// The spans of time that are still to be read, oldest first.
     left: Times<'a>,
     after: Option<String>,
     limit: usize,
@@ -102,7 +104,7 @@ impl<'a> LatestLines<'a> {
         }
     }
 
-    /// Begins with small pages that grow: most accounts have no line that is shown.
+    /// Begins with small pages that grow, because most of many accounts have no line that is shown.
     const fn few_at_first(mut self) -> Self {
         self.limit = LINES_FIRST;
         self
@@ -135,7 +137,7 @@ impl<'a> LatestLines<'a> {
         })
     }
 
-    /// Moves on to the part after this page, and returns its lines.
+    /// Moves on to the part of the journal after this page, and returns the page's lines.
     fn turned(&mut self, page: JournalPage) -> Vec<JournalLine> {
         self.after = page.next;
         if self.after.is_some() {
@@ -148,8 +150,8 @@ impl<'a> LatestLines<'a> {
     }
 }
 
-/// The receipt of a line, if it is one of a charged call. A disputed receipt moved no money, and its call may have
-/// another receipt.
+/// Returns the receipt of a line, if the line is a charged call. A disputed receipt moved no money, and its call may
+/// have another receipt.
 pub(crate) fn charged(line: &JournalLine) -> Option<&Receipt> {
     match line {
         JournalLine::Call(receipt) => (receipt.booked != Booked::Stale).then_some(receipt),
@@ -157,7 +159,7 @@ pub(crate) fn charged(line: &JournalLine) -> Option<&Receipt> {
     }
 }
 
-/// Selects receipts of an account.
+/// The receipts to read: their period, the cursor after which they begin, and their maximum number.
 #[derive(Debug)]
 pub(crate) struct ReceiptsPart {
     pub(crate) since_ms: u64,
@@ -174,8 +176,8 @@ pub(crate) struct ReceiptsPage {
 }
 
 impl ReceiptsPage {
-    /// The latest receipts of these accounts that pass `asks_for`; those of the same millisecond are ordered by
-    /// account. `asks_for` must reject every receipt that is not `sought`.
+    /// Reads the latest receipts of these accounts that pass `asks_for`; receipts of the same millisecond are ordered
+    /// by account. `asks_for` must reject every receipt that is not `sought`.
     pub(crate) async fn read(
         store: &AnyLedger,
         accounts: &[AccountId],
@@ -194,7 +196,7 @@ impl ReceiptsPage {
         let mut search = Search::begin(store, alone, sought, part.since_ms..until_ms).await?;
         let mut reading = Reading::new(accounts.len(), part);
         let begun = Instant::now();
-        // At least one step per page, so that following `next` always makes progress.
+        // A page makes at least one step, so that following `next` always makes progress.
         for step in 0..STRETCHES_MAX {
             if step > 0 && begun.elapsed() > LONG {
                 break;
@@ -220,7 +222,7 @@ impl ReceiptsPage {
         })
     }
 
-    /// The pages so far contain everything from this time on; `None` if there is nothing older.
+    /// Returns the time from which on the pages so far contain every receipt; `None` if no receipt is older.
     pub(crate) fn searched_since_ms(&self) -> Option<u64> {
         self.next.map(|next| next.at_ms.saturating_add(1))
     }
@@ -234,9 +236,9 @@ struct Reading {
     left: usize,
     /// Where the previous page ended: within this millisecond, after this many receipts.
     given: Option<ReceiptsCursor>,
-    /// The time of the previous line.
+    /// The time of the previous line that was read, in Unix milliseconds.
     at_ms: u64,
-    /// How many matching receipts of that millisecond were found, on this page and those before it.
+    /// How many matching receipts of the millisecond `at_ms` were found, on this page and those before it.
     of_ms: u32,
 }
 
@@ -255,8 +257,8 @@ impl Reading {
         }
     }
 
-    /// Where the next page begins, if a line of this time belongs to it. The limit of lines never splits a millisecond:
-    /// receipts that do not match are not counted in the cursor.
+    /// Returns the cursor of the next page if this page is full and a line of this time comes next. The limit of lines
+    /// never splits a millisecond, because the cursor does not count receipts that do not match.
     const fn enough(&self, at_ms: u64) -> Option<ReceiptsCursor> {
         if self.receipts.len() == self.limit {
             return Some(ReceiptsCursor {
@@ -309,7 +311,7 @@ struct Latest<'a> {
     turns: BinaryHeap<(u64, Reverse<usize>)>,
 }
 
-/// The lines of one account.
+/// The lines of one account that were read and not merged yet, and the part of its journal that is still to be read.
 struct Way<'a> {
     latest: LatestLines<'a>,
     lines: VecDeque<JournalLine>,
@@ -351,8 +353,8 @@ impl<'a> Latest<'a> {
         Ok(latest)
     }
 
-    /// Returns when the newest line, or the newest call, of each account was booked. If the store can give that time
-    /// alone, the lines are read later, in their turn.
+    /// Returns when the newest line, or the newest call, of each account was booked. If the store can return that time
+    /// alone, an account's lines are read only when the merge needs them.
     async fn begin_some(
         store: &'a AnyLedger,
         ways: &mut [Way<'a>],
@@ -360,7 +362,7 @@ impl<'a> Latest<'a> {
     ) -> Result<Vec<Option<u64>>, BookError> {
         let mut times: Vec<Option<u64>> = vec![None; ways.len()];
         loop {
-            // A part of the journal may have no line although an earlier part has one.
+            // A part of the journal may have no line although an earlier part has one, so the next part is read.
             let open = ways.iter().zip(&times).enumerate();
             let open = open.filter(|(_, (_, time))| time.is_none());
             let parts = open
@@ -390,7 +392,7 @@ impl<'a> Latest<'a> {
                 match page {
                     Some(page) => way.lines.extend(way.latest.turned(page)),
                     None if alone => return Err(BookError::NotFound),
-                    // One of many accounts may have been removed since they were listed.
+                    // One of many accounts may have been removed after the accounts were listed.
                     None => way.latest.left.times.clear(),
                 }
                 times[at] = way.lines.front().map(JournalLine::at_ms);
@@ -408,7 +410,7 @@ impl<'a> Latest<'a> {
         while let Some((_, Reverse(at))) = self.turns.pop() {
             let way = &mut self.ways[at];
             // If only the time of the next line was known, the line that is read now may be older; then another
-            // journal is next.
+            // account's line comes next.
             let line = way.lines.pop_front();
             if way.lines.is_empty() {
                 way.fill().await?;
@@ -423,7 +425,7 @@ impl<'a> Latest<'a> {
 }
 
 impl Way<'_> {
-    /// A page may have no matching line although later pages have.
+    /// A page of the journal may have no matching line although later pages have.
     async fn fill(&mut self) -> Result<(), BookError> {
         while self.lines.is_empty()
             && let Some(lines) = self.latest.next().await?
@@ -434,8 +436,8 @@ impl Way<'_> {
     }
 }
 
-/// How far was read: everything newer than this millisecond, and this many of its matching receipts. The store's own
-/// cursors are not given to callers, because they would reveal how many calls others make.
+/// How far receipts were read: everything newer than this millisecond, and this many of its matching receipts. Callers
+/// do not get the store's own cursors, which would reveal how many calls other customers make.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ReceiptsCursor {
     at_ms: u64,
@@ -443,7 +445,7 @@ pub(crate) struct ReceiptsCursor {
 }
 
 impl ReceiptsCursor {
-    /// Everything from this time on was read.
+    /// Creates the cursor after everything from this time on.
     pub(crate) const fn before(at_ms: u64) -> Self {
         Self {
             at_ms: at_ms.saturating_sub(1),

@@ -47,7 +47,7 @@ impl AnyLedger {
     /// Redis that loads its data. An SQLite file is read and checked on this thread, because nothing is served yet.
     ///
     /// # Errors
-    /// If the ledger or its outbox cannot be opened; see [`OpenLedgerError`].
+    /// If the ledger or its outbox cannot be opened; [`OpenLedgerError`] lists the reasons.
     pub async fn open(config: &LedgerConfig) -> Result<Self, OpenLedgerError> {
         match &config.url {
             LedgerUrl::Memory => Ok(Self::Memory(MemoryLedger::new())),
@@ -110,7 +110,8 @@ impl AnyLedger {
     /// Ends the calls that an earlier process left unfinished, and returns its leases.
     pub async fn recover(&self, report: &(dyn Fn(&Event<'_>) + Send + Sync)) {
         match self {
-            // Nothing to do: SQLite recovers when it is opened, and memory does not outlive the process.
+            // No work is needed: SQLite recovers when it is opened, and a ledger in memory does not outlive the
+            // process.
             Self::Memory(_) | Self::Sqlite(_) => {}
             Self::Redis(outbox) => {
                 outbox.recover(report).await;
@@ -119,25 +120,25 @@ impl AnyLedger {
         }
     }
 
-    /// Whether calls may be sold on this ledger. If another server has taken the place of the earlier one, charges that
-    /// it may have missed are sent to it again.
+    /// Checks whether calls may be sold on this ledger. If another server has replaced the earlier one, charges that
+    /// the new server may have missed are sent to it again.
     ///
     /// # Errors
-    /// Why calls must not be sold.
+    /// The reason why calls must not be sold.
     pub async fn check(&self) -> Result<(), BoxError> {
         match self {
             Self::Memory(_) => Ok(()),
             Self::Sqlite(ledger) => ledger.check(),
             Self::Redis(outbox) => {
                 let confirmed = confirm_server(outbox).await;
-                // A backlog describes the problem better than the error that causes it.
+                // The backlog is reported first, because it describes the problem better than the error that causes it.
                 check_backlog(&outbox.backlog())?;
                 confirmed
             }
         }
     }
 
-    /// The charges that wait on this machine for the ledger; `None` for a ledger without an outbox.
+    /// Returns the charges that wait on this machine for the ledger; `None` for a ledger without an outbox.
     #[must_use]
     pub fn backlog(&self) -> Option<Backlog> {
         match self {
@@ -160,7 +161,7 @@ impl AnyLedger {
         }
     }
 
-    /// Returns the leases of an account, or of all accounts, of whichever gateway. The embedded ledgers have none.
+    /// Returns the leases of an account, or of all accounts, on all gateways. The embedded ledgers have none.
     ///
     /// # Errors
     /// If the ledger is out of reach, or has no such account.
@@ -175,7 +176,7 @@ impl AnyLedger {
         }
     }
 
-    /// Counters of this gateway's leases; all zero if it takes none.
+    /// Returns counters of this gateway's leases; all zero if it takes none.
     #[must_use]
     pub fn lease_counts(&self) -> LeaseCounts {
         match self {
@@ -212,7 +213,8 @@ impl AnyLedger {
         }
     }
 
-    /// Returns the leases' money that no call holds; from here on this gateway grants nothing by itself.
+    /// Returns to the ledger the leased money that no call holds. From then on this gateway grants no hold without the
+    /// ledger.
     pub async fn give_back(&self) {
         if let Self::Redis(outbox) = self
             && !outbox.ledger().give_back().await
@@ -242,7 +244,8 @@ impl AnyLedger {
     }
 }
 
-/// Returns the leases of an earlier process. Called after recovery, so all charges against them are in the ledger.
+/// Returns to the ledger the leases of an earlier process. Called after recovery, so all charges against them are in
+/// the ledger.
 async fn give_back_left(ledger: &RedisLedger) {
     loop {
         match ledger.give_back_left(LEFT_FOR).await {
@@ -305,7 +308,7 @@ impl Cause for LedgerError {
 
 const LET_GO: &str = "another process to release the file";
 
-/// Opens something. If it may be available later, tries again for at most `patience`.
+/// Opens a ledger or an outbox. If it may be available later, tries again for at most `patience`.
 async fn patiently<T, E: Cause, F: Future<Output = Result<T, E>>>(
     patience: Duration,
     field: &str,
@@ -328,7 +331,7 @@ async fn patiently<T, E: Cause, F: Future<Output = Result<T, E>>>(
     }
 }
 
-/// A ledger that was emptied, or the wrong one, looks the same as a new one.
+/// Warns that the ledger is new: a ledger that was emptied, or the wrong one, looks the same as a new one.
 fn warn_of_new(address: &dyn fmt::Display) {
     tracing::warn!(
         place = %address,
@@ -336,10 +339,10 @@ fn warn_of_new(address: &dyn fmt::Display) {
     );
 }
 
-/// The time for which acknowledgements of a server that has been replaced may be in transit.
+/// How long acknowledgements of a server that has been replaced may be in transit.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
-/// Checks that the ledger is the same one as before. If another server has taken its place, the newest charges are sent
+/// Checks that the ledger is the same one as before. If another server has replaced it, the newest charges are sent
 /// again.
 async fn confirm_server(outbox: &Outbox<RedisLedger, SqliteLog>) -> Result<(), BoxError> {
     match outbox.ledger().watch().await? {
@@ -347,7 +350,8 @@ async fn confirm_server(outbox: &Outbox<RedisLedger, SqliteLog>) -> Result<(), B
         Watch::Same => drop(outbox.replay().await?),
         Watch::Changed => {
             let mut booked = outbox.replay().await?;
-            // The old server may have acknowledged further charges until it was gone.
+            // The old server may have acknowledged further charges until it was gone, so they are sent again after a
+            // pause.
             tokio::time::sleep(LAST_WORDS).await;
             booked += outbox.replay().await?;
             outbox.ledger().known();
@@ -362,7 +366,7 @@ async fn confirm_server(outbox: &Outbox<RedisLedger, SqliteLog>) -> Result<(), B
     Ok(())
 }
 
-/// Returns whether the outbox lets its node serve.
+/// Checks whether the outbox holds few and recent enough charges for its node to serve.
 fn check_backlog(backlog: &Backlog) -> Result<(), BoxError> {
     let Backlog {
         calls,
@@ -412,7 +416,7 @@ impl fmt::Display for OpenLedgerError {
 impl Error for OpenLedgerError {
     fn source(&self) -> Option<&(dyn Error + 'static)> {
         match self {
-            // The error's own text is already part of this message.
+            // The text of this variant already contains the error's own text, so only the error's cause follows.
             Self::Sqlite(error) => error.source(),
             Self::Outbox(error) => error.source(),
             Self::Unread(error) => error.source(),

@@ -1,4 +1,5 @@
-//! Sends calls at a pace. It runs on one thread if its runtime does, which leaves the other cores to what is measured.
+//! Sends calls at a pace. On a runtime with one thread, the load uses one core and leaves the other cores to the
+//! measured server.
 
 use std::{
     pin::pin,
@@ -20,7 +21,7 @@ use super::{
     record::{Chunks, Record},
 };
 
-/// The limit of open calls of a paced load, for a server that cannot keep up.
+/// The maximum number of open calls of a paced load, because a server may not keep up.
 const UNDER_WAY_MAX: usize = 512;
 /// Pause of a connection that could not be opened, before the next call on it.
 const RECONNECT_PAUSE: Duration = Duration::from_millis(100);
@@ -28,23 +29,22 @@ const RECONNECT_PAUSE: Duration = Duration::from_millis(100);
 /// The calls that a load sends.
 #[derive(Debug)]
 pub struct Call {
-    /// The requests, which are sent in turn; at least one.
+    /// The requests, which are sent one after the other; at least one.
     pub prepared: Vec<Prepared>,
-    /// Adds the caller's own measurement of a piece of the body, if there is one. Recorded in
-    /// [`super::Results::own`].
+    /// Adds the caller's own measurements of a piece of the body, if set. They are recorded in [`super::Results::own`].
     pub each: Option<fn(&Bytes, &mut Vec<Duration>)>,
 }
 
 /// The pace: when the next call is sent.
 #[derive(Clone, Copy, Debug)]
 pub enum Pace {
-    /// On each connection when the previous call has ended.
+    /// Each connection sends its next call when its previous call has ended.
     WhenAnswered,
-    /// Calls per second, sent whether or not earlier ones are answered.
+    /// The load sends this many calls per second, whether or not earlier calls are answered.
     PerSecond(u32),
 }
 
-/// The effect that a failed call has.
+/// The effect of a failed call on the load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Failures {
     /// The first failed call ends the load.
@@ -64,7 +64,7 @@ pub struct Terms {
 }
 
 impl Terms {
-    /// At most `calls_max` calls, each of which may take `timeout` from when it is sent.
+    /// Allows at most `calls_max` calls, each of which may take `timeout` from when it is sent.
     #[must_use]
     pub fn new(failures: Failures, calls_max: u64, timeout: Duration) -> Self {
         Self {
@@ -78,7 +78,7 @@ impl Terms {
         self.left.load(Ordering::Relaxed)
     }
 
-    /// Takes one of the remaining calls; `false` if there are none.
+    /// Takes one of the calls that may still begin; `false` if there are none.
     fn take(&self) -> bool {
         let less = |left: u64| left.checked_sub(1);
         let taken = self
@@ -92,7 +92,7 @@ impl Terms {
 #[derive(Debug)]
 pub struct Client {
     sender: Sender,
-    /// Connections that are open and idle.
+    /// Connections that are open and have no running call.
     connections: Vec<Connection>,
 }
 
@@ -123,7 +123,7 @@ impl Client {
         }
     }
 
-    /// Opens connections and sends a call over each; neither is recorded.
+    /// Opens connections and sends a call over each. Neither the connections nor the calls are recorded.
     ///
     /// # Errors
     /// A connection cannot be opened, or a call failed.
@@ -143,8 +143,8 @@ impl Client {
         Ok(())
     }
 
-    /// Sends calls for `time`, and then awaits those that are under way. `connections` are at most as many as calls run
-    /// together at [`Pace::WhenAnswered`].
+    /// Sends calls for `time`, and then awaits the calls that are under way. At [`Pace::WhenAnswered`], at most
+    /// `connections` calls run concurrently.
     ///
     /// # Errors
     /// A call failed, and failed calls end the load.
@@ -196,7 +196,7 @@ impl Client {
                 }
                 () = &mut timer, if takes_more => {
                     self.sender.terms.take();
-                    // The latency is counted from here, so it includes the wait for a connection.
+                    // The latency is measured from this time, so it includes the wait for a connection.
                     let now = Instant::now();
                     let (sender, free) = (self.sender.clone(), idle.pop());
                     under_way.spawn(async move { sender.send(now, free).await });
@@ -213,7 +213,7 @@ impl Client {
 }
 
 impl Sender {
-    /// Sends a call that was due at `due` and records it. Returns the connection if it can be used again.
+    /// Sends a call that was due at `due` and records the result. Returns the connection if it can be used again.
     async fn send(
         &self,
         due: Instant,
@@ -239,7 +239,7 @@ impl Sender {
         connection: &mut Option<Connection>,
         chunks: &mut Chunks,
     ) -> Result<(), CallError> {
-        // A server may close an idle connection; that does not fail the call.
+        // If the server has closed the idle connection, the call does not fail: it opens a new one.
         if let Some(open) = connection
             && !open.is_ready().await
         {
@@ -269,7 +269,8 @@ fn ended<T>(done: Result<T, tokio::task::JoinError>) -> T {
     done.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()))
 }
 
-/// `calls` moments per second, evenly spaced. If the server cannot keep up, the rest is dropped at the end of `time`.
+/// Returns `calls` moments per second, evenly spaced. If the server cannot keep up, the remaining moments are dropped
+/// at the end of `time`.
 fn evenly(calls: u32, time: Duration) -> impl Iterator<Item = Instant> {
     let (began, every) = (Instant::now(), Duration::from_secs(1) / calls);
     (0_u32..)

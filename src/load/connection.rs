@@ -26,9 +26,9 @@ const X_API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 const ANTHROPIC_VERSION: HeaderName = HeaderName::from_static("anthropic-version");
 /// The timeout for connecting to a host on another machine.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// The length of a refusal's text that is kept.
+/// The maximum characters of a refusal's text that are kept.
 const TEXT_CHARS_MAX: usize = 300;
-/// How the error events of the three formats begin.
+/// The first bytes of the error events of the three formats.
 static ERROR_EVENTS: LazyLock<[Finder<'static>; 3]> = LazyLock::new(|| {
     ["data: {\"error\"", "event: error", "event: response.failed"].map(Finder::new)
 });
@@ -44,7 +44,7 @@ pub enum Origin {
 }
 
 impl Origin {
-    /// Scheme, host and port of a URL. Certificates are checked against Mozilla's list.
+    /// Creates the origin from the scheme, host and port of a URL. Certificates are checked against Mozilla's list.
     #[must_use]
     pub fn url(uri: Uri) -> Self {
         let mut http = HttpConnector::new();
@@ -116,7 +116,7 @@ pub enum CallError {
     /// No connection could be made.
     #[error("no connection: {}", chain(&**.0))]
     Connect(#[source] BoxError),
-    /// The answer has a status other than 200.
+    /// The server answered with a status other than 200.
     #[error("{0}: {1}")]
     Status(StatusCode, String),
     /// The answer is a stream with an error event.
@@ -147,7 +147,7 @@ impl CallError {
         }
     }
 
-    /// Returns the answer's status, if that is the error.
+    /// Returns the answer's status, if the status is the error.
     #[must_use]
     pub const fn status(&self) -> Option<StatusCode> {
         match self {
@@ -273,11 +273,11 @@ pub async fn next(body: &mut Incoming) -> Result<Option<Bytes>, CallError> {
 /// is split within its first bytes is not found.
 fn error_event(data: &[u8]) -> Option<String> {
     let at = ERROR_EVENTS.iter().find_map(|begin| begin.find(data))?;
-    // The same text inside a line is content: a model may write it.
+    // Such a text inside a line is content, because a model may write it.
     (at == 0 || data[at - 1] == b'\n').then(|| excerpt(&data[at..]))
 }
 
-/// The beginning of a text from a server, in one line that cannot control a terminal.
+/// Returns the beginning of a text from a server, in one line that cannot control a terminal.
 fn excerpt(bytes: &[u8]) -> String {
     let text = String::from_utf8_lossy(bytes);
     let letters = text.trim().chars().take(TEXT_CHARS_MAX);

@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
-/// Bits of a duration (ns) that a bucket keeps, so that a bucket is at most 0.1 % wide.
+/// Number of a duration's leading bits (in ns) that select its bucket, so that a bucket is at most 0.1 % wide.
 const BITS: u32 = 10;
 const BUCKETS: u64 = 1 << BITS;
 
-/// Counts durations in buckets whose width grows with the duration. Its memory does not depend on how many are recorded.
+/// Counts durations in buckets whose width grows with the duration, so that memory does not depend on the number of
+/// durations.
 #[derive(Clone, Debug, Default)]
 pub struct Histogram {
     counts: Vec<u64>,
@@ -47,7 +48,8 @@ impl Histogram {
         Duration::from_nanos(u64::try_from(ns).unwrap_or(u64::MAX))
     }
 
-    /// The duration that `part` (0 to 1) of all durations are shorter than, to 0.1 %; 0 if there is none.
+    /// Returns the duration that `part` (0 to 1) of all durations are shorter than, to 0.1 %; 0 if there are no
+    /// durations.
     #[must_use]
     pub fn quantile(&self, part: f64) -> Duration {
         let rank = ((self.count as f64 * part) as u64).min(self.count.saturating_sub(1));
@@ -61,8 +63,8 @@ impl Histogram {
         Duration::ZERO
     }
 
-    /// Returns how many durations lie between one bound and the next, for increasing bounds. The last count is of
-    /// those that are not below any bound.
+    /// Returns how many durations are between one bound and the next, for increasing bounds. The last count is of those
+    /// that are not below any bound.
     #[must_use]
     pub fn between(&self, bounds: &[Duration]) -> Vec<u64> {
         let mut counts = vec![0; bounds.len() + 1];

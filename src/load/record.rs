@@ -18,22 +18,22 @@ pub struct Record(Arc<Mutex<Results>>);
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct Results {
-    /// Calls that were answered with 200, to the end and without an error event.
+    /// The number of calls that were answered with 200, to the end and without an error event.
     pub answered: u64,
-    /// The calls that failed: all that are not `answered`.
+    /// The number of calls that failed: all that are not in `answered`.
     pub failed: u64,
-    /// Calls by the status of their answer, except those in `errors`.
+    /// The number of calls by the status of their answer, except those in `errors`.
     pub statuses: BTreeMap<u16, u64>,
-    /// Calls that failed otherwise than by a status, by [`CallError::kind`].
+    /// The number of calls that failed otherwise than by a status, by [`CallError::kind`].
     pub errors: BTreeMap<&'static str, u64>,
     /// The error of the first failed call.
     pub first_failure: Option<String>,
-    /// From the moment at which the call was due to the end of its answer. This and the following histograms cover
+    /// Time from the moment at which a call was due to the end of its answer. This and the following histograms cover
     /// answered calls only.
     pub whole: Histogram,
-    /// From the same moment to the first piece of the answer's body.
+    /// Time from the moment at which a call was due to the first piece of its answer's body.
     pub first_chunk: Histogram,
-    /// From a piece of a body to the next one of the same body.
+    /// Time from a piece of a body to the next piece of the same body.
     pub between_chunks: Histogram,
     /// The durations that [`super::Call::each`] adds.
     pub own: Histogram,

@@ -25,31 +25,31 @@ use super::{
 };
 use crate::text::time::now_ms;
 
-/// Service that requests to Amazon Bedrock are signed for.
+/// The AWS service for which requests to Amazon Bedrock are signed.
 pub(crate) const BEDROCK: &str = "bedrock";
 /// Address of the metadata service of EC2.
 pub(crate) const METADATA: &str = "http://169.254.169.254";
 const METADATA_TOKEN_SECONDS: &str = "21600";
 
-/// Signs for one service in one region.
+/// Signs requests for one service in one region.
 pub(crate) struct Aws {
     pub(crate) region: String,
     pub(crate) service: String,
     pub(crate) credentials: AwsCredentials,
 }
 
-/// Where the keys come from.
+/// The source of the keys by which requests are signed.
 pub(crate) enum AwsCredentials {
-    /// Keys of the configuration.
+    /// The configuration contains the keys.
     Fixed(AwsKeys),
-    /// A command that prints them as `aws configure export-credentials` does.
+    /// A command that prints keys as `aws configure export-credentials` does.
     Command(CommandLine),
     /// The instance's role, from the metadata service at this address.
     Instance(Uri),
 }
 
 impl Aws {
-    /// Passes on every setting and secret.
+    /// Passes every setting and secret to `add`, to identify the login.
     pub(super) fn describe(&self, add: &mut dyn FnMut(&str)) {
         add(&self.region);
         add(&self.service);
@@ -90,7 +90,7 @@ impl AwsLogin {
                 Keys::Renewed(Renewed::new(vendor, AwsSource::Command(command)))
             }
             AwsCredentials::Instance(address) => {
-                // Without the vendor's proxy: the service answers only this machine.
+                // The vendor's proxy is not used, because the metadata service answers only this machine.
                 let endpoint = Endpoint::new(&Egress::default());
                 Keys::Renewed(Renewed::new(vendor, AwsSource::Instance(endpoint, address)))
             }
@@ -124,7 +124,7 @@ impl Login for AwsLogin {
         if !matches!(status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN) {
             return false;
         }
-        // A signature is valid for five minutes.
+        // A signature is valid for five minutes, so a wrong clock explains the refusal.
         if self.clock.correct(answer) {
             return true;
         }
@@ -194,7 +194,7 @@ impl Source for AwsSource {
     }
 }
 
-/// Reads keys; `life` applies if they state no end.
+/// Parses keys; `life` applies if they state no end.
 fn keys(text: &[u8], life: Life) -> Option<Fetched<AwsKeys>> {
     let keys: PrintedKeys = serde_json::from_slice(text).ok()?;
     let ends_ms = keys.expiration.as_ref().and_then(instant_ms);
@@ -365,7 +365,7 @@ mod tests {
         assert!(login.is_renewed_after(&sent, StatusCode::FORBIDDEN, &answer));
         let again = signed(&*login, "https://h/", "{}").await.unwrap();
         assert!(again["x-amz-date"] > sent["x-amz-date"]);
-        // The clock is right now: another refusal has another reason.
+        // The clock is right now, so another refusal has another reason.
         assert!(!login.is_renewed_after(&again, StatusCode::FORBIDDEN, &answer));
         assert!(!format!("{login:?}").contains("wJalrXUtnFEMI"));
     }

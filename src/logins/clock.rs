@@ -1,4 +1,4 @@
-//! The time as a server sees it.
+//! The clock of a remote server, derived from the `date` headers of its answers.
 
 use std::{
     sync::atomic::{AtomicI64, Ordering},
@@ -9,24 +9,24 @@ use http::{HeaderMap, header::DATE};
 
 use crate::text::time::now_ms;
 
-/// Differences up to this are ignored: servers allow for them, and a `date` header has whole seconds.
+/// Differences between clocks up to this are ignored: servers allow for them, and a `date` header has whole seconds.
 const IGNORED_S: i64 = 60;
 
 /// This machine's clock, corrected by the `date` header of a server's answers. Signatures and assertions contain the
 /// time, and a server refuses them if its own clock differs by minutes.
 #[derive(Debug, Default)]
 pub(super) struct Clock {
-    /// Correction of this machine's clock, in seconds.
+    /// The correction that is added to this machine's clock, in seconds.
     offset_s: AtomicI64,
 }
 
 impl Clock {
-    /// Unix time in milliseconds.
+    /// Returns the Unix time in milliseconds.
     pub(super) fn now_ms(&self) -> u64 {
         now_ms().saturating_add_signed(self.offset_s.load(Ordering::Relaxed) * 1000)
     }
 
-    /// Reads the time of an answer. Returns whether the clock was wrong.
+    /// Corrects the clock by the time of an answer. Returns whether the clock was wrong.
     pub(super) fn correct(&self, answer: &HeaderMap) -> bool {
         let Some(server_ms) = date_ms(answer) else {
             return false;
@@ -42,7 +42,7 @@ impl Clock {
     }
 }
 
-/// The time of an answer, in milliseconds.
+/// Returns the time of an answer, in milliseconds.
 pub(super) fn date_ms(answer: &HeaderMap) -> Option<u64> {
     let text = answer.get(DATE)?.to_str().ok()?;
     let at: SystemTime = httpdate::parse_http_date(text).ok()?;

@@ -23,17 +23,17 @@ const OUTPUT_BYTES_MAX: u64 = 64 * 1024;
 const TIME_MAX: Duration = Duration::from_secs(15);
 const CHECK_EVERY: Duration = Duration::from_millis(10);
 
-/// A program with its arguments. It is run without a shell.
+/// A program with its arguments, which is run without a shell.
 #[derive(Clone)]
 pub(crate) struct CommandLine {
     pub(crate) program: String,
     pub(crate) arguments: Vec<String>,
-    /// Interval at which it is run again.
+    /// Interval at which the command is run again.
     pub(crate) refresh: Duration,
 }
 
 impl CommandLine {
-    /// Passes on every setting.
+    /// Passes every setting to `add`, to identify the login.
     pub(super) fn describe(&self, add: &mut dyn FnMut(&str)) {
         add(&self.program);
         self.arguments.iter().for_each(|argument| add(argument));
@@ -43,12 +43,12 @@ impl CommandLine {
     /// Runs the command and returns what it printed, without the spaces around it.
     ///
     /// # Errors
-    /// If it cannot be run, fails, takes more than 15 seconds, or prints nothing or more than 64 KiB. The error contains
-    /// nothing of what it printed.
+    /// If the command cannot be run, fails, takes more than 15 seconds, or prints nothing or more than 64 KiB. The
+    /// error contains nothing of what it printed.
     pub(super) async fn output(&self) -> Result<String, LoginError> {
         let line = self.clone();
         let program = &self.program;
-        // A task of its own: it also ends the command if the caller has left.
+        // A task of its own runs the command, so that it also ends the command if the caller has left.
         let ran = spawn_blocking(move || run(&line, TIME_MAX)).await;
         let ran = ran.map_err(|error| LoginError::new(error.to_string()))?;
         let (status, output) =
@@ -67,13 +67,13 @@ impl CommandLine {
     }
 }
 
-/// Runs a command and reads its output. Kills it after `time_max`.
+/// Runs a command and reads its output. Kills the command after `time_max`.
 fn run(line: &CommandLine, time_max: Duration) -> io::Result<(ExitStatus, Vec<u8>)> {
     let mut child = Command::new(&line.program)
         .args(&line.arguments)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
-        // It may contain a secret.
+        // Standard error is discarded, because it may contain a secret.
         .stderr(Stdio::null())
         .process_group(0)
         .spawn()?;
@@ -117,7 +117,7 @@ fn finished(child: &mut Child, until: Instant) -> io::Result<(ExitStatus, Vec<u8
 /// Ends the command, with the processes that it started.
 fn kill(child: &mut Child) {
     if let Some(group) = i32::try_from(child.id()).ok().and_then(Pid::from_raw) {
-        // It may have ended.
+        // The process may have ended already.
         let _ = kill_process_group(group, Signal::KILL);
     }
     drop(child.kill());

@@ -24,19 +24,19 @@ use crate::text::{causes::chain, time::parse_rfc3339_ms};
 pub(super) const FORM: &str = "application/x-www-form-urlencoded";
 pub(super) const JSON: &str = "application/json";
 
-/// Life of a token whose answer does not state it.
+/// Life of a token if the endpoint's answer does not state one.
 const LIFE_DEFAULT: Duration = Duration::from_secs(600);
 const LIFE_MAX: Duration = Duration::from_secs(86_400);
-/// A token that seems to end at once is used all the same: the clocks may differ.
+/// The shortest life of a token. A token that seems to end at once is used all the same, because the clocks may differ.
 const LIFE_MIN: Duration = Duration::from_secs(10);
 const WORDS_CHARS_MAX: usize = 200;
-/// Numbers above this are milliseconds: in seconds they would be in the year 5138.
+/// Times above this number are in milliseconds: in seconds they would be in the year 5138.
 const SECONDS_MAX: u64 = 100_000_000_000;
 
 /// A server that issues credentials.
 pub(super) struct Endpoint {
     egress: Arc<Egress>,
-    /// Made when it is first used, because it needs a runtime.
+    /// Made for the first request, because it needs a runtime.
     client: OnceLock<EgressClient>,
     pub(super) clock: Clock,
 }
@@ -50,10 +50,10 @@ impl Endpoint {
         }
     }
 
-    /// Sends a request and returns any answer.
+    /// Sends a request and returns its answer, whatever the status.
     ///
     /// # Errors
-    /// If there is no answer.
+    /// If the server does not answer.
     pub(super) async fn exchange(
         &self,
         req: Request<Bytes>,
@@ -74,7 +74,7 @@ impl Endpoint {
     }
 }
 
-/// A POST request for a token.
+/// Returns a POST request for a token.
 pub(super) fn post(address: &Uri, kind: &'static str, body: String) -> Request<Bytes> {
     let req = Request::post(address.clone())
         .header(CONTENT_TYPE, kind)
@@ -82,7 +82,7 @@ pub(super) fn post(address: &Uri, kind: &'static str, body: String) -> Request<B
     req.body(body.into()).expect("the parts are valid")
 }
 
-/// Reads an answer of an OAuth token endpoint, or one like it.
+/// Parses an answer of an OAuth token endpoint, or of a similar endpoint.
 pub(super) fn token(res: &Response<Bytes>) -> Result<Fetched<SecretString>, LoginError> {
     if !res.status().is_success() {
         return Err(refusal(res));
@@ -112,19 +112,19 @@ pub(super) fn token(res: &Response<Bytes>) -> Result<Fetched<SecretString>, Logi
     })
 }
 
-/// A number, or a text with a number.
+/// Parses a number, or a text with a number.
 fn number(value: &Value) -> Option<u64> {
     let text = value.as_str().and_then(|text| text.parse().ok());
     value.as_u64().or(text)
 }
 
-/// A time as seconds, milliseconds or RFC 3339.
+/// Parses a time in seconds, milliseconds or RFC 3339.
 pub(super) fn instant_ms(value: &Value) -> Option<u64> {
     match number(value) {
         Some(number) if number > SECONDS_MAX => Some(number),
         Some(number) => Some(number * 1000),
         None => {
-            // Some servers write nanoseconds.
+            // Some servers write times with nanoseconds.
             let text = value.as_str()?;
             let (seconds, _) = text
                 .split_once('.')
@@ -134,7 +134,7 @@ pub(super) fn instant_ms(value: &Value) -> Option<u64> {
     }
 }
 
-/// The refusal of a token endpoint: its status and its own words.
+/// Returns an error with the refusal of a token endpoint: its status and its own words.
 pub(super) fn refusal(res: &Response<Bytes>) -> LoginError {
     let body: Value = serde_json::from_slice(res.body()).unwrap_or_default();
     let words = ["/error_description", "/message", "/error/message", "/error"];
@@ -175,10 +175,10 @@ mod tests {
                 3599,
             ),
             (r#"{"access_token":"t","expires_in":"3599"}"#, 3599),
-            // GigaChat: milliseconds of its own clock.
+            // GigaChat returns milliseconds of its own clock.
             (r#"{"access_token":"t","expires_at":1706026026000}"#, 1800),
             (r#"{"tok":"t","exp":1706026026}"#, 1800),
-            // Yandex IAM.
+            // An answer of Yandex IAM.
             (
                 r#"{"iamToken":"t","expiresAt":"2024-01-23T16:37:06.123456789Z"}"#,
                 3600,

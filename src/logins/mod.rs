@@ -44,9 +44,9 @@ pub(crate) enum Form {
     OAuth(OAuth, TokenHeader),
     /// A token for the signed assertion of a service account.
     ServiceAccount(ServiceAccount, TokenHeader),
-    /// A token that a command prints.
+    /// A token that a command prints on its standard output.
     Command(CommandLine, TokenHeader),
-    /// Requests signed by AWS Signature Version 4.
+    /// Each request is signed by AWS Signature Version 4.
     Aws(Aws),
 }
 
@@ -58,22 +58,22 @@ pub(crate) struct TokenHeader {
     pub(crate) prefix: String,
 }
 
-/// A login, equal to others with the same settings and secrets.
+/// A vendor's login. Logins with the same settings and secrets are equal.
 pub(crate) struct VendorLogin {
     form: &'static str,
     identity: Identity,
     inner: Box<dyn Login>,
 }
 
-/// Digest of all settings and secrets, by a key that this process draws: it reveals nothing of them.
+/// Digest of all settings and secrets, keyed with random bytes of this process, so that it reveals nothing of them.
 #[derive(Clone, PartialEq, Eq, Hash)]
 struct Identity(String);
 
-/// The logins in use: a reload that does not change a login keeps its token.
+/// The logins in use. A reload that does not change a login keeps its token.
 static IN_USE: LazyLock<Mutex<HashMap<Identity, Weak<VendorLogin>>>> =
     LazyLock::new(Mutex::default);
 
-/// The login of a vendor, and a value that identifies it. Connects to nothing.
+/// Returns the login of a vendor, and a value that identifies the login. Sends no request.
 pub(crate) fn login(vendor: &str, form: Form, egress: &Egress) -> (Arc<VendorLogin>, HeaderValue) {
     let identity = Identity::new(vendor, &form, egress);
     let value = HeaderValue::from_str(&identity.0).expect("hexadecimal digits are plain ASCII");
@@ -168,7 +168,7 @@ impl fmt::Debug for VendorLogin {
     }
 }
 
-/// Why there is no credential. Contains no secret.
+/// The reason why there is no credential. Contains no secret.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub(crate) struct LoginError(Arc<str>);
@@ -179,7 +179,7 @@ impl LoginError {
     }
 }
 
-/// A header value with a secret.
+/// Returns a header value with a secret.
 fn secret_header(prefix: &str, secret: &SecretString) -> Result<HeaderValue, LoginError> {
     let header = TokenHeader {
         name: http::header::AUTHORIZATION,
@@ -190,7 +190,7 @@ fn secret_header(prefix: &str, secret: &SecretString) -> Result<HeaderValue, Log
 }
 
 impl TokenHeader {
-    /// The header's value for a key, marked sensitive.
+    /// Returns the header's value for a key, marked sensitive.
     pub(crate) fn value(&self, key: &str) -> Result<HeaderValue, InvalidHeaderValue> {
         if !key.is_ascii() {
             return HeaderValue::from_bytes(b"\n");

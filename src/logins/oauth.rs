@@ -19,21 +19,21 @@ pub(crate) struct OAuth {
     pub(crate) url: Uri,
     pub(crate) credentials: ClientCredentials,
     pub(crate) scope: Option<String>,
-    /// Field `grant_type` of a request; `None`: it has none.
+    /// Field `grant_type` of a request; `None`: the request has no such field.
     pub(crate) grant_type: Option<String>,
     /// Header for a new UUID per request, like GigaChat's `RqUID`.
     pub(crate) request_id_header: Option<HeaderName>,
 }
 
 pub(crate) enum ClientCredentials {
-    /// In the header `authorization`, after `Basic `.
+    /// The client's credentials are in the header `authorization`, after `Basic `.
     Basic(SecretString),
-    /// In the body.
+    /// The client's credentials are in the body.
     Body { id: String, secret: SecretString },
 }
 
 impl OAuth {
-    /// Passes on every setting and secret.
+    /// Passes every setting and secret to `add`, to identify the login.
     pub(super) fn describe(&self, add: &mut dyn FnMut(&str)) {
         add(&self.url.to_string());
         match &self.credentials {
@@ -72,7 +72,7 @@ impl OAuth {
     }
 }
 
-/// A body of `application/x-www-form-urlencoded`.
+/// Encodes a body of `application/x-www-form-urlencoded`.
 pub(super) fn form(fields: &[(&str, &str)]) -> String {
     let fields = fields
         .iter()
@@ -201,7 +201,7 @@ mod tests {
         );
         let shown = format!("{login:?} {error}");
         assert!(!shown.contains("bm90LWEta2V5"), "{shown}");
-        // The next call does not ask again at once.
+        // The next call gets the error without another request to the endpoint.
         assert_eq!(bearer(&*login).await.unwrap_err().to_string(), error);
         assert_eq!(server.seen().len(), 1);
     }

@@ -1,4 +1,4 @@
-//! A credential that ends: shared by all calls, renewed before its end by one task, and after a refusal.
+//! A credential that expires. All calls share it; one task renews it before it expires, and after a refusal.
 
 use std::{
     sync::{
@@ -19,26 +19,27 @@ use tokio::{
 
 use super::LoginError;
 
-/// Maximum time to get a credential.
+/// The maximum time for one request for a credential.
 const FETCH_TIME_MAX: Duration = Duration::from_secs(20);
 /// A credential is renewed when a fifth of its life is left, but at most this long before its end.
 const RENEW_BEFORE_MAX: Duration = Duration::from_secs(300);
-/// A credential is not used in the last tenth of its life, at most this long: a request takes time to arrive.
+/// A credential is not used in the last tenth of its life, at most in its last ten seconds: a request takes time to
+/// arrive.
 const UNUSED_MAX: Duration = Duration::from_secs(10);
-/// A credential that is refused so soon after it was issued is not renewed: another one would be refused too.
+/// A credential that is refused so soon after it was issued is not renewed: a new one would be refused, too.
 const YOUNG: Duration = Duration::from_secs(1);
-/// Wait after a failure; doubles with each failure in a row, up to `WAIT_MAX`.
+/// Wait after a failure; doubles with each further failure in a row, up to `WAIT_MAX`.
 const WAIT_MIN: Duration = Duration::from_secs(1);
 const WAIT_MAX: Duration = Duration::from_secs(30);
 
-/// Gets a credential.
+/// A source of credentials, such as a token endpoint or a command.
 pub(super) trait Source: Send + Sync + 'static {
     type Credential: Send + Sync + 'static;
 
     fn fetch(&self) -> BoxFuture<'_, Result<Fetched<Self::Credential>, LoginError>>;
 }
 
-/// A new credential.
+/// A credential that was just issued, with its life.
 pub(super) struct Fetched<T> {
     pub(super) credential: T,
     pub(super) life: Life,
@@ -47,9 +48,9 @@ pub(super) struct Fetched<T> {
 /// How long a credential may be used.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Life {
-    /// It ends after this time.
+    /// The credential ends after this time.
     Ends(Duration),
-    /// Its end is not known; it is renewed after this time.
+    /// The credential's end is not known; it is renewed after this time.
     Unknown(Duration),
 }
 
@@ -63,7 +64,7 @@ struct Shared<S: Source> {
     held: ArcSwapOption<Held<S::Credential>>,
     /// Whether a task renews the credential.
     is_renewing: AtomicBool,
-    /// Held while the credential is requested: one request at a time.
+    /// Locked while the credential is requested, so that there is one request at a time.
     failures: Mutex<Failures>,
 }
 
@@ -71,11 +72,11 @@ struct Held<T> {
     credential: Arc<T>,
     since: Instant,
     renew_at: Instant,
-    /// `None`: not known.
+    /// When the credential ends; `None`: not known.
     end: Option<Instant>,
 }
 
-/// Failures since the last success.
+/// The failures since a credential was last obtained.
 #[derive(Default)]
 struct Failures {
     count: u32,
@@ -93,10 +94,11 @@ impl<S: Source> Renewed<S> {
         }))
     }
 
-    /// The credential in force. Waits only if there is none.
+    /// Returns the credential in force. Waits only if there is none.
     ///
     /// # Errors
-    /// If there is none and it cannot be obtained. Shortly after a failure its error is returned at once.
+    /// If there is no credential and none can be obtained. Shortly after a failure the same error is returned without a
+    /// request.
     pub(super) async fn get(&self) -> Result<Arc<S::Credential>, LoginError> {
         let shared = &self.0;
         let now = Instant::now();
@@ -115,7 +117,7 @@ impl<S: Source> Renewed<S> {
     /// another credential can succeed.
     pub(super) fn refuse(&self, is_refused: impl Fn(&S::Credential) -> bool) -> bool {
         let held = self.0.held.load_full();
-        // Another call may have dropped or renewed it already.
+        // Another call may have dropped or renewed the credential already.
         let Some(held) = held.filter(|held| is_refused(&held.credential)) else {
             return true;
         };
@@ -142,7 +144,7 @@ impl<S: Source> Renewed<S> {
 }
 
 impl<S: Source> Shared<S> {
-    /// Gets a credential, unless another task has got one that is not `old`.
+    /// Gets a new credential, unless another task has replaced `old` already.
     async fn renew(
         &self,
         old: Option<&Arc<Held<S::Credential>>>,
@@ -187,7 +189,7 @@ impl<T> Held<T> {
             Life::Unknown(renew_after) => (renew_after, None),
             Life::Ends(life) => {
                 let before = (life / 5).min(RENEW_BEFORE_MAX);
-                // Many gateways that started together do not renew together.
+                // The jitter keeps many gateways that started together from renewing together.
                 let jitter = before * (getrandom::u32().unwrap_or(50) % 100) / 200;
                 let usable = life.saturating_sub((life / 10).min(UNUSED_MAX));
                 let renew_after = life.saturating_sub(before + jitter);
@@ -215,7 +217,7 @@ impl Failures {
         self.last = Some((error, now + wait));
     }
 
-    /// When the next attempt is allowed.
+    /// Returns when the next attempt is allowed.
     fn next(&self) -> Instant {
         let last = self.last.as_ref();
         last.map_or_else(Instant::now, |(_, until)| *until)
@@ -230,7 +232,7 @@ mod tests {
 
     use super::*;
 
-    /// Issues numbers that are valid for `life_s` seconds. Fails while `down_from <= time < down_to`.
+    /// Issues numbers as credentials that are valid for `life_s` seconds. Fails while `down_from <= time < down_to`.
     struct Endpoint {
         began: Instant,
         life_s: u64,
@@ -291,7 +293,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn endpoint_that_is_down_for_two_minutes_is_not_noticed() {
-        // Down from before the first renewal.
+        // The endpoint is down from before the first renewal.
         for begin in [1400, 1500, 1600] {
             let (renewed, fetches) = endpoint(1800, begin..begin + 120);
             renewed.get().await.unwrap();
@@ -331,13 +333,13 @@ mod tests {
     async fn refused_credential_is_dropped_once() {
         let (renewed, fetches) = endpoint(1800, 0..0);
         let (first, _) = *renewed.get().await.unwrap();
-        // The vendor would refuse the next one as well.
+        // The vendor would refuse the next credential, too, so the call is not repeated.
         assert!(!renewed.refuse(|it| it.0 == first));
         advance(Duration::from_secs(60)).await;
         assert!(renewed.refuse(|it| it.0 == first));
         let (second, _) = *renewed.get().await.unwrap();
         assert_ne!(first, second);
-        // A late refusal of the first one leaves the second one alone.
+        // A late refusal of the first credential leaves the second one in use.
         assert!(renewed.refuse(|it| it.0 == first));
         assert_eq!(renewed.get().await.unwrap().0, second);
         assert_eq!(fetches.load(Ordering::Relaxed), 2);

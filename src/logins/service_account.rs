@@ -26,7 +26,7 @@ use super::{
 const GOOGLE_SCOPE: &str = "https://www.googleapis.com/auth/cloud-platform";
 const GOOGLE_GRANT: &str = "urn:ietf:params:oauth:grant-type:jwt-bearer";
 const YANDEX_TOKENS: &str = "https://iam.api.cloud.yandex.net/iam/v1/tokens";
-/// Both vendors accept assertions of at most an hour.
+/// Life of an assertion in seconds: both vendors accept at most an hour.
 const ASSERTION_S: u64 = 3600;
 
 /// A service account with its key.
@@ -37,7 +37,7 @@ pub(crate) struct ServiceAccount {
     key_id: String,
     key: RsaKeyPair,
     url: Uri,
-    /// The file's text, to recognise an unchanged account.
+    /// The file's text, by which a reload recognises an unchanged account.
     file: SecretString,
 }
 
@@ -67,7 +67,7 @@ impl ServiceAccount {
     /// Reads a key file as the vendor issues it. `url` replaces the address of the token endpoint.
     ///
     /// # Errors
-    /// What is wrong with the file, without its content.
+    /// What is wrong with the file, without the file's content.
     pub(crate) fn new(
         file: SecretString,
         scope: Option<String>,
@@ -119,7 +119,7 @@ impl ServiceAccount {
         })
     }
 
-    /// Passes on every setting and secret.
+    /// Passes every setting and secret to `add`, to identify the login.
     pub(super) fn describe(&self, add: &mut dyn FnMut(&str)) {
         add(self.file.expose_secret());
         add(&format!("{:?} {}", self.kind, self.url));
@@ -134,7 +134,7 @@ impl ServiceAccount {
 
     fn request(&self, now_s: u64) -> Result<Request<Bytes>, LoginError> {
         let ends_s = now_s + ASSERTION_S;
-        // The audience is the address in the key file, even if another one is called.
+        // The audience is the address in the key file, even if requests go to another address.
         Ok(match &self.kind {
             Kind::Google { email, scope } => {
                 let claims = json!({
@@ -153,7 +153,7 @@ impl ServiceAccount {
         })
     }
 
-    /// A JWT with these claims.
+    /// Returns a JWT with these claims.
     fn signed(&self, algorithm: &str, claims: &serde_json::Value) -> Result<String, LoginError> {
         let header = json!({ "typ": "JWT", "alg": algorithm, "kid": self.key_id });
         let encode = |value: &serde_json::Value| URL_SAFE_NO_PAD.encode(value.to_string());
@@ -175,7 +175,7 @@ impl ServiceAccount {
     }
 }
 
-/// Text before the PEM block is ignored: Yandex Cloud writes a warning there.
+/// Parses a private key. Text before the PEM block is ignored: Yandex Cloud writes a warning there.
 fn key_pair(pem: &str) -> Option<RsaKeyPair> {
     match PrivateKeyDer::from_pem_slice(pem.as_bytes()).ok()? {
         PrivateKeyDer::Pkcs8(der) => RsaKeyPair::from_pkcs8(der.secret_pkcs8_der()).ok(),
@@ -200,7 +200,7 @@ impl Source for ServiceAccountSource {
                 self.endpoint.exchange(req).await
             };
             let mut res = send().await?;
-            // An assertion with a wrong time is refused.
+            // The server refuses an assertion with a wrong time, so a wrong clock explains the refusal.
             if clock.correct(res.headers()) && res.status().is_client_error() {
                 res = send().await?;
             }
@@ -227,7 +227,7 @@ mod tests {
         text::time::now_ms,
     };
 
-    /// Made for this test; registered at no server.
+    /// A key that was made for this test and is registered at no server.
     const PEM: &str = include_str!("test_key.pem");
 
     fn google(token_uri: &str) -> SecretString {

@@ -101,7 +101,7 @@ pub(super) fn sign(
     Ok(())
 }
 
-/// The `host` header of a request to this address.
+/// Returns the `host` header of a request to this address.
 fn host(address: &Uri) -> String {
     let host = address.host().unwrap_or_default();
     match (address.port_u16(), address.scheme_str()) {
@@ -110,13 +110,13 @@ fn host(address: &Uri) -> String {
     }
 }
 
-/// Each segment is encoded once more, as all services but S3 do.
+/// Returns the path as it is signed: each segment is encoded once more, as all services but S3 do.
 fn canonical_path(path: &str) -> String {
     let segments: Vec<_> = path.split('/').map(encoded).collect();
     segments.join("/")
 }
 
-/// The parameters in order. They are percent-encoded already.
+/// Returns the query as it is signed: its parameters in order. They are percent-encoded already.
 fn canonical_query(query: &str) -> String {
     let pairs = query.split('&').filter(|pair| !pair.is_empty());
     let mut pairs: Vec<_> = pairs
@@ -179,7 +179,7 @@ mod tests {
             headers.insert(CONTENT_TYPE, kind.parse().unwrap());
         }
         let (method, address): (Method, Uri) = (method.parse().unwrap(), address.parse().unwrap());
-        // In two segments, which are signed as one body.
+        // The body arrives in two segments, which are signed as one body.
         let (one, other) = body.split_at(body.len() / 2);
         let body = [one, other].map(Bytes::from);
         let unsigned = Unsigned::new(&method, &address, &mut headers, &body);
@@ -187,7 +187,7 @@ mod tests {
         headers
     }
 
-    /// Vectors of AWS's Signature Version 4 test suite.
+    /// Checks against the vectors of AWS's Signature Version 4 test suite.
     #[test]
     fn signatures_equal_those_of_the_published_test_suite() {
         const HOST: &str = "https://example.amazonaws.com";

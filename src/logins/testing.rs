@@ -13,7 +13,7 @@ use tollgate_layers::{
     login::{Login, Unsigned},
 };
 
-/// A request that arrived.
+/// A request that the token endpoint received.
 #[derive(Clone, Debug)]
 pub(super) struct TokenRequest {
     pub(super) path: String,
@@ -36,7 +36,7 @@ pub(super) struct TokenServer {
 }
 
 impl TokenServer {
-    /// `answer` maps the number of a request to a status and a body.
+    /// Starts the endpoint. `answer` maps the number of a request to a status and a body.
     pub(super) async fn start(
         answer: impl Fn(usize) -> (u16, String) + Send + Sync + 'static,
     ) -> Self {
@@ -105,7 +105,7 @@ impl Drop for TokenServer {
     }
 }
 
-/// The headers that a login adds to a request.
+/// Returns the headers that a login adds to a request.
 pub(super) async fn signed(
     login: &dyn Login,
     address: &str,

@@ -1,4 +1,4 @@
-//! Decides which addresses events may be sent to: public ones only, unless the operator allows others. The connection
+//! Decides to which addresses events may be sent: public ones only, unless the operator allows others. The connection
 //! is made to the address that was checked, so a host name that resolves to another address a moment later bypasses
 //! nothing.
 
@@ -21,7 +21,7 @@ pub(crate) fn is_public(ip: IpAddr) -> bool {
     }
 }
 
-/// Returns the special-purpose networks of RFC 6890 and its later updates.
+/// Returns whether an IPv4 address is outside of the special-purpose networks of RFC 6890 and its later updates.
 fn is_public_v4(ip: Ipv4Addr) -> bool {
     let [a, b, c, _] = ip.octets();
     let special = matches!(
@@ -40,8 +40,8 @@ fn is_public_v4(ip: Ipv4Addr) -> bool {
     !special
 }
 
-/// Global unicast, except documentation, tunnels and protocol ranges. An address with an embedded IPv4 address is
-/// public if that address is.
+/// Returns whether an IPv6 address is global unicast, except documentation, tunnels and protocol ranges. An address
+/// with an embedded IPv4 address is public if the embedded address is.
 fn is_public_v6(ip: Ipv6Addr) -> bool {
     let segments = ip.segments();
     let [high, low] = [segments[6], segments[7]].map(u16::to_be_bytes);
@@ -58,7 +58,7 @@ fn is_public_v6(ip: Ipv6Addr) -> bool {
     }
 }
 
-/// Resolves host names, and returns only the addresses that may be sent to.
+/// Resolves host names, and returns only the addresses to which events may be sent.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Resolver {
     pub(crate) allow_private: bool,
@@ -83,7 +83,7 @@ impl Service<Name> for Resolver {
     }
 }
 
-/// The name resolves, but to no address that may be sent to.
+/// Error: the host name resolves, but to no address to which events may be sent.
 #[derive(Debug)]
 pub(crate) struct Private;
 
@@ -181,7 +181,7 @@ mod tests {
         ips.map(|ip| SocketAddr::new(ip, 0)).collect()
     }
 
-    /// A name with a public address for the check and a private one for the connection gains nothing.
+    /// A host name with a public address for the check and a private one for the connection gains nothing.
     #[test]
     fn private_addresses_are_removed_or_refused() {
         let mixed = addresses(&["10.0.0.1", "8.8.8.8", "::1"]);

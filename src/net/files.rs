@@ -6,7 +6,7 @@ use rustix::process::{Resource, getrlimit};
 /// The number of files that is assumed if the process has no limit.
 const UNLIMITED: usize = 1 << 20;
 
-/// Connections and files, with a separate share for each kind.
+/// The number of files for each kind of connection, and for everything else.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shares {
     /// The share of callers' connections: all that the other shares leave.
@@ -15,12 +15,12 @@ pub struct Shares {
     pub operators: usize,
     /// The share of connections to vendors.
     pub vendors: usize,
-    /// A tenth, for everything else: the ledger, the outbox, rate sources, the log.
+    /// A tenth of the files, for everything else: the ledger, the outbox, rate sources, the log.
     pub own: usize,
 }
 
 impl Shares {
-    /// The shares of this process' files, with vendors that may have `vendors_max` connections.
+    /// Returns the shares of this process' files, with vendors that may have `vendors_max` connections.
     #[must_use]
     pub fn of_process(vendors_max: usize) -> Self {
         Self::of(files_max(), vendors_max)
@@ -42,8 +42,8 @@ impl Shares {
         }
     }
 
-    /// Warns if the shares add up to more than the process may open: then some accepted calls could not connect to a
-    /// vendor.
+    /// Warns if the shares add up to more files than the process may open: then some accepted calls could not connect
+    /// to a vendor.
     pub fn warn_if_short(&self) {
         let files = files_max();
         let wanted = [self.callers, self.operators, self.vendors, self.own]
@@ -77,7 +77,7 @@ mod tests {
 
     #[test]
     fn shares_of_files_fit_the_limit_and_callers_get_the_largest() {
-        // Columns: files, `vendors_max`, then each share.
+        // The columns are `files`, `vendors_max`, and then each share.
         for (files, vendors_max, callers, operators, vendors, own) in [
             (1024, 0, 890, 32, 0, 102),
             (1024, 100, 790, 32, 100, 102),
@@ -108,7 +108,7 @@ mod tests {
                 assert!(callers >= vendors && callers > 0, "{files} {vendors_max}");
             }
         }
-        // Even with nothing to share, one caller can connect.
+        // Even if no file is left to share, one caller can connect.
         assert_eq!(Shares::of(0, 1).callers, 1);
     }
 

@@ -22,7 +22,7 @@ pub(crate) fn client() -> HttpsClient {
     client_trusting(None)
 }
 
-/// A client that trusts these authorities instead, if there are any; see [`tls`].
+/// Returns a client that trusts these authorities instead, if there are any; see [`tls`].
 pub(crate) fn client_trusting(authorities: Option<&Bytes>) -> HttpsClient {
     let connector = HttpsConnectorBuilder::new()
         .with_tls_config(tls(authorities))
@@ -32,8 +32,8 @@ pub(crate) fn client_trusting(authorities: Option<&Bytes>) -> HttpsClient {
     Client::builder(TokioExecutor::new()).build(connector)
 }
 
-/// A TLS configuration that trusts only these authorities (PEM, checked with the configuration), or Mozilla's list if
-/// there are none.
+/// Returns a TLS configuration that trusts only these authorities (PEM, checked with the configuration), or Mozilla's
+/// list if there are none.
 pub(crate) fn tls(authorities: Option<&Bytes>) -> ClientConfig {
     let builder = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
         .with_safe_default_protocol_versions()

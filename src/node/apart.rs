@@ -1,11 +1,11 @@
-//! Runs work on a thread of its own, so that it and calls do not delay each other.
+//! Runs work on a thread of its own, so that the work and the calls do not delay each other.
 
 use std::{io, thread};
 
 use tokio::{runtime::Builder, sync::oneshot};
 
-/// Starts `work` on a new thread with a runtime of its own. It runs until the returned future is dropped; the future
-/// resolves when `work` has ended by itself.
+/// Starts `work` on a new thread with a runtime of its own. The work runs until the returned future is dropped; the
+/// future resolves when `work` has ended by itself.
 pub(super) async fn run(
     name: &'static str,
     work: impl Future<Output = ()> + Send + 'static,

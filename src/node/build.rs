@@ -57,7 +57,7 @@ impl Gateway {
     /// [`log_event`](super::log_event). The log line of each call is written in any case.
     ///
     /// # Errors
-    /// If the ledger cannot be opened, or a port cannot be bound; the text names it.
+    /// If the ledger cannot be opened, or a port cannot be bound. The text names the ledger or the port.
     pub async fn build(
         config: &Config,
         report: impl Fn(&Event<'_>) + Send + Sync + 'static,
@@ -65,10 +65,10 @@ impl Gateway {
         Self::build_on(config, InheritedSockets::default(), report).await
     }
 
-    /// Like [`Gateway::build`], on inherited sockets; a port without one is bound.
+    /// Builds like [`Gateway::build`], but on inherited sockets; a port without an inherited socket is bound.
     ///
     /// # Errors
-    /// If the ledger cannot be opened, or a port cannot be bound; the text names it.
+    /// If the ledger cannot be opened, or a port cannot be bound. The text names the ledger or the port.
     pub async fn build_on(
         config: &Config,
         passed: InheritedSockets,
@@ -299,7 +299,7 @@ fn listen(
     }
 }
 
-/// Keeps the health of the routes in force, and drops that of others.
+/// Keeps the health of routes that are in force, and drops that of all other routes.
 pub(super) fn follow(health: &Health, live: &Live) {
     let snapshot = live.snapshot();
     health.follow(snapshot.models().flat_map(|(model, _)| &model.routes));

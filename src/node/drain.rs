@@ -1,4 +1,4 @@
-//! The end of a gateway: accepts no more calls, gives running ones some time, and settles every charge or keeps it in
+//! The end of a gateway: accepts no more calls, gives running calls some time, and settles every charge or keeps it in
 //! the outbox.
 
 use std::time::Duration;
@@ -7,20 +7,21 @@ use tokio::{task::JoinSet, time::Instant};
 
 use super::Gateway;
 
-/// The time for which answers that are cut may take to end with an error.
+/// How long answers that are cut may take to send an error to their clients.
 const FAREWELL: Duration = Duration::from_secs(5);
-/// The time for which releasing the leases of event deliveries may take.
+/// How long the release of the event deliveries' leases may take.
 const LET_GO: Duration = Duration::from_secs(1);
 /// The interval at which to check whether calls without clients have ended.
 const FAREWELL_LOOK: Duration = Duration::from_millis(20);
-/// The time for which the charges of cut calls may take to be acknowledged, beyond the drain's own time.
+/// How long acknowledging the charges of cut calls may take, beyond the drain's own time.
 const CUT_CHARGES: Duration = Duration::from_secs(5);
-/// The time for which the charges of calls that ended by themselves may take at least, even beyond the drain's time.
+/// How long acknowledging the charges of calls that ended by themselves may take at least, even beyond the drain's
+/// time.
 const LAST_CHARGES: Duration = Duration::from_secs(1);
 
 impl Gateway {
-    /// Accepts no more calls, lets the running ones finish for a while, settles all, closes the ledger. All of this
-    /// takes at most [`Gateway::drain_timeout`], and a few seconds more if calls had to be cut.
+    /// Accepts no more calls, lets running calls finish for a while, settles all, closes the ledger. All of this takes
+    /// at most [`Gateway::drain_timeout`], and a few seconds more if calls had to be cut.
     ///
     /// # Errors
     /// If some calls could not be settled and no outbox keeps their charges, because the ledger stayed out of reach or
@@ -31,7 +32,7 @@ impl Gateway {
         let patience = self.drain_timeout();
         let until = Instant::now() + patience;
         let mut done = ended(&mut self.servers, patience).await;
-        // Calls that continue after their clients have left get the same time.
+        // Calls that continue after their clients have left get the same time as other running calls.
         while done && self.calls.running() > 0 {
             tokio::time::sleep(FAREWELL_LOOK).await;
             done = Instant::now() < until;
@@ -51,7 +52,7 @@ impl Gateway {
         let patience = patience_for_charges(until, Instant::now(), !done);
         let settled = ended(&mut self.settler, patience).await && !self.readiness.is_broken();
         if !settled {
-            // Otherwise it could write to an outbox that is closed.
+            // A settler that is still running is stopped, because it could write to an outbox that is closed.
             self.settler.shutdown().await;
         }
         self.feed.shutdown().await;

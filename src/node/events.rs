@@ -7,7 +7,8 @@ use tollgate_layers::reserve::{Event, ledger::Booked};
 
 use crate::{observe::record::Calls, state::rates::KeyTokens};
 
-/// A handler that counts and logs an event of the settler and passes it to `report`. A panic of `report` is caught.
+/// Returns a handler that counts and logs an event of the settler and passes it to `report`. A panic of `report` is
+/// caught.
 pub(super) fn reporting(
     calls: Calls,
     report: impl Fn(&Event<'_>) + Send + Sync + 'static,
@@ -34,7 +35,7 @@ pub(super) fn take_tokens(tokens: &KeyTokens, event: &Event<'_>) {
     }
 }
 
-/// Logs what an operator should know of an event in addition to the call's own line.
+/// Logs what an operator should read about an event in addition to the call's own line.
 pub fn log_event(event: &Event<'_>) {
     match event {
         Event::Settled {

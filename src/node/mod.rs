@@ -1,7 +1,7 @@
 //! The gateway's sockets and tasks, in the order of its life: `build` opens the ledger and the ports, `run` serves
 //! until the process gets a signal to stop, [`reload`] applies changed files meanwhile, `drain` ends it.
 //!
-//! The other modules handle the settler's events (`events`) and run work on threads of its own (`apart`).
+//! The other modules handle the settler's events (`events`) and run work on a dedicated thread (`apart`).
 
 mod apart;
 mod build;
@@ -45,15 +45,16 @@ pub struct Gateway {
     metrics: Arc<Metrics>,
     readiness: Readiness,
     draining: watch::Sender<bool>,
-    /// Dropped last: operators are served until the drain has ended.
+    /// Ends the operators' listener when dropped. It is dropped last, so that operators are served until the drain has
+    /// ended.
     _admin_end: watch::Sender<bool>,
     /// The accept loops, which end when draining does.
     servers: JoinSet<()>,
-    /// Cuts the calls that are still running when the drain's time is up.
+    /// The settler's handle, which cuts the calls that are still running when the drain's time is up.
     calls: Settler,
     /// The settler's task, which ends when the last answer is settled.
     settler: JoinSet<()>,
-    /// Loops that do not end by themselves.
+    /// Background loops that do not end by themselves.
     loops: JoinSet<()>,
     /// The file with charges that the ledger has not acknowledged.
     outbox: PathBuf,
@@ -64,7 +65,7 @@ pub struct Gateway {
     receivers: Vec<ReceiverConfig>,
     /// The task that reads the exchange rate.
     feed: JoinSet<()>,
-    /// The settings of that task.
+    /// The settings of the task that reads the exchange rate.
     rate: RateConfig,
     /// The task that exports the spans of calls.
     exporter: Option<Exporter>,
@@ -77,7 +78,7 @@ impl Gateway {
         self.address
     }
 
-    /// The address on which operators are served, if they are.
+    /// Returns the address on which operators are served, if the operators' listener is configured.
     #[must_use]
     pub const fn admin_address(&self) -> Option<SocketAddr> {
         self.admin_address
@@ -95,7 +96,7 @@ impl Gateway {
         &self.live
     }
 
-    /// The health of the vendors as this node sees it.
+    /// Returns the health of the vendors as this node sees it.
     #[must_use]
     pub const fn health(&self) -> &Health {
         &self.health

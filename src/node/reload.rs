@@ -1,7 +1,7 @@
 //! Reloads the configuration of a running gateway: on SIGHUP, and when its files have changed.
 //!
 //! A file is applied when two checks in a row found the same content, so never while it is being written. A mistake in
-//! it is logged once, and the old configuration stays in force.
+//! the file is logged once, and the old configuration stays in force.
 
 use std::{
     panic::resume_unwind,
@@ -28,14 +28,14 @@ use crate::{
 
 /// Pause between two checks of files that have just changed.
 const SETTLE: Duration = Duration::from_secs(1);
-/// Pause before the ledger is tried again, if files are not polled.
+/// Pause before a ledger that did not answer is tried again, if files are not polled.
 const ASK_AGAIN: Duration = Duration::from_secs(10);
 
-/// The configuration in force, and the state of its files.
+/// The configuration in force, and the state of the files that it was read from.
 #[derive(Debug)]
 pub struct Reload {
     file: PathBuf,
-    /// The configuration at the start; parts of it stay in force until the end.
+    /// The configuration at the start; settings that a reload cannot apply stay in force until the end.
     started: Config,
     /// The interval between two checks; `None` if only SIGHUP triggers one.
     every: Option<Duration>,
@@ -44,12 +44,12 @@ pub struct Reload {
     known: Files,
     /// The files at the last check, if they differ from `known`.
     changed: Option<Files>,
-    /// The ledger did not answer when the files were to be applied, so that is still due.
+    /// Whether the ledger did not answer when the files were to be applied, so that they still have to be applied.
     put_off: bool,
 }
 
 impl Reload {
-    /// For a gateway that was started with `config`, which was read from these files.
+    /// Creates the state for a gateway that was started with `config`, which was read from these files.
     #[must_use]
     pub fn new(file: &Path, config: Config, files: Files) -> Self {
         let every = config.reload_poll;
@@ -108,8 +108,8 @@ impl Reload {
         self.next_look = Some(Instant::now() + soon);
     }
 
-    /// Reads and applies the files. If `found` is given and the files differ from it, they are still being written, and
-    /// are checked again soon.
+    /// Reads and applies the files. If the files differ from `found`, they are still being written, and are checked
+    /// again soon.
     async fn read(&mut self, gateway: &mut Gateway, found: Option<&Files>) {
         let file = self.file.clone();
         let Loaded { config, files } = off_thread(move || Config::read(&file)).await;
@@ -170,7 +170,7 @@ impl Gateway {
     /// began. Uses the ledger only if prices have changed, and nothing else outside the process.
     ///
     /// # Errors
-    /// If the ledger gives no version for the changed prices. Then nothing is applied.
+    /// If the ledger gives no version for the changed prices. In that case nothing is applied.
     pub async fn reload(&mut self, config: &Config) -> Result<TariffVersion, BookError> {
         let fingerprint = config.live.fingerprint();
         let version = if fingerprint == self.fingerprint {
@@ -201,7 +201,8 @@ impl Gateway {
             self.rate.clone_from(&config.live.rate);
             self.live.unfix_rate();
             let (mut feed, live) = (RateFeed::new(&self.rate), Arc::clone(&self.live));
-            // The old task ends here. A slow source delays nothing: the rate in force stays until it answers.
+            // Replacing the set of tasks ends the old task. A slow source delays nothing: the rate in force stays until
+            // the source answers.
             self.feed = JoinSet::new();
             self.feed.spawn(async move {
                 feed.refresh_into(&live).await;

@@ -55,10 +55,10 @@ pub async fn serve(config: Config, file: &Path, files: Files) -> anyhow::Result<
     Ok(())
 }
 
-/// Returns how many connections the configuration allows.
+/// Returns how many connections the configuration allows, by the files that the process may open.
 fn shares(config: &Config, gateway: &Gateway) -> Shares {
     let snapshot = gateway.live.snapshot();
-    // The iterator returns a vendor once for each route.
+    // The iterator returns a vendor once for each of its routes.
     let vendors: BTreeMap<_, _> = snapshot
         .vendors()
         .map(|vendor| (&*vendor.name, vendor.connections_max))
@@ -82,7 +82,7 @@ pub async fn until_told_to_stop() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// SIGTERM and SIGINT. A signal that arrives while nothing waits for it is kept for the next wait.
+/// SIGTERM and SIGINT. If a signal arrives while no task waits for it, the next wait gets it.
 struct StopSignals {
     terminate: Signal,
     interrupt: Signal,

@@ -43,7 +43,7 @@ pub(crate) struct Named {
 }
 
 impl Operators {
-    /// Reads a file. A missing file is an empty list.
+    /// Reads the operators' file. A missing file is an empty list.
     ///
     /// # Errors
     /// If the file cannot be read or is not a list of operators. The text describes the mistake, without the file's
@@ -57,7 +57,7 @@ impl Operators {
     }
 
     fn parse(text: &str) -> Result<Self, BoxError> {
-        // The parser's message would quote the text, which may be a digest.
+        // The error omits the parser's message, which would quote the text, possibly a digest.
         let operators: Self = toml::from_str(text).map_err(|error| {
             let line = error.span().map_or(1, |span| {
                 text[..span.start.min(text.len())].matches('\n').count() + 1
@@ -89,7 +89,7 @@ impl Operators {
         self.list.iter()
     }
 
-    /// The list with this operator, who replaces an earlier one of the same name.
+    /// Returns the list with this operator, who replaces an earlier one of the same name.
     pub(crate) fn with(mut self, one: Named) -> Self {
         match self.list.iter_mut().find(|other| other.name == one.name) {
             Some(other) => *other = one,
@@ -98,7 +98,7 @@ impl Operators {
         self
     }
 
-    /// Returns the list without this operator; `None` if there is none of this name.
+    /// Returns the list without this operator; `None` if no operator has this name.
     pub(crate) fn without(mut self, name: &str) -> Option<Self> {
         let before = self.list.len();
         self.list.retain(|one| one.name != name);
@@ -152,7 +152,7 @@ impl Operators {
 }
 
 impl Named {
-    /// Creates an operator with this password; only its digest is kept.
+    /// Creates an operator with this password; only the password's digest is kept.
     ///
     /// # Errors
     /// If the name is invalid, or the system has no random bytes.
@@ -170,7 +170,7 @@ impl Named {
         })
     }
 
-    /// Returns whether this is the password. Takes the time that argon2 is set to cost per guess.
+    /// Returns whether this is the password. Takes the time that argon2 needs for one guess.
     pub(crate) fn is_password(&self, password: &str) -> bool {
         Argon2::default()
             .verify_password(password.as_bytes(), self.password.as_str())
@@ -178,7 +178,7 @@ impl Named {
     }
 }
 
-/// Keeps the digest out of logs.
+/// Keeps the password's digest out of logs.
 impl std::fmt::Debug for Named {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         (f.debug_struct("Named").field("name", &self.name))
@@ -236,7 +236,8 @@ mod tests {
         let mode = || fs::metadata(&path).unwrap().permissions().mode() & 0o777;
         assert_eq!(mode(), 0o600);
 
-        // The gateway can still read a file that an operator's command, run as another user, has written.
+        // The gateway can still read its operators' file after an operator's command, run as another user, has written
+        // it.
         use std::os::unix::fs::{MetadataExt as _, chown};
         fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).unwrap();
         let is_root = chown(&path, Some(1), Some(1)).is_ok();

@@ -4,8 +4,8 @@ use std::{fmt, str::FromStr, sync::Arc};
 
 use serde::Deserialize;
 
-/// The holder of the admin key, or an operator signed in to the console. Only the console inserts one into a request;
-/// requests from the listener have none.
+/// The holder of the admin key, or an operator signed in to the console. Only the console inserts an `Operator` into a
+/// request; a request that arrives at the listener has none.
 #[derive(Clone, Debug)]
 pub struct Operator {
     name: Arc<str>,
@@ -33,7 +33,7 @@ impl Operator {
     }
 }
 
-/// Returns the holder of the admin key.
+/// The default operator is the holder of the admin key.
 impl Default for Operator {
     fn default() -> Self {
         Self::new("admin", Role::Admin)
@@ -46,7 +46,7 @@ impl Default for Operator {
 pub enum Role {
     /// The role may read everything.
     Read,
-    /// May also book payments and corrections, and run the audit.
+    /// The role may read everything, book payments and corrections, and run the audit.
     Finance,
     /// The role may read everything, and change accounts and keys.
     Support,

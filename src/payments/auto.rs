@@ -1,4 +1,4 @@
-//! Automatic top-up: a rule of an account, stored next to its payments. When the balance, less the cost of running calls
+//! Automatic top-up: an account's rule, stored next to its payments. When the balance, less the cost of running calls
 //! so far, falls below a bound, a saved card is charged. The rule contains the provider's handle of the card, never the
 //! card's number.
 //!
@@ -17,12 +17,12 @@ use super::{
 };
 use crate::{ledger::AnyLedger, text::time::rfc3339};
 
-/// The maximum attempts of a change while others change the same document.
+/// The maximum attempts of a change while other processes change the same document.
 const TRIES_MAX: usize = 100;
 /// The largest number of accounts with a rule.
 const RULES_MAX: usize = 10_000;
 const LIST: &str = "payments-auto";
-/// The text that replaces the document of a removed rule.
+/// The text that replaces the document of a removed rule, so that its version numbers continue.
 const GONE: &str = "-";
 
 /// The state of a rule.
@@ -33,7 +33,7 @@ pub(crate) enum AutoStatus {
     Waiting,
     /// The card is charged when the balance is low.
     On,
-    /// The card is not charged any more.
+    /// The card is no longer charged.
     Off,
 }
 
@@ -55,7 +55,7 @@ impl AutoStatus {
 pub(super) struct SavedCard {
     /// The provider's handle of the card.
     pub(super) handle: String,
-    /// The provider's id of the customer, if it requires one.
+    /// The provider's id of the customer, if the provider requires one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) customer: Option<String>,
     /// Last four digits of the card, if the provider reports them.
@@ -112,19 +112,21 @@ pub(crate) struct AutoTopup {
     pub(super) reason: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) card: Option<SavedCard>,
-    /// The charge in progress. Stored before the request to the provider, and kept until its outcome is fully known.
+    /// The charge in progress. Stored before the request to the provider, and kept until the charge's outcome is fully
+    /// known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) charging: Option<IntentId>,
-    /// The account when the last charge began; `None` after a charge that failed.
+    /// Spending and balance of the account when the last charge began; `None` after a charge that failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) last: Option<Mark>,
     /// The number of declines since the last successful charge.
     #[serde(default)]
     pub(super) declines: u32,
-    /// The card is not charged before this time. In state `Waiting`, after a payment, the end of the wait for the card.
+    /// Unix milliseconds before which the card is not charged. In state `Waiting`, after the payment, when the wait for
+    /// the saved card ends.
     #[serde(default)]
     pub(super) not_before_ms: u64,
-    /// Month counted from January 1970, and the amount charged or requested in it.
+    /// A month, counted from January 1970, and the amount charged or requested in that month.
     #[serde(default)]
     pub(super) month: u64,
     #[serde(default)]
@@ -134,23 +136,23 @@ pub(crate) struct AutoTopup {
     pub(super) full_month: Option<u64>,
 }
 
-/// The account when a charge began: the next charge waits until money has been spent since.
+/// Spending and balance of an account when a charge began. The next charge waits until money has been spent since.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Mark {
     /// The cost of the account's calls, including running ones.
     pub(super) spent_rub: MicroRub,
-    /// The balance as it is once the charge is booked.
+    /// The balance that the account has once the charge is booked.
     pub(super) left_rub: MicroRub,
 }
 
 impl Mark {
-    /// Returns whether a call or a correction has spent money since.
+    /// Returns whether a call or a correction has spent money since the mark.
     pub(super) fn is_past(&self, spent: MicroRub, left: MicroRub) -> bool {
         spent > self.spent_rub || left < self.left_rub
     }
 }
 
-/// A rule as people see it, without the handle.
+/// A rule as people see it, without the card's handle.
 #[derive(Debug, Serialize)]
 pub struct AutoShown {
     pub(crate) account: AccountId,
@@ -166,7 +168,7 @@ pub struct AutoShown {
     card: Option<String>,
     /// The payment by which the payer gives consent.
     payment: IntentId,
-    /// The URL of that payment, while it is unpaid.
+    /// The URL of the payment that saves the card, while it is unpaid.
     pub(crate) url: Option<String>,
     declines: u32,
     next_try_at: Option<String>,
@@ -175,7 +177,7 @@ pub struct AutoShown {
 }
 
 impl AutoTopup {
-    /// Amount charged or requested in the month of this time.
+    /// Returns the amount charged or requested in the month of this time.
     pub(super) fn charged_in_month(&self, now_ms: u64) -> MicroRub {
         if self.month == month_of(now_ms) {
             self.month_rub
@@ -221,7 +223,7 @@ impl AutoTopup {
     }
 }
 
-/// Reads and changes rules.
+/// Reads and changes the rules of automatic top-ups in the ledger.
 #[derive(Clone, Debug)]
 pub(super) struct Rules {
     store: AnyLedger,
@@ -237,7 +239,7 @@ impl Rules {
         Ok(self.versioned(account).await?.1)
     }
 
-    /// The rule of an account, and its version for a change.
+    /// Returns the rule of an account, and its version, which a change requires.
     pub(super) async fn versioned(
         &self,
         account: &AccountId,
@@ -249,14 +251,14 @@ impl Rules {
         }
     }
 
-    /// Writes a rule if the stored version is still `version`. Returns whether it was.
+    /// Writes a rule if the stored version is still `version`. Returns whether the rule was written.
     pub(super) async fn put(&self, version: u64, rule: &AutoTopup) -> Result<bool, BookError> {
         self.write(&name(&rule.account), version, &text(rule)?)
             .await
     }
 
-    /// Removes a rule if the stored version is still `version`. Returns whether it was. Version numbers continue
-    /// afterwards, so that a writer with a removed rule cannot overwrite a newer one.
+    /// Removes a rule if the stored version is still `version`. Returns whether the rule was removed. Version numbers
+    /// continue afterwards, so that a writer with a removed rule cannot overwrite a newer one.
     pub(super) async fn take(&self, account: &AccountId, version: u64) -> Result<bool, BookError> {
         self.write(&name(account), version, GONE).await
     }
@@ -271,8 +273,8 @@ impl Rules {
         for _ in 0..TRIES_MAX {
             let (version, mut accounts) = self.listed().await?;
             if accounts.contains(account) {
-                // The list is written even if it is unchanged: a concurrent removal then fails on its version and
-                // checks again.
+                // The list is written even if it already contains the account: a concurrent removal then fails on its
+                // version and checks again.
                 if self.write(LIST, version, &text(&accounts)?).await? {
                     return Ok(());
                 }

@@ -1,10 +1,11 @@
-//! Charges saved cards by rules, in the background of calls, on one gateway for all.
+//! Charges saved cards by the rules of automatic top-ups. One gateway does this for all accounts, and no call waits for
+//! it.
 //!
 //! A charge is written to its rule before the request to the provider, by a compare-and-swap of the rule's version. If
-//! several gateways see the same low balance, only one begins. The idempotency key of the request is derived from the
-//! charge's id, so a retry by any process is the same request; the answer is fetched and booked like any payment. The
-//! rule is free for the next charge when the outcome of the last one is fully known. If a process dies between two
-//! steps, the step is repeated, and its effect happens once.
+//! several gateways see the same low balance, only one begins a charge. The idempotency key of the request is derived
+//! from the charge's id, so a retry by any process is the same request; the answer is fetched and booked like any
+//! payment. A rule begins its next charge only when the outcome of the last charge is fully known. If a process dies
+//! between two steps, the step is repeated, and its effect happens once.
 
 use std::{
     pin::pin,
@@ -40,26 +41,26 @@ const STEPS_MAX: usize = 20;
 const AT_ONCE_MAX: usize = 16;
 /// The number of declines after which the pause no longer doubles.
 const DOUBLED_MAX: u32 = 6;
-/// The name of the lease under which one gateway processes the rules.
+/// The name of the lease that the gateway holds that processes the rules.
 const LEASE: &str = "payments-auto";
 
 /// How long to wait for the saved card after its payer has paid.
 const CARD_MS_MAX: u64 = 3_600_000;
 
-/// Reason when it is unknown whether a card was charged.
+/// Reason in the error of a charge for which it is unknown whether the card was charged.
 const NEVER_ANSWERED: &str = "the provider never answered";
 
-/// The author of charges in their intents.
+/// The requester that intents of automatic charges name.
 const BY: &str = "auto";
 
-/// Returns whether the rule can make another step now.
+/// Whether the rule can make another step now.
 enum Step {
     Again,
     Done,
 }
 
 impl Payments {
-    /// Processes all rules until `shutdown` resolves, unless another gateway does.
+    /// Processes all rules until `shutdown` resolves. Pauses while another gateway holds the lease.
     pub async fn keep_topped_up(self, shutdown: impl Future<Output = ()>) {
         let mut shutdown = pin!(shutdown);
         let Some(config) = self.config() else {
@@ -88,7 +89,7 @@ impl Payments {
         }
     }
 
-    /// Charges the cards of all accounts that need it.
+    /// Charges the cards of all accounts whose charge is due.
     ///
     /// # Errors
     /// If the ledger cannot be reached. A provider's failure is logged, and the request is retried.
@@ -118,7 +119,7 @@ impl Payments {
         failed.map_or(Ok(()), Err)
     }
 
-    /// Makes the steps of a rule that are possible now.
+    /// Makes all steps of a rule that are possible now.
     pub(super) async fn look_after(
         &self,
         account: &AccountId,
@@ -148,8 +149,8 @@ impl Payments {
         }
     }
 
-    /// A payment that was not made saves no card. Neither does one made by another method, which some providers do not
-    /// report: a card that has not arrived by a deadline will not arrive.
+    /// Waits for the payment that saves the card. A payment that was not made saves no card. Neither does a payment by
+    /// another method, which some providers do not report: a card that has not arrived by a deadline will not arrive.
     async fn wait(&self, version: u64, mut rule: AutoTopup) -> Result<Step, PaymentError> {
         let now = now_ms();
         let reason = match self.0.shelf.find(rule.consent).await? {
@@ -173,8 +174,8 @@ impl Payments {
         Ok(Step::Done)
     }
 
-    /// Begins a charge if it is due. The rule is read before the balance, so that a top-up in between either has
-    /// changed the rule or is included in the balance.
+    /// Begins a charge if it is due. The rule is read before the balance, so that a top-up between the two reads either
+    /// has changed the rule or is included in the balance.
     async fn begin(&self, version: u64, mut rule: AutoTopup) -> Result<Step, PaymentError> {
         let now = now_ms();
         if rule.not_before_ms > now {
@@ -185,7 +186,7 @@ impl Payments {
             Err(BookError::NotFound) => return Ok(Step::Done),
             Err(error) => return Err(error.into()),
         };
-        // Money that calls hold but may not use does not count: a charge would only let them hold more.
+        // Money that calls hold but may not use does not count as used: a charge would only let these calls hold more.
         let used = self.0.running.used(&rule.account);
         let left = view.balance_rub.minus_or_zero(used);
         let spent = view.spent_rub.plus_or_max(used);
@@ -242,12 +243,13 @@ impl Payments {
                         let provider = self.provider(Some(&rule.provider))?;
                         self.charge(provider, charge, card).await?;
                     }
-                    // The provider has forgotten the idempotency key, so a retry would charge again.
+                    // The provider has forgotten the idempotency key, so a retry would charge the card again: the
+                    // charge is canceled instead.
                     _ => drop(self.cancel(id, NEVER_ANSWERED).await?),
                 }
                 Ok(Step::Again)
             }
-            // The payer has to confirm it, like any payment by link.
+            // The payer has to confirm the charge, as any payment by link.
             State::Open if charge.url.is_some() => {
                 let reason = "the payer has to confirm it".to_owned();
                 self.failed(version, rule, &charge, reason).await
@@ -309,7 +311,7 @@ impl Payments {
     }
 
     /// Requests the charge from the provider and records the answer. Money is booked only after the payment has been
-    /// fetched.
+    /// fetched from the provider.
     async fn charge(
         &self,
         provider: &Provider,
@@ -364,7 +366,8 @@ impl Payments {
             || Provider::is_for_good(&reason);
         let once = format!("auto_topup_failed:{}", charge.id);
         let url = charge.url.clone().filter(|_| charge.state == State::Open);
-        // Emitted before the failure is recorded: a retry emits it again, and events with one id are stored once.
+        // The event is emitted before the failure is recorded: a retry emits it again, and events with one id are
+        // stored once.
         self.tell_failed(&rule, once, reason.clone(), off, url)
             .await?;
         tracing::warn!(

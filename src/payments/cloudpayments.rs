@@ -22,7 +22,7 @@ use super::{
 };
 use crate::{config::CloudPaymentsConfig, net::https::HttpsClient, text::percent::decoded};
 
-/// A `Check` notification, which the provider sends before it takes money.
+/// A `Check` notification, which the provider sends before it takes money; the answer may refuse it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Question {
     account: Option<String>,
@@ -34,7 +34,7 @@ pub(crate) struct Question {
 pub(crate) enum Verdict {
     /// The provider may take the money.
     Good = 0,
-    /// There is no such intent.
+    /// No intent has the id that the provider sent.
     NoIntent = 10,
     /// The intent belongs to another account.
     OtherAccount = 11,
@@ -95,7 +95,7 @@ struct NewOrder<'a> {
     fail_redirect_url: &'a str,
 }
 
-/// Request to charge a saved card without its owner.
+/// Request to charge a saved card while its owner is absent.
 #[derive(Serialize)]
 #[serde(rename_all = "PascalCase")]
 struct NewCharge<'a> {
@@ -103,7 +103,7 @@ struct NewCharge<'a> {
     currency: &'a str,
     account_id: &'a AccountId,
     token: &'a str,
-    /// 0: initiated by the shop, not by the payer.
+    /// The value 0: the shop initiates the charge, not the payer.
     tr_initiator_code: u8,
     /// The value 0: the charge is not on a schedule agreed in advance.
     payment_scheduled: u8,
@@ -112,7 +112,7 @@ struct NewCharge<'a> {
     email: Option<&'a str>,
 }
 
-/// Answer to a charge: a transaction, or where the payer has to confirm it.
+/// Answer to a charge: a transaction, or the URL at which the payer has to confirm it.
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
 struct Try {
@@ -164,8 +164,8 @@ struct Transaction {
 }
 
 impl Transaction {
-    /// Returns the transaction as the state of an intent. A canceled transaction that had paid it cannot be followed
-    /// by another: the money is gone.
+    /// Converts the transaction to the state of an intent. If a transaction that had paid the intent is canceled, no
+    /// other transaction can follow, because its money is gone.
     fn seen_of(self, intent: &Intent) -> Seen {
         let entry = format!("cloudpayments:{}", self.transaction_id);
         let is_gone = self.status == "Cancelled" && intent.entry == Some(entry);
@@ -180,7 +180,7 @@ impl Transaction {
         Seen {
             payment: self.transaction_id.to_string(),
             intent: self.invoice_id,
-            // A declined transaction may be followed by another.
+            // Another transaction may follow a declined one.
             standing: match self.status.as_str() {
                 "Completed" if self.r#type == 0 => Standing::Succeeded,
                 _ => Standing::Pending,
@@ -240,7 +240,7 @@ impl CloudPayments {
         })
     }
 
-    /// Charges a card, unless it was already charged: the idempotency key is valid for only one hour.
+    /// Charges a card, unless it was already charged for the intent: the idempotency key is valid for only one hour.
     pub(super) async fn charge(
         &self,
         client: &HttpsClient,
@@ -280,8 +280,8 @@ impl CloudPayments {
         }
     }
 
-    /// Finds the payment by the intent's number, with the version of the search that returns only payments; the second
-    /// version also returns refunds.
+    /// Finds the payment by the intent's number, with the first version of the search, which returns only payments; the
+    /// second version also returns refunds.
     pub(super) async fn fetch(
         &self,
         client: &HttpsClient,
@@ -289,7 +289,7 @@ impl CloudPayments {
     ) -> Result<Seen, ProviderError> {
         let body = json!({ "InvoiceId": intent.id });
         let answer: Answer<Transaction> = self.post(client, "/payments/find", &body).await?;
-        // Without a transaction, nobody has tried to pay yet.
+        // If there is no transaction, nobody has tried to pay yet.
         Ok(answer.model.map_or_else(
             || Seen {
                 payment: String::new(),
@@ -304,8 +304,8 @@ impl CloudPayments {
         ))
     }
 
-    /// Fetches a transaction by its id: the search returns only the last transaction of an intent, which may be
-    /// another.
+    /// Fetches a transaction by its id: the search returns only the last transaction of an intent, which may be a
+    /// different one.
     pub(super) async fn transaction(
         &self,
         client: &HttpsClient,
@@ -329,7 +329,7 @@ impl CloudPayments {
         let answer: Answer<Value> = self
             .post(client, "/orders/cancel", &json!({ "Id": order }))
             .await?;
-        // A link that is already gone is equivalent.
+        // If the link is already gone, the result is the same.
         drop(answer);
         Ok(())
     }
@@ -355,7 +355,7 @@ impl CloudPayments {
             )
     }
 
-    /// Reads a notification, if its signature is valid.
+    /// Reads a notification; `None` if its signature is not valid.
     pub(super) fn read(&self, query: &str, headers: &HeaderMap, body: &[u8]) -> Option<Notice> {
         let secret = self.0.api_secret.expose();
         let text = std::str::from_utf8(body).ok()?;

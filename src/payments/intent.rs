@@ -1,7 +1,7 @@
 //! An intent: a payment that was requested, and its outcome.
 //!
-//! The ledger records that money was received or refunded, under ids derived from the provider's. An intent can be
-//! reconstructed from the ledger and the provider; it records what is still to be requested.
+//! The ledger records that money was received or refunded, under ids derived from the provider's. An intent could be
+//! reconstructed from the ledger and the provider; it records what is still to be requested from the provider.
 
 use std::{fmt, str::FromStr};
 
@@ -21,7 +21,7 @@ impl IntentId {
         Self(Uuid::now_v7())
     }
 
-    /// The age of the id, by the time that it contains.
+    /// Returns the age of the intent, by the time that its id contains.
     pub(super) fn age_ms(self, now_ms: u64) -> u64 {
         let made = self.0.get_timestamp().map_or((0, 0), |at| at.to_unix());
         now_ms.saturating_sub(made.0.saturating_mul(1000))
@@ -45,7 +45,7 @@ impl FromStr for IntentId {
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let id = text.parse::<Uuid>().ok();
-        // Accepts only the canonical form, because ids are parts of names.
+        // Only the canonical form is accepted, because ids are parts of documents' names.
         id.filter(|id| id.to_string() == text)
             .map(Self)
             .ok_or("must be a UUID in lower case, like 019abcde-0000-7000-8000-000000000000")
@@ -111,13 +111,13 @@ pub enum CardUse {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum DisputeStatus {
-    /// The payer's bank inquires; no money has moved.
+    /// The payer's bank inquires about the payment; no money has moved.
     Inquiry,
-    /// The bank has taken the money until the dispute is decided.
+    /// The bank has taken the money back until the dispute is decided.
     Open,
-    /// The seller keeps the money.
+    /// The dispute was decided for the seller, who keeps the money.
     Won,
-    /// The money is lost.
+    /// The dispute was decided for the payer, so the money is lost.
     Lost,
 }
 
@@ -175,17 +175,17 @@ impl RefundKind {
 pub struct Refund {
     /// The provider's id of the refund or dispute.
     pub id: String,
-    /// The reason why the money was taken.
+    /// Whether the money was refunded or disputed.
     #[serde(default, skip_serializing_if = "RefundKind::is_refund")]
     pub kind: RefundKind,
     /// The amount of the refund or dispute.
     pub amount_rub: MicroRub,
-    /// Amounts taken off the account for it, one per ledger entry. The first may be zero.
+    /// Amounts taken off the account for this refund, one per ledger entry. The first may be zero.
     pub taken_rub: Vec<MicroRub>,
-    /// The payer did not get it: all entries are reversed, and nothing more is taken.
+    /// Whether the payer did not get the refund: then all entries are reversed, and nothing more is taken.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub failed: bool,
-    /// The number of entries that have been reversed.
+    /// The number of ledger entries that have been reversed.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub returned: usize,
 }
@@ -219,19 +219,19 @@ pub struct Intent {
     pub amount_rub: MicroRub,
     /// The name of the provider.
     pub provider: String,
-    /// The time of creation, in Unix milliseconds.
+    /// The time at which the intent was created, in Unix milliseconds.
     pub created_ms: u64,
     /// The requester: an operator's name, or `key:` and a key's id.
     pub by: String,
     /// The email address for the fiscal receipt.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub email: Option<String>,
-    /// How it uses a saved card; usually not at all.
+    /// How the payment uses a saved card; `None`: not at all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub card: Option<CardUse>,
     /// The state of the intent.
     pub state: State,
-    /// The reason why it was canceled or refused.
+    /// The reason why the intent was canceled or refused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
     /// The provider's id of the payment.
@@ -259,7 +259,7 @@ impl Intent {
         debts.fold(MicroRub::ZERO, MicroRub::plus_or_max)
     }
 
-    /// Returns whether both request the same payment.
+    /// Returns whether both intents request the same payment.
     pub(super) fn is_same(&self, other: &Self) -> bool {
         (&self.account, self.amount_rub, &self.provider, self.card)
             == (
@@ -275,8 +275,8 @@ impl Intent {
         self.refunds.iter().find(|refund| refund.id == id)
     }
 
-    /// Id of the ledger entry for a refund: the refund's id, with a number appended for amounts that could only be
-    /// taken later.
+    /// Returns the id of the ledger entry for a refund: the refund's id, with a number appended for amounts that could
+    /// only be taken later.
     pub(super) fn correction(&self, refund: &Refund, taken_before: usize) -> String {
         let id = format!("{}:{}:{}", self.provider, refund.kind.as_str(), refund.id);
         match taken_before {

@@ -64,7 +64,7 @@ use crate::{
 const COUNTED_MAX: usize = 10_000;
 /// The largest number of concurrent fetches that notifications cause.
 const AT_ONCE_MAX: usize = 32;
-/// The time for which an intent may be in state `Creating`. Nobody has seen its link.
+/// The age at which an intent that is still in state `Creating` is closed: nobody has seen its link.
 const CREATING_MS_MAX: u64 = 3_600_000;
 /// The lifetime of a link that would never expire at its provider.
 const UNPAID_MS_MAX: u64 = 24 * 3_600_000;
@@ -99,14 +99,14 @@ struct Inner {
     /// instead.
     asks: Gcra<AccountId>,
     at_once: Semaphore,
-    /// The name of this process as owner of the lease.
+    /// The name of this process as the owner of leases.
     owner: String,
 }
 
-/// A request for a payment.
+/// A request to create a payment.
 #[derive(Clone, Debug)]
 pub struct NewPayment {
-    /// Id of the intent: a repeated id is the same intent.
+    /// Id of the intent. A request with a repeated id is about the same intent.
     pub id: IntentId,
     /// The account that the payment is for.
     pub account: AccountId,
@@ -125,25 +125,25 @@ pub struct NewPayment {
 /// The reason why a payment was not created or not processed.
 #[derive(Debug)]
 pub enum PaymentError {
-    /// The provider is not configured; contains the configured ones.
+    /// The provider is not configured; contains the names of the configured ones.
     NoProvider(Vec<&'static str>),
     /// The amount has a fraction of a kopeck.
     NotKopecks,
     /// Another intent has this id.
     Exists,
-    /// There is no such intent.
+    /// No intent has this id.
     Unknown,
-    /// The largest number of intents is open already.
+    /// The maximum number of intents is open already; contains that number.
     TooMany(usize),
-    /// The rule is invalid: the field, and why.
+    /// The rule of automatic top-up is invalid: the field, and why.
     Rule(&'static str, &'static str),
-    /// The account has no rule.
+    /// The account has no rule of automatic top-up.
     NoRule,
-    /// The rule has no card to charge.
+    /// The rule of automatic top-up has no card to charge.
     NoCard,
-    /// The provider failed.
+    /// A request to the provider failed.
     Provider(&'static str, ProviderError),
-    /// The ledger failed.
+    /// A request to the ledger failed.
     Ledger(BookError),
 }
 
@@ -181,14 +181,14 @@ impl From<BookError> for PaymentError {
 }
 
 impl Payments {
-    /// Creates payments into `store`, at the providers of `config`.
+    /// Creates the service: intents are stored in `store`, and payments are made at the providers of `config`.
     #[must_use]
     pub fn new(store: AnyLedger, config: Option<PaymentsConfig>, language: Language) -> Self {
         let (counters, running) = Default::default();
         Self::of_gateway(store, config, language, counters, running)
     }
 
-    /// For a gateway: counts outcomes, and includes the cost of its running calls.
+    /// Creates the service for a gateway: it counts outcomes, and includes the cost of the gateway's running calls.
     pub(crate) fn of_gateway(
         store: AnyLedger,
         config: Option<PaymentsConfig>,
@@ -245,8 +245,8 @@ impl Payments {
     /// Requests a payment from the provider, and returns its link. A repeated request returns the same payment.
     ///
     /// # Errors
-    /// Any [`PaymentError`], if the request is invalid or the provider or the ledger fails. After a transient one the
-    /// request may be repeated.
+    /// Any [`PaymentError`], if the request is invalid or the provider or the ledger fails. After a transient failure
+    /// the request may be repeated.
     pub async fn create(&self, wish: NewPayment) -> Result<Intent, PaymentError> {
         let provider = self.provider(wish.provider.as_deref())?;
         if wish.amount <= MicroRub::ZERO || !is_whole_kopecks(wish.amount) {
@@ -300,7 +300,7 @@ impl Payments {
         self.link(provider, &intent).await
     }
 
-    /// Creates the payment of an intent at the provider, if it has none.
+    /// Creates the payment of an intent at the provider, if the intent has none.
     async fn link(&self, provider: &Provider, intent: &Intent) -> Result<Intent, PaymentError> {
         let created = match provider.create(&self.0.client, intent).await {
             Ok(created) => created,
@@ -319,7 +319,7 @@ impl Payments {
             .await
     }
 
-    /// Records the provider's payment of an intent.
+    /// Records in an intent the payment that the provider created for it.
     async fn adopt(
         &self,
         provider: &Provider,
@@ -348,7 +348,7 @@ impl Payments {
     /// Returns an intent.
     ///
     /// # Errors
-    /// [`PaymentError::Unknown`] if there is none; [`PaymentError::Ledger`] if the ledger cannot be reached.
+    /// [`PaymentError::Unknown`] if there is no such intent; [`PaymentError::Ledger`] if the ledger cannot be reached.
     pub async fn find(&self, id: IntentId) -> Result<Intent, PaymentError> {
         let found = self.0.shelf.find(id).await?;
         found.ok_or(PaymentError::Unknown)
@@ -392,7 +392,7 @@ impl Payments {
     }
 
     /// Fetches the state of an intent from the provider and books it. Then takes the account's debt for refunds, as far
-    /// as it has free money.
+    /// as the account has free money.
     ///
     /// # Errors
     /// Any [`PaymentError`], if the intent is unknown or the provider or the ledger fails.
@@ -477,7 +477,7 @@ impl Payments {
         Ok(())
     }
 
-    /// Polls until `shutdown` resolves, unless another gateway does.
+    /// Polls until `shutdown` resolves. Pauses while another gateway holds the lease.
     pub async fn run(self, shutdown: impl Future<Output = ()>) {
         let mut shutdown = pin!(shutdown);
         let Some(config) = self.config() else {
@@ -489,7 +489,8 @@ impl Payments {
                 () = tokio::time::sleep(config.poll) => {}
             }
             let round = async {
-                // Longer than a round usually takes. If two gateways poll, no harm is done.
+                // The lease lasts longer than a round usually takes. If two gateways poll nevertheless, no harm is
+                // done.
                 let ttl = config.poll.saturating_mul(2);
                 if self.0.store.lease(LEASE, &self.0.owner, ttl).await? {
                     self.poll().await?;
@@ -523,7 +524,7 @@ impl Payments {
             PaymentError::Provider(provider.name(), error)
         })?;
         let intent = if intent.payment.is_none() {
-            // So far only the notification named the intent; now the provider must confirm it.
+            // So far only the notification names the intent, so the provider must confirm it.
             if seen.intent.as_deref() != Some(&intent.id.to_string()) {
                 return Err(PaymentError::Provider(
                     provider.name(),

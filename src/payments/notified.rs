@@ -28,9 +28,9 @@ const FETCHES: Quota = Quota {
 /// The outcome of handling a notification.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Notified {
-    /// Everything is done, or it concerns no intent of this gateway; contains the body of the answer.
+    /// Everything is done, or the notification concerns no intent of this gateway; contains the body of the answer.
     Done(&'static str),
-    /// Answer code of a question whether money may be taken.
+    /// The answer code to a provider's question whether it may take money.
     Answer(u8),
     /// The notification is malformed or its signature is invalid.
     Unread,
@@ -57,7 +57,7 @@ impl Payments {
         };
         match self.heed(provider, &mut notice).await {
             Ok(notified) => notified,
-            // The provider does not know the payment: the notification is forged.
+            // The provider has no such payment: the notification is forged.
             Err(PaymentError::Provider(_, ProviderError::NotFound)) => {
                 Notified::Done(provider.thanks())
             }
@@ -133,7 +133,8 @@ impl Payments {
         if !matches!(intent.state, State::Paid | State::Refused)
             && let Some(transaction) = &notice.transaction
         {
-            // A paid transaction that was reported late may have been followed by a declined one.
+            // A paid transaction that is reported late may have been followed by a declined one, so it is fetched by
+            // its id.
             let seen = provider.transaction(&self.0.client, transaction).await;
             if let Some(seen) = seen.map_err(of_provider)? {
                 intent = self.settle(intent, seen).await?;
@@ -175,8 +176,8 @@ impl Payments {
         at_once.try_acquire().ok()
     }
 
-    /// Returns the intent of a notification and the payment to fetch. Only for intents of this gateway, so that a
-    /// forged notification cannot make the gateway fetch arbitrary payments.
+    /// Returns the intent of a notification and the payment to fetch. Ignores other intents than this gateway's, so
+    /// that a forged notification cannot make the gateway fetch arbitrary payments.
     async fn meant(
         &self,
         provider: &Provider,
@@ -188,7 +189,7 @@ impl Payments {
         {
             return Ok(Some((intent, payment.clone())));
         }
-        // The notification may arrive before the answer that contains its payment, or name only the intent.
+        // The notification may arrive before the provider's answer with the payment's id, or name only the intent.
         let Some(id) = notice.intent.as_deref().and_then(|id| id.parse().ok()) else {
             return Ok(None);
         };
@@ -200,7 +201,7 @@ impl Payments {
             (None, Some(known)) => known.clone(),
             (None, None) => match &notice.charge {
                 _ if notice.question.is_some() => String::new(),
-                // A card was charged and the answer was lost: no process will fetch it.
+                // The card was charged and the answer was lost, so no other process will fetch this payment.
                 Some(told) if intent.card == Some(CardUse::Saved) && !intent.state.is_open() => {
                     told.clone()
                 }

@@ -1,4 +1,4 @@
-//! Requests to and answers from providers, independent of which provider it is.
+//! Requests to and answers from providers, as far as they are the same for all providers.
 
 use std::{fmt, time::Duration};
 
@@ -52,11 +52,11 @@ pub(super) struct Created {
 pub(super) struct Seen {
     /// The provider's id of the transaction, from which the top-up's id is derived.
     pub(super) payment: String,
-    /// The id of the intent that the payment names.
+    /// The id of the intent that the payment's metadata names.
     pub(super) intent: Option<String>,
     pub(super) standing: Standing,
     pub(super) amount: Amount,
-    /// The refunds that were made, or have failed.
+    /// The payment's refunds that were made, or have failed.
     pub(super) refunds: Vec<SeenRefund>,
     pub(super) disputes: Vec<SeenDispute>,
     /// The card that was saved with the payment.
@@ -66,12 +66,12 @@ pub(super) struct Seen {
 /// A provider's report about the card of a payment that should save one.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) enum SeenCard {
-    /// Nothing: it is reported elsewhere, or no card was to be saved.
+    /// Nothing: the card is reported elsewhere, or no card was to be saved.
     #[default]
     Untold,
     /// The payment method cannot be saved.
     NotSaved,
-    /// The card is saved.
+    /// The provider has saved the card.
     Saved(SavedCard),
 }
 
@@ -80,14 +80,14 @@ pub(super) enum SeenCard {
 pub(super) enum Charged {
     /// A payment was created; if the payer must confirm it, contains the URL.
     Made {
-        /// The provider's id of the payment.
+        /// The provider's id of the payment that charges the card.
         payment: String,
         /// The URL at which the payer confirms the charge.
         url: Option<String>,
     },
     /// The payer must be present: only a payment by link is possible.
     NeedsPayer,
-    /// The charge failed, with the reason.
+    /// The provider declined the charge, with this reason.
     Declined(String),
 }
 
@@ -102,7 +102,7 @@ pub(super) enum Standing {
 pub(super) struct SeenRefund {
     pub(super) id: String,
     pub(super) amount: Amount,
-    /// The payer did not get the refund; it may have been reported as made before.
+    /// Whether the payer did not get the refund, which the provider may have reported as made before.
     pub(super) failed: bool,
 }
 
@@ -137,31 +137,32 @@ impl fmt::Display for Amount {
     }
 }
 
-/// The contents of a notification. An unsigned one is not trusted: it only causes a fetch.
+/// The contents of a notification. An unsigned notification is not trusted: it only causes a fetch.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Notice {
     /// The provider's id of the payment.
     pub(super) payment: Option<String>,
     /// The id of the intent.
     pub(super) intent: Option<String>,
-    /// The object by which the provider can find the intent, if the notification has neither id. Only from a signed
-    /// one.
+    /// The object by which the provider can find the intent, if the notification names neither payment nor intent. Only
+    /// from a signed notification.
     pub(super) via: Option<String>,
-    /// The charge of a saved card, whose payment may be unknown because the answer was lost. Only from a signed one.
+    /// The charge of a saved card, whose payment may be unknown because the answer was lost. Only from a signed
+    /// notification.
     pub(super) charge: Option<String>,
-    /// The provider's id of the transaction, if the payment alone does not lead to it. Only from a signed one.
+    /// The provider's id of the transaction, if the payment alone does not lead to it. Only from a signed notification.
     pub(super) transaction: Option<String>,
-    /// Whether it concerns money that is returned: a refund or a dispute.
+    /// Whether the notification concerns money that is returned: a refund or a dispute.
     pub(super) is_refund: bool,
-    /// The provider's id of a transaction that it reports as canceled.
+    /// The provider's id of a transaction that the notification reports as canceled.
     pub(super) canceled: Option<String>,
-    /// Whether it reports a success: a payment that cannot be found yet will be found soon.
+    /// Whether the notification reports a success: then a payment that cannot be found yet will be found soon.
     pub(super) is_success: bool,
     /// A refund that cannot be fetched. Only from a signed notification.
     pub(super) refund: Option<SeenRefund>,
-    /// The payment to which this refund belongs.
+    /// The provider's id of the payment to which the refund belongs.
     pub(super) refund_of: Option<String>,
-    /// The saved card, if it is reported here. Only from a signed notification.
+    /// The saved card, if the notification reports it. Only from a signed notification.
     pub(super) card: Option<SavedCard>,
     /// A question of the provider whether it may take money.
     pub(super) question: Option<Question>,
@@ -189,7 +190,8 @@ impl Provider {
         }
     }
 
-    /// Returns the current state of an intent's payment. Includes refunds if `refunds` is set or the payment has some.
+    /// Returns the current state of an intent's payment. Includes refunds if `refunds` is set or the payment has
+    /// refunds.
     pub(super) async fn fetch(
         &self,
         client: &HttpsClient,
@@ -218,14 +220,14 @@ impl Provider {
         }
     }
 
-    /// Deletes a saved card at the provider, if it supports that.
+    /// Deletes a saved card at the provider, if the provider supports that.
     pub(super) async fn forget(
         &self,
         client: &HttpsClient,
         card: &SavedCard,
     ) -> Result<(), ProviderError> {
         match self {
-            // These providers cannot delete a card; without the handle nobody can charge it.
+            // YooKassa and CloudPayments cannot delete a card; without the handle nobody can charge it.
             Self::YooKassa(_) | Self::CloudPayments(_) => Ok(()),
             Self::Stripe(stripe) => stripe.forget(client, card).await,
         }
@@ -279,14 +281,14 @@ impl Provider {
         }
     }
 
-    /// Cancels an unpaid link that would never expire.
+    /// Cancels an unpaid link that would never expire by itself.
     pub(super) async fn withdraw(
         &self,
         client: &HttpsClient,
         payment: &str,
     ) -> Result<bool, ProviderError> {
         match self {
-            // Links of these providers expire by themselves.
+            // Links of YooKassa and Stripe expire by themselves.
             Self::YooKassa(_) | Self::Stripe(_) => Ok(false),
             Self::CloudPayments(site) => site.withdraw(client, payment).await.map(|()| true),
         }
@@ -319,9 +321,9 @@ pub enum ProviderError {
     Unreached(BoxError),
     /// The provider does not have the requested object.
     NotFound,
-    /// The provider refuses the credentials or the request, and will again.
+    /// The provider refuses the credentials or the request, and would refuse a retry.
     Refused(StatusCode, String),
-    /// The provider answered with another error status.
+    /// The provider answered with another error status, so a retry may succeed.
     Answered(StatusCode, String),
     /// The answer could not be parsed.
     Unread(BoxError),
@@ -373,7 +375,7 @@ pub(super) async fn ask<T: DeserializeOwned>(
     serde_json::from_slice(&body).map_err(|error| ProviderError::Unread(error.into()))
 }
 
-/// Sends a request, without retries.
+/// Sends a request once, without retries, and returns the status and body of the answer.
 pub(super) async fn answer(
     client: &HttpsClient,
     req: Builder,

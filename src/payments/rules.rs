@@ -14,13 +14,13 @@ use crate::{
     text::{causes::chain, time::now_ms},
 };
 
-/// The maximum attempts of a change while others change the same rule.
+/// The maximum attempts of a change while other processes change the same rule.
 const TRIES_MAX: usize = 20;
 
 /// A request for a rule of an automatic top-up.
 #[derive(Clone, Debug)]
 pub struct NewAutoTopup {
-    /// Id of the payment that saves the card: a repeated id is the same rule.
+    /// Id of the payment that saves the card. A request with a repeated id is about the same rule.
     pub id: IntentId,
     /// The account that the rule is for.
     pub account: AccountId,
@@ -43,8 +43,8 @@ impl Payments {
     /// rule is replaced, and its card deleted.
     ///
     /// # Errors
-    /// Any [`PaymentError`], if the request is invalid or the provider or the ledger fails. After a transient one the
-    /// request may be repeated.
+    /// Any [`PaymentError`], if the request is invalid or the provider or the ledger fails. After a transient failure
+    /// the request may be repeated.
     pub async fn set_auto(&self, wish: NewAutoTopup) -> Result<AutoShown, PaymentError> {
         if !is_whole_kopecks(wish.below) || wish.below <= MicroRub::ZERO {
             return Err(PaymentError::Rule(
@@ -115,7 +115,8 @@ impl Payments {
                 (rule.month, rule.month_rub) = (known.month, known.month_rub);
             }
             if rules.put(version, &rule).await? {
-                // A process that removed the account from the list in the meantime has not seen the new rule.
+                // A process that removed the account from the list in the meantime has not seen the new rule, so the
+                // account is listed again.
                 rules.list(&rule.account).await?;
                 if let Some(before) = found {
                     self.forgotten(before, "the rule was replaced by another")
@@ -130,7 +131,7 @@ impl Payments {
     /// Returns the rule of an account.
     ///
     /// # Errors
-    /// [`PaymentError::NoRule`] if it has none; [`PaymentError::Ledger`] if the ledger cannot be reached.
+    /// [`PaymentError::NoRule`] if the account has no rule; [`PaymentError::Ledger`] if the ledger cannot be reached.
     pub async fn auto_of(&self, account: &AccountId) -> Result<AutoShown, PaymentError> {
         let found = self.0.rules.find(account).await?;
         let rule = found.ok_or(PaymentError::NoRule)?;
@@ -155,7 +156,8 @@ impl Payments {
     /// Removes a rule and deletes its card.
     ///
     /// # Errors
-    /// [`PaymentError::NoRule`] if there is none; another [`PaymentError`] if the provider or the ledger fails.
+    /// [`PaymentError::NoRule`] if the account has no rule; another [`PaymentError`] if the provider or the ledger
+    /// fails.
     pub async fn remove_auto(&self, account: &AccountId) -> Result<AutoShown, PaymentError> {
         let rules = &self.0.rules;
         for _ in 0..TRIES_MAX {
@@ -194,7 +196,7 @@ impl Payments {
         Err(busy("a rule").into())
     }
 
-    /// A rule, with the link of the payment that it waits for.
+    /// Returns a rule as people see it, with the link of the payment that it waits for.
     async fn shown(&self, rule: &AutoTopup) -> Result<AutoShown, PaymentError> {
         let url = match rule.status {
             AutoStatus::Waiting => {
@@ -206,7 +208,7 @@ impl Payments {
         Ok(rule.shown(url.and_then(|consent| consent.url), now_ms()))
     }
 
-    /// Ends what a removed rule had begun: a request without an answer is not repeated.
+    /// Ends the charge that a removed rule had begun: a request without an answer is not repeated.
     async fn forgotten(&self, rule: AutoTopup, why: &str) -> Result<(), PaymentError> {
         if let Some(id) = rule.charging
             && let Some(charge) = self.0.shelf.find(id).await?
@@ -226,7 +228,8 @@ impl Payments {
         Ok(())
     }
 
-    /// The payer has given consent: from now on the card is charged. `None`: the card cannot be charged.
+    /// Stores the card, because the payer has given consent by paying: from now on the card is charged. `None`: the
+    /// card cannot be charged.
     pub(super) async fn keep_card(
         &self,
         consent: &Intent,

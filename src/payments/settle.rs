@@ -19,7 +19,7 @@ use super::{
 };
 use crate::observe::metrics::payments::Outcome;
 
-/// The maximum attempts to take free money while calls hold it.
+/// The maximum attempts to take free money while calls hold parts of it.
 const TRIES_MAX: usize = 100;
 
 impl Payments {
@@ -51,8 +51,8 @@ impl Payments {
             for dispute in &seen.disputes {
                 intent = self.dispute(&intent, dispute).await?;
             }
-            // A process may have died after it recorded a refund and before it booked it, and not every provider is
-            // polled again.
+            // A process may have died after it recorded a refund in the intent and before it booked the refund, and not
+            // every provider is polled again.
             intent = self.0.shelf.find(id).await?.unwrap_or(intent);
             for refund in intent.refunds.clone() {
                 if refund.failed {
@@ -136,7 +136,8 @@ impl Payments {
         let told = intent.disputes.iter().find(|known| known.id == seen.id);
         let mut intent = intent.clone();
         if told.is_none_or(|told| told.status != seen.status) {
-            // Emitted before the state is recorded: a retry emits it again, and events with one id are stored once.
+            // The event is emitted before the state is recorded: a retry emits it again, and events with one id are
+            // stored once.
             self.tell_dispute(&intent, seen, amount_rub).await?;
             let noted = self.0.shelf.change(intent.id, |intent| {
                 intent.disputes.retain(|known| known.id != seen.id);
@@ -169,7 +170,7 @@ impl Payments {
         amount_rub: MicroRub,
     ) -> Result<Intent, PaymentError> {
         let shelf = &self.0.shelf;
-        // The payment is polled until it is complete.
+        // The intent is listed as open again, so that the payment is polled until the refund is complete.
         let opened = shelf.add_open(intent, usize::MAX).await;
         if let Err(NotOpened::Ledger(error)) = opened {
             return Err(error.into());
@@ -197,11 +198,11 @@ impl Payments {
         }
     }
 
-    /// The payer did not get a refund, or a dispute was won: each of its entries is reversed once. Another process may
-    /// be adding an entry at the same time; it will find the refund failed and reverse it, too.
+    /// Reverses each entry of a refund, once: the payer did not get the refund, or a dispute was won. Another process
+    /// may be adding an entry at the same time; that process will find the refund failed and reverse its entry, too.
     async fn give_back(&self, intent: &Intent, id: &str) -> Result<Intent, PaymentError> {
         let Inner { store, shelf, .. } = &*self.0;
-        // The payment is polled until it is complete.
+        // The intent is listed as open again, so that the payment is polled until all entries are reversed.
         if let Err(NotOpened::Ledger(error)) = shelf.add_open(intent, usize::MAX).await {
             return Err(error.into());
         }
@@ -222,7 +223,7 @@ impl Payments {
         let booked_before = returned;
         loop {
             let correction = failed.correction(refund, returned);
-            // The journal may have an entry that its process has not yet recorded in the intent.
+            // The journal may have an entry that the process that wrote it has not yet recorded in the intent.
             let taken = match refund.taken_rub.get(returned) {
                 Some(taken) => *taken,
                 None => match store.entry(&failed.account, &correction).await? {
@@ -320,7 +321,7 @@ impl Payments {
         Ok(())
     }
 
-    /// The provider revokes a success: nothing is booked, and an operator must decide.
+    /// Handles a success that the provider revokes: nothing is booked, and an operator must decide.
     async fn reversed(&self, intent: Intent, why: &str) -> Result<Intent, PaymentError> {
         let entry = intent.entry.clone().unwrap_or_default();
         let telling = Telling {
@@ -369,8 +370,8 @@ impl Payments {
         let mut taken = None;
         for attempt in 0..TRIES_MAX {
             let view = store.account(&intent.account).await?;
-            // Money that gateways have leased is also free: the ledger recalls the leases for an entry that needs it.
-            // Only what remains then is held by calls.
+            // Money that gateways have leased is also free: the ledger recalls the leases for an entry that needs the
+            // money. Only the rest, which is not free, is held by calls.
             let most = match attempt {
                 0 => view.balance_rub,
                 _ => view.free_rub,
@@ -386,9 +387,10 @@ impl Payments {
             };
             match store.enter(&intent.account, &entry).await {
                 Ok(_) => taken = Some(amount),
-                // Calls hold a part of the amount.
+                // Calls hold a part of the amount, so the next attempt takes only what is free.
                 Err(BookError::BelowHeld) => continue,
-                // The entry was written earlier, when a different amount was free.
+                // The entry was written earlier, when a different amount was free, so its amount is read from the
+                // ledger.
                 Err(BookError::Exists) => taken = Some(self.booked(intent, &id).await?),
                 Err(error) => return Err(error.into()),
             }
@@ -399,7 +401,8 @@ impl Payments {
         })?;
         let debt_rub = refund.debt().minus_or_zero(taken);
         if debt_rub > MicroRub::ZERO {
-            // Emitted before the refund is recorded: a retry emits it again, and events with one id are stored once.
+            // The event is emitted before the refund is recorded: a retry emits it again, and events with one id are
+            // stored once.
             if before == 0 {
                 self.tell_debt(intent, &id, debt_rub).await?;
             }
@@ -431,7 +434,7 @@ impl Payments {
             target: "audit", who = intent.provider, what = "payment.refunded", account = %intent.account,
             intent = %intent.id, id, amount_rub = %taken.negated(), refund_rub = %refund.amount_rub, debt_rub = %noted.debt()
         );
-        // The refund failed while the entry was being written.
+        // The refund failed while the entry was being written, so the entry is reversed.
         if noted.refund(&refund.id).is_some_and(|refund| refund.failed) {
             return self.give_back(&noted, &refund.id).await;
         }
@@ -466,7 +469,7 @@ impl Payments {
         ))
     }
 
-    /// Ends an intent without money; money that was already booked stays.
+    /// Ends an intent for which no money was received; money that was already booked stays.
     pub(super) async fn cancel(&self, id: IntentId, why: &str) -> Result<Intent, PaymentError> {
         let Inner {
             shelf, counters, ..
@@ -484,7 +487,7 @@ impl Payments {
         Ok(canceled)
     }
 
-    /// The received money differs from the request: an operator must decide.
+    /// Refuses an intent whose received money differs from the request: an operator must decide.
     pub(super) async fn refuse(&self, intent: &Intent, why: &str) -> Result<Intent, PaymentError> {
         tracing::error!(
             provider = intent.provider, intent = %intent.id, account = %intent.account, why,
@@ -502,7 +505,7 @@ impl Payments {
     }
 }
 
-/// The amount of a refund, if it is in rubles.
+/// Returns the amount of a refund, if it is in rubles.
 fn in_rubles(intent: &Intent, id: &str, amount: &Amount) -> Option<MicroRub> {
     let rubles = amount.rubles().filter(|rubles| *rubles > MicroRub::ZERO);
     if rubles.is_none() {

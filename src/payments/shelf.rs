@@ -3,7 +3,7 @@
 //! `payment/<id>` is an intent, `payment-of/<provider>/<id>` maps the provider's id to it, and `payments-open` lists
 //! the intents to poll. An intent is added to the list before it is created, and removed after it is closed: if a
 //! process dies in between, the list has an intent too many, never one too few. `payment-debts/<account>` lists an
-//! account's intents with a debt, by the same rule.
+//! account's intents with a debt, and is updated in the same order.
 
 use serde::{Deserialize, Serialize};
 use tollgate_layers::{key::AccountId, money::MicroRub, reserve::ledger::BookError};
@@ -14,14 +14,14 @@ use crate::ledger::AnyLedger;
 
 /// The largest number of open intents of all accounts.
 const OPEN_MAX: usize = 10_000;
-/// The maximum attempts of a change while others change the same document.
+/// The maximum attempts of a change while other processes change the same document.
 const TRIES_MAX: usize = 100;
 /// The largest length of a provider's id, in bytes.
 const PAYMENT_BYTES_MAX: usize = 128;
 
 const OPEN: &str = "payments-open";
 
-/// An intent that is open.
+/// An entry in the list of open intents.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Open {
     pub(super) id: IntentId,
@@ -92,7 +92,7 @@ impl Shelf {
         }
     }
 
-    /// Maps the provider's id to an intent, unless it already belongs to another.
+    /// Maps the provider's id to an intent, unless the id already belongs to another intent.
     pub(super) async fn lead(
         &self,
         intent: IntentId,
@@ -111,7 +111,7 @@ impl Shelf {
         }
     }
 
-    /// Changes the current version of an intent; `change` returns whether there is anything to write.
+    /// Changes the current version of an intent; `change` returns whether it has changed anything.
     pub(super) async fn change(
         &self,
         id: IntentId,
@@ -182,13 +182,13 @@ impl Shelf {
         Err(busy("the open payments"))
     }
 
-    /// Intents for which an account may have a debt.
+    /// Returns the intents for which an account may have a debt.
     pub(super) async fn owing(&self, account: &AccountId) -> Result<Vec<IntentId>, BookError> {
         Ok(self.owing_list(account).await?.1)
     }
 
-    /// Adds an intent to those with a debt. The list is written even if it is unchanged: a concurrent removal then
-    /// fails on its version and checks again.
+    /// Adds an intent to those with a debt. The list is written even if it already contains the intent: a concurrent
+    /// removal then fails on its version and checks again.
     pub(super) async fn owe(&self, intent: &Intent) -> Result<(), BookError> {
         for _ in 0..TRIES_MAX {
             let (version, mut owing) = self.owing_list(&intent.account).await?;
@@ -250,7 +250,7 @@ impl Shelf {
         }
     }
 
-    /// Writes the list if nobody has changed it. Returns whether it was written.
+    /// Writes the list if its stored version is still `version`. Returns whether it was written.
     async fn put_open(&self, version: u64, open: &[Open]) -> Result<bool, BookError> {
         self.put(OPEN, version, &text(&open)?).await
     }
@@ -279,7 +279,8 @@ fn name(id: IntentId) -> String {
     format!("payment/{id}")
 }
 
-/// `None` if it is not a valid provider's id; nothing is stored under it.
+/// Returns the name of the document that maps a provider's id; `None` if the id is not valid, so that nothing is stored
+/// under it.
 fn payment_name(provider: &str, payment: &str) -> Option<String> {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
     let good = (1..=PAYMENT_BYTES_MAX).contains(&payment.len()) && payment.bytes().all(plain);

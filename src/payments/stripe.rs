@@ -18,9 +18,9 @@ use super::{
 use crate::{config::StripeConfig, net::https::HttpsClient, text::percent::encoded};
 
 const INTENT: &str = "tollgate_intent";
-/// The prefix of payment ids; ids of sessions have another.
+/// The prefix of payment ids; ids of sessions have another prefix.
 const PAYMENT_INTENT: &str = "pi_";
-/// The maximum age of a signature; an older event may be a replay.
+/// The maximum age of a signature; an older notification may be a replay.
 const TOLERANCE_SECONDS: u64 = 300;
 /// The maximum number of pages of refunds that are read.
 const PAGES_MAX: usize = 10;
@@ -75,7 +75,7 @@ impl Dispute {
     fn status(&self) -> DisputeStatus {
         match self.status.as_str() {
             "warning_needs_response" | "warning_under_review" => DisputeStatus::Inquiry,
-            // The money was refunded, which is reported separately as a refund.
+            // The dispute ended because the money was refunded, which Stripe reports separately as a refund.
             "won" | "warning_closed" | "prevented" | "charge_refunded" => DisputeStatus::Won,
             "lost" => DisputeStatus::Lost,
             _ => DisputeStatus::Open,
@@ -115,7 +115,7 @@ struct PaymentIntent {
     #[serde(default)]
     currency: String,
     customer: Option<String>,
-    /// The whole object if it was expanded, otherwise its id.
+    /// The payment method: the whole object if it was expanded, otherwise its id.
     #[serde(default)]
     payment_method: Value,
     last_payment_error: Option<Declined>,
@@ -135,7 +135,7 @@ struct Declined {
 }
 
 impl Declined {
-    /// The payer's bank requires the payer to authenticate.
+    /// Returns whether the payer's bank requires the payer to authenticate.
     fn needs_payer(&self) -> bool {
         let is = |word: &str| self.code == word || self.decline_code == word;
         is("authentication_required") || is("payment_intent_authentication_failure")
@@ -198,7 +198,7 @@ impl Stripe {
         })
     }
 
-    /// Charges a card without its owner.
+    /// Charges a card while its owner is absent.
     pub(super) async fn charge(
         &self,
         client: &HttpsClient,
@@ -343,7 +343,7 @@ impl Stripe {
         })
     }
 
-    /// The card that a payment was made with, if it was to be saved.
+    /// Returns the card that a payment was made with, if the payment should save it.
     async fn card(
         &self,
         client: &HttpsClient,
@@ -363,7 +363,7 @@ impl Stripe {
                 let last4 = text(&method["card"]["last4"]);
                 SeenCard::Saved(SavedCard::new(handle, Some(customer), last4))
             }
-            // A card can be used again only if it belongs to a customer.
+            // A card can be charged again only if it belongs to a customer.
             _ => SeenCard::NotSaved,
         })
     }
@@ -375,7 +375,7 @@ impl Stripe {
         paid: &str,
     ) -> Result<(Vec<SeenRefund>, Vec<SeenDispute>), ProviderError> {
         let refunds = self.refunds(client, paid).await?;
-        // A payment has only a few disputes.
+        // A payment has only a few disputes, so one page is enough.
         let path = format!("/v1/disputes?limit=100&payment_intent={}", encoded(paid));
         let found: Disputes = self.get(client, &path).await?;
         let disputes = found.data.into_iter().map(|dispute| SeenDispute {
@@ -420,7 +420,7 @@ impl Stripe {
         Ok(refunds)
     }
 
-    /// A refund names only its payment, and the payment names the intent.
+    /// Finds the intent of a refund: a refund names only its payment, and the payment names the intent.
     pub(super) async fn intent_of(
         &self,
         client: &HttpsClient,
@@ -456,7 +456,7 @@ impl Stripe {
                 bearer.set_sensitive(true);
                 req.header(AUTHORIZATION, bearer)
             }
-            // Without the header, Stripe refuses the request.
+            // If the key is not a valid header value, the request is sent without the header, and Stripe refuses it.
             Err(_) => req,
         }
     }
@@ -540,7 +540,7 @@ fn bytes_of(hex: &str) -> Option<Vec<u8>> {
 mod tests {
     use super::*;
 
-    /// Computed by another implementation: `printf '1700000000.{}' | openssl dgst -sha256 -hmac whsec_test`.
+    /// Signature computed by another implementation: `printf '1700000000.{}' | openssl dgst -sha256 -hmac whsec_test`.
     const SIGNATURE: &str = "35495024f4ef3f94e5a93e22221544c4b75e9a42300cd965ab81cb85cd994e91";
 
     #[test]

@@ -135,7 +135,7 @@ impl YooKassa {
         })
     }
 
-    /// Charges a saved card; usually nobody has to confirm it.
+    /// Charges a saved card; usually the payer need not confirm the charge.
     pub(super) async fn charge(
         &self,
         client: &HttpsClient,
@@ -306,7 +306,7 @@ fn is_over(status: &str) -> bool {
     matches!(status, "succeeded" | "canceled")
 }
 
-/// Rubles with two decimal digits, even if they are zero.
+/// Writes an amount as rubles with two decimal digits, even if they are zero.
 pub(super) fn kopecks(amount: MicroRub) -> String {
     let kopecks = amount.micro() / 10_000;
     format!("{}.{:02}", kopecks / 100, kopecks % 100)

@@ -19,7 +19,7 @@ use crate::{
     observe::metrics::{Metrics, requests::LimitedBy},
 };
 
-/// The answer of the outermost layer for operators.
+/// The answer of the outermost layer of the operators' stack.
 pub type OperatorsAnswer = Response<
     respond::ResponseBody<panics::ResponseBody<admin::AnswerBody, WhichCall>, OperatorsShape>,
 >;

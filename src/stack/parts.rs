@@ -65,10 +65,10 @@ pub struct Shared<'a> {
     pub payments: &'a Payments,
 }
 
-/// A limiter per address, as the callers' and the public paths use it.
+/// A limiter of requests per address, for callers' and for public paths.
 type PerAddress = Counted<AddressLimiter>;
 
-/// Layers that more than one half-stack uses, and what the others are made of.
+/// Layers that more than one half-stack uses, and what other layers are made of.
 pub(super) struct Parts<'a> {
     shared: Shared<'a>,
     pub(super) in_flight: InFlightLayer,
@@ -104,7 +104,7 @@ impl<'a> Parts<'a> {
         RespondLayer::new(self.shared.config.language).without_log()
     }
 
-    /// The limit per address, in one count with [`Self::wrong_paths`].
+    /// Returns the limit of requests per address, which shares its counts with [`Self::wrong_paths`].
     pub(super) fn address_rate<B>(&self) -> RateLimitLayer<PerAddress, impl ByAddress<B> + use<B>> {
         RateLimitLayer::new(
             self.addresses.clone(),
@@ -112,7 +112,7 @@ impl<'a> Parts<'a> {
         )
     }
 
-    /// The limit per address of requests that reach no service.
+    /// Returns the limit per address of requests that reach no service.
     pub(super) fn wrong_paths<B>(
         &self,
     ) -> RefusalLimitLayer<PerAddress, impl ByAddress<B> + use<B>, fn(&Error) -> bool> {
@@ -123,7 +123,8 @@ impl<'a> Parts<'a> {
         )
     }
 
-    /// Per address, public documents; over all gateways, if they share a Redis.
+    /// Returns the limit of requests for public documents, per address. Counts over all gateways, if they share a
+    /// Redis.
     pub(super) fn catalog_rate<B>(&self) -> RateLimitLayer<PerAddress, impl ByAddress<B> + use<B>> {
         let limiter = AddressLimiter::shared(self.shared.store);
         RateLimitLayer::new(
@@ -162,7 +163,7 @@ impl<'a> Parts<'a> {
             .named(Limit::KeyRequestsPerMinute)
     }
 
-    /// Tokens per minute, per key; the settler reports what a call has used.
+    /// Returns the limit of tokens per minute, per key; the settler reports what a call has used.
     pub(super) fn key_tokens<B>(&self) -> RateLimitLayer<Counted<KeyTokens>, ByKey<B>> {
         let limiter = self.shared.rates.tokens.clone();
         let limiter = counted(self.metrics(), limiter, LimitedBy::Key);
@@ -245,13 +246,13 @@ fn by_address<B>(quota: &Setting<Option<Quota>>) -> impl ByAddress<B> + use<B> {
     move |req: &Request<B>| Some((req.extensions().get::<ClientAddr>()?.block(), quota.get()?))
 }
 
-/// Returns whether an unknown key had to be looked up. A mistyped key of this gateway fails its checksum and does not
-/// count as a guess; a key in another issuer's form does.
+/// Returns whether an error means that an unknown key had to be looked up. A mistyped key of this gateway fails its
+/// checksum and does not count as a guess; a key in another issuer's form does.
 const fn is_guess(error: &Error) -> bool {
     matches!(error, Error::KeyUnknown)
 }
 
-/// Returns whether the request reached no service, and so none of the other limits per address.
+/// Returns whether the request reached no service, and therefore no other limit per address.
 const fn is_wrong_path(error: &Error) -> bool {
     matches!(error, Error::PathUnknown | Error::MethodNotAllowed { .. })
 }

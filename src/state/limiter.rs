@@ -27,7 +27,7 @@ impl AddressLimiter {
         }
     }
 
-    /// Counts over all gateways that share the store, if the store can be shared.
+    /// Creates a limiter that counts over all gateways that share the store, if the store can be shared.
     #[must_use]
     pub fn shared(store: &AnyLedger) -> Self {
         let everywhere = match store {
@@ -78,10 +78,10 @@ impl<K: Send + 'static, L: Limiter<K> + Sync> Limiter<K> for Counted<L> {
 impl Limiter<IpAddr> for AddressLimiter {
     async fn admit(&self, id: IpAddr, quota: Quota) -> Result<(), Duration> {
         if let Some(everywhere) = &self.everywhere {
-            // Boxed, because every call has room for this future and most calls never run it.
+            // The future is boxed, because every call has room for it and most calls never run it.
             match Box::pin(everywhere.check(&id.to_string(), quota)).await {
                 Ok(verdict) => return verdict,
-                // The catalog costs nothing, so it stays readable while Redis is unavailable.
+                // The catalog costs nothing, so callers can still read it while Redis is unavailable.
                 Err(error) => tracing::debug!(error, "counting only in this process"),
             }
         }

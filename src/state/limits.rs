@@ -32,7 +32,7 @@ pub struct LiveLimits {
     pub answers_bytes_max: Setting<u64>,
     /// The longest time that a call may take.
     pub call_time_max: Setting<Duration>,
-    /// The time for which a hold lives without being extended.
+    /// How long a hold lives if its call does not extend it.
     pub hold_ttl: Setting<Duration>,
     /// The limits of callers' connections.
     pub connections: Setting<ConnectionLimits>,
@@ -90,7 +90,7 @@ impl LiveLimits {
         }
     }
 
-    /// Applies the limits of `config`; what has begun continues under the old ones.
+    /// Applies the limits of `config`. Requests and connections that have begun continue under the old limits.
     pub fn replace(&self, config: &Config) {
         let Self {
             catalog,
@@ -117,7 +117,8 @@ impl LiveLimits {
         self.parse.set(parse.get());
         self.answer_bytes_max.set(answer_bytes_max.get());
         self.answers_bytes_max.set(answers_bytes_max.get());
-        // At every moment a hold must outlive its call: the hold's time grows before the call's, and shrinks after it.
+        // A hold must always outlive its call, so a longer hold time is set before the call time, and a shorter one
+        // after it.
         if hold_ttl.get() > self.hold_ttl.get() {
             self.hold_ttl.set(hold_ttl.get());
             self.call_time_max.set(call_time_max.get());

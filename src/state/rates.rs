@@ -15,7 +15,7 @@ use tollgate_layers::{
 
 use crate::ledger::AnyLedger;
 
-/// At most this many keys' rates are kept in memory.
+/// The maximum number of keys whose rates are kept in memory.
 pub(crate) const KEYS_MAX: usize = 100_000;
 
 /// The rates per minute of keys. Clones share them.
@@ -29,7 +29,8 @@ pub struct KeyRates {
 }
 
 impl KeyRates {
-    /// Counts where the ledger is. With Redis, the returned task makes the requests.
+    /// Counts in Redis if the ledger is Redis, otherwise in this process. With Redis, the returned task makes the
+    /// requests.
     pub(crate) fn of(store: &AnyLedger) -> (Self, Option<SharedRatesTask>) {
         match store {
             AnyLedger::Memory(_) | AnyLedger::Sqlite(_) => {
@@ -55,13 +56,13 @@ impl KeyRates {
         }
     }
 
-    /// Counters of the requests to Redis; all zero if there are none.
+    /// Returns counters of the requests to Redis; all zero without Redis.
     pub(crate) fn counts(&self) -> RateCounts {
         (self.shared.as_ref()).map_or_else(RateCounts::default, SharedRates::counts)
     }
 }
 
-/// Returns the limit of requests per minute, per key.
+/// The limit of requests per minute, per key.
 #[derive(Clone, Debug)]
 pub(crate) enum KeyRequests {
     Here(Gcra<KeyId>),
@@ -84,7 +85,7 @@ impl Limiter<KeyId> for KeyRequests {
     }
 }
 
-/// Returns the limit of tokens per minute, per key.
+/// The limit of tokens per minute, per key.
 #[derive(Clone, Debug)]
 pub(crate) enum KeyTokens {
     Here(PostPaid<KeyId>),

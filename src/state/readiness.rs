@@ -1,4 +1,4 @@
-//! Whether this node should get traffic, and why not: watches its ledger and its settler.
+//! Whether this node should get traffic, and why not: a task watches its ledger and its settler.
 
 use std::{
     sync::{Arc, Mutex, PoisonError},
@@ -14,7 +14,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// Expired holds are swept on every fifth check of the ledger.
 const LOOKS_PER_EXPIRY: u32 = 5;
 
-/// The reasons why this node must not serve; it is ready if there are none.
+/// The reasons why this node must not serve; without a reason it is ready.
 #[derive(Clone, Debug)]
 pub struct Readiness(Arc<Mutex<Reasons>>);
 
@@ -37,10 +37,10 @@ impl Default for Readiness {
 }
 
 impl Readiness {
-    /// `Ok` if the node should get traffic.
+    /// Returns `Ok` if the node should get traffic.
     ///
     /// # Errors
-    /// The reason why not.
+    /// The reason why the node should not get traffic.
     pub fn check(&self) -> Result<(), String> {
         let reasons = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         match (&reasons.broken, &reasons.ledger) {
@@ -71,7 +71,7 @@ impl Readiness {
             .is_some()
     }
 
-    /// Sets or clears the ledger's reason; returns whether readiness changed by that.
+    /// Sets or clears the ledger's reason; returns whether this changed the readiness.
     fn ledger(&self, reason: Option<String>) -> bool {
         let mut reasons = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let news = reasons.ledger.is_some() != reason.is_some();
@@ -79,7 +79,7 @@ impl Readiness {
         news
     }
 
-    /// Applies the result of a check of the ledger.
+    /// Applies the result of a check of the ledger to the readiness.
     fn looked(&self, looked: Result<(), BoxError>) {
         let reason = looked.err().map(|error| chain(&*error));
         if self.ledger(reason.clone()) {
@@ -92,7 +92,7 @@ impl Readiness {
 }
 
 /// Checks the ledger periodically: whether it answers and is the same one as before, and whether charges wait too long
-/// for it. Also sweeps expired holds.
+/// to be sent to it. Also sweeps expired holds.
 pub(crate) async fn watch(store: AnyLedger, ledger: impl Ledger, readiness: Readiness) {
     let mut looks = 0;
     loop {
@@ -102,7 +102,7 @@ pub(crate) async fn watch(store: AnyLedger, ledger: impl Ledger, readiness: Read
             && looked.is_ok()
             && let Some(Err(error)) = catch_round("the sweep of due holds", sweep(&ledger)).await
         {
-            // One shard of a Redis Cluster may be out of reach; calls on the others continue.
+            // One shard of a Redis Cluster may be out of reach; calls on the other shards continue.
             tracing::warn!(reason = chain(&*error), "expired holds could not be swept");
         }
         readiness.looked(looked);
@@ -110,7 +110,8 @@ pub(crate) async fn watch(store: AnyLedger, ledger: impl Ledger, readiness: Read
     }
 }
 
-/// One check. After a panic the ledger's state is unknown, so the node is not ready until a check completes again.
+/// Makes one check. After a panic the ledger's state is unknown, so the node is not ready until a check completes
+/// again.
 async fn look(check: impl Future<Output = Result<(), BoxError>>) -> Result<(), BoxError> {
     let looked = catch_round("the check of the ledger", check).await;
     looked.unwrap_or_else(|| Err("the check of the ledger panicked: see the log".into()))

@@ -15,7 +15,7 @@ use crate::{
     },
 };
 
-/// Sources of the current state. None of them waits for another machine.
+/// Sources of the current state. Reading them never waits for another machine.
 #[derive(Clone, Debug)]
 pub(crate) struct Sources {
     pub(crate) calls: Calls,
@@ -48,7 +48,7 @@ impl Sources {
     }
 }
 
-/// Collects the values of a scrape.
+/// Answers scrapes: reads the sources and renders the metrics.
 #[derive(Clone, Debug)]
 pub struct Scrape {
     metrics: Arc<Metrics>,

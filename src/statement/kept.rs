@@ -1,6 +1,6 @@
 //! The record of a closed month: the hash of its statement, and everything besides the journal that the statement is
-//! made from. It is a document in the ledger, written with the month's first statement. Every later statement is made
-//! from it, so one statement number always has one hash.
+//! made from. The record is a document in the ledger, written with the month's first statement. Every later statement
+//! is made from it, so one statement number always has one hash.
 
 use rust_decimal::Decimal;
 use serde::{Deserialize, Serialize};
@@ -13,19 +13,19 @@ use crate::{config::SellerConfig, ledger::AnyLedger};
 /// The stored record of a closed month.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Kept {
-    /// The version of the form that was hashed.
+    /// The version of the statement's form that was hashed.
     version: u32,
     sha256: String,
     /// The time of the first statement, in Unix milliseconds.
     kept_ms: u64,
-    /// The account's name at that time.
+    /// The account's name at the time of the first statement.
     name: String,
     language: String,
     seller: Option<Seller>,
 }
 
-/// The seller at that time. Fields that `SellerConfig` does not serialise, because statements show them elsewhere, are
-/// listed here by name.
+/// The seller at the time of the first statement. Fields that `SellerConfig` does not serialise, because statements
+/// show them elsewhere, are listed here by name.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Seller {
     #[serde(flatten)]
@@ -50,7 +50,7 @@ impl Kept {
         }
     }
 
-    /// The record of an account's month, if there is one.
+    /// Returns the record of an account's month, if there is one.
     pub(crate) async fn find(
         store: &AnyLedger,
         account: &AccountId,
@@ -63,7 +63,7 @@ impl Kept {
         note.map(|note| read(&note.text)).transpose()
     }
 
-    /// Writes the record; `false` if another gateway was first.
+    /// Writes the record; `false` if another gateway has written it first.
     pub(crate) async fn keep(
         &self,
         store: &AnyLedger,
@@ -94,7 +94,8 @@ impl Kept {
         &self.sha256
     }
 
-    /// Makes the month's statement again; `None` if the journal or this program's version no longer gives the same one.
+    /// Makes the month's statement again; `None` if the journal or this program's version no longer yields the same
+    /// one.
     pub(crate) fn again(
         &self,
         account: &AccountId,

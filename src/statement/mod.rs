@@ -30,10 +30,10 @@ use crate::{
     text::time::{offset, rfc3339},
 };
 
-/// How long after its end a month is closed: nothing can be dated back into it any more, even if this machine's clock
-/// is ahead of the ledger's.
+/// How long after its end a month is closed. Nothing can be dated back into a closed month, even if this machine's
+/// clock is ahead of the ledger's.
 const CLOSED_AFTER_MS: u64 = 2 * DATED_BACK_MS_MAX;
-/// Version of the form that is hashed. A later form gets another number, and a comment here on what it was before.
+/// Version of the form that is hashed. A later form gets another number, and a comment here describes the earlier form.
 const VERSION: u32 = 1;
 
 /// A month of the calendar.
@@ -43,7 +43,7 @@ pub(crate) struct Month {
     index: u64,
 }
 
-/// The text does not name a month.
+/// Error: the text does not name a month.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct NotAMonth;
 
@@ -87,7 +87,8 @@ impl Month {
         self.index % 12
     }
 
-    /// From the month's first moment to the next month's, in a calendar that is `utc_offset_minutes` ahead of UTC.
+    /// Returns the time from the month's first moment to the next month's, in a calendar that is `utc_offset_minutes`
+    /// ahead of UTC.
     pub(crate) fn time(self, utc_offset_minutes: i32) -> Range<u64> {
         let begins = |index: u64| {
             let ahead_ms = i64::from(utc_offset_minutes) * 60_000;
@@ -108,7 +109,7 @@ pub(crate) struct About<'a> {
     pub(crate) now_ms: u64,
 }
 
-/// A statement with everything that any of its forms shows.
+/// A statement with everything that any of its formats shows.
 #[derive(Debug, Serialize)]
 pub(crate) struct Document {
     version: u32,
@@ -121,7 +122,7 @@ pub(crate) struct Document {
     utc_offset: String,
     /// Whether the statement can no longer change.
     closed: bool,
-    /// When it was made, if it can still change.
+    /// When the statement was made, if it can still change.
     #[serde(skip_serializing_if = "Option::is_none")]
     as_of: Option<String>,
     seller: Option<SellerConfig>,
@@ -137,7 +138,7 @@ pub(crate) struct Document {
     utc_offset_minutes: i32,
 }
 
-/// An amount in kopecks, and exactly as the ledger has it.
+/// An amount in kopecks, and exactly as the ledger stores it.
 #[derive(Clone, Copy, Debug, Serialize)]
 struct Amount {
     rub: Kopecks,
@@ -248,7 +249,7 @@ impl Document {
         self.closed
     }
 
-    /// The API's answer: all fields, and the hash of the same JSON without the hash.
+    /// Returns the API's answer: all fields, and the hash of the same JSON without the hash.
     pub(crate) fn json(&self) -> Vec<u8> {
         #[derive(Serialize)]
         struct Sealed<'a> {
@@ -306,7 +307,7 @@ impl Entries {
 }
 
 impl Vat {
-    /// VAT is included in the spending: of 120 kopecks at 20 percent, 20.
+    /// Computes the VAT that is included in the spending: of 120 kopecks at 20 percent, 20.
     fn of(seller: Option<&SellerConfig>, spent: i128) -> Self {
         let percent = seller.and_then(|seller| seller.vat_percent);
         let kopecks = percent.and_then(|percent| {

@@ -51,11 +51,11 @@ fn plain(units: i128, digits: usize) -> String {
     format!("{sign}{whole}.{fraction}")
 }
 
-/// Grouped by thousands: `−1 234,50`, or `-1,234.50` in English.
+/// Groups a number by thousands: `−1 234,50`, or `-1,234.50` in English.
 fn grouped(plain: &str, language: Language) -> String {
     let (group, point, minus) = match language {
         Language::En => (',', ".", "-"),
-        // Output has a no-break space and the typographic minus.
+        // The expected texts have a no-break space and the typographic minus.
         _ => ('\u{a0}', ",", "\u{2212}"),
     };
     let (sign, digits) = match plain.strip_prefix('-') {

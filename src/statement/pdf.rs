@@ -1,7 +1,7 @@
 //! Writes a statement as a PDF: A4 pages for filing, with embedded fonts.
 //!
-//! Everything is laid out first (`Pages`), then the pages are drawn, because the footer shows how many there are. The
-//! same statement gives the same bytes.
+//! All pages are laid out (`Pages`) before they are drawn, because the footer shows their number. The same statement
+//! gives the same bytes.
 
 mod document;
 
@@ -53,7 +53,7 @@ impl Style {
     }
 }
 
-/// Returns the PDF. `number` and `sha256` identify and verify it.
+/// Returns the PDF. `number` identifies the statement, and `sha256` lets readers verify it.
 pub(super) fn written(sheet: &Sheet, number: &str, sha256: &str) -> Vec<u8> {
     let faces = Faces::new();
     let mut pages = Pages::new(&faces);
@@ -151,7 +151,7 @@ impl Faces {
 enum Mark {
     /// A text at x, on the baseline y.
     Text(f32, f32, Style, String),
-    /// A line from the left margin to the right one, at y.
+    /// A horizontal line from the left margin to the right one, at y.
     Rule(f32),
 }
 
@@ -173,7 +173,7 @@ struct Pages<'a> {
     faces: &'a Faces,
     done: Vec<Vec<Mark>>,
     page: Vec<Mark>,
-    /// The position of the next mark.
+    /// The vertical position at which the next mark is drawn, in points.
     y: f32,
 }
 
@@ -327,7 +327,7 @@ const fn style(row: &Row) -> Style {
     if row.strong { STRONG } else { BODY }
 }
 
-/// Column widths of a table: numbers are not wrapped, texts share the rest of the width.
+/// Returns the column widths of a table: numbers are not wrapped, and texts share the remaining width.
 fn widths(faces: &Faces, table: &Table) -> Vec<f32> {
     let all = RIGHT - LEFT;
     let wanted = |index: usize, column: &Column| {
@@ -336,7 +336,7 @@ fn widths(faces: &Faces, table: &Table) -> Vec<f32> {
             Some(faces.width(style(row), text))
         });
         let widest = cells.fold(faces.width(LABEL, column.heading), f32::max);
-        // Slightly wider than the text, so that float rounding does not wrap a line.
+        // The column is slightly wider than the text, so that float rounding does not wrap a line.
         widest + 2.0 * PADDING + 1.0
     };
     let mut widths: Vec<f32> = (0..)

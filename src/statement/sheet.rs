@@ -19,7 +19,7 @@ use crate::{
 pub(super) struct Sheet {
     language: Language,
     pub(super) title: String,
-    /// Shown first: what the reader must know before anything else.
+    /// A warning that is shown before everything else.
     pub(super) warning: Option<String>,
     /// The seller, the account and the dates: labels and texts.
     pub(super) facts: Vec<(&'static str, String)>,
@@ -45,7 +45,7 @@ pub(super) struct Column {
 #[derive(Debug)]
 pub(super) struct Row {
     pub(super) cells: Vec<String>,
-    /// Whether the row has a sum of others.
+    /// Whether the row is a sum of other rows.
     pub(super) strong: bool,
 }
 
@@ -93,7 +93,7 @@ impl Sheet {
     }
 }
 
-/// Returns the texts of a language.
+/// The texts of a language.
 struct Words {
     language: Language,
 }
@@ -325,7 +325,7 @@ impl Words {
         }
     }
 
-    /// One row per model, one for the rounding difference, and their sum.
+    /// Returns one row per model, one for the rounding difference, and their sum.
     fn models(&self, spending: &Spending) -> Vec<Row> {
         let language = self.language;
         let lines = spending.models.iter();
@@ -378,7 +378,7 @@ impl Words {
     }
 }
 
-/// A date as documents in Russia write it, in a calendar that is `utc_offset_minutes` ahead of UTC.
+/// Writes a date as documents in Russia have it, in a calendar that is `utc_offset_minutes` ahead of UTC.
 fn day(ms: u64, utc_offset_minutes: i32) -> String {
     let ms = ms.saturating_add_signed(i64::from(utc_offset_minutes) * 60_000);
     let (year, month, day) = date_of_day(i64::try_from(ms / DAY_MS).unwrap_or_default());

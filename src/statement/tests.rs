@@ -133,7 +133,7 @@ fn json_statement_is_complete_and_sealed() {
     }
     assert_eq!(value["closed"], true);
     assert_eq!(value.get("as_of"), None);
-    // Anybody can verify the hash: it covers the answer without its last field.
+    // Anybody can verify the hash: it covers the JSON without the last field, which is the hash itself.
     let sha256 = value["sha256"].as_str().unwrap();
     let unsealed = json.replace(&format!(",\"sha256\":\"{sha256}\""), "");
     let digest = Sha256::digest(unsealed);

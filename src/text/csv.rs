@@ -4,7 +4,7 @@
 /// before it; numbers are unchanged.
 pub(crate) fn shown(cell: &str) -> String {
     let is_formula = cell.starts_with(['=', '+', '-', '@', '\t', '\r']);
-    // Numbers may begin with a sign, and are not formulas.
+    // A number may begin with a sign and is still not a formula.
     let is_number = |text: &str| {
         let mut bytes = text.bytes();
         bytes.all(|byte| byte.is_ascii_digit() || matches!(byte, b'.' | b':'))

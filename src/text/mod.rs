@@ -1,4 +1,5 @@
-//! Small text functions: times, cells, percent-encoding, error causes, a value selected from JSON, and suggestions for mistyped words.
+//! Small functions for texts: times, cells of CSV, percent-encoding, error causes, a value selected from JSON, and
+//! suggestions for mistyped words.
 
 pub(crate) mod causes;
 pub(crate) mod csv;

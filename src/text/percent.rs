@@ -14,14 +14,14 @@ pub(crate) fn encoded(text: &str) -> String {
     utf8_percent_encode(text, RESERVED).to_string()
 }
 
-/// Decodes `text`; `None` if it is not percent-encoded UTF-8. Unlike in forms, a plus is a plus and not a space, so
+/// Decodes `text`; `None` if it is not percent-encoded UTF-8. Unlike in forms, a plus is not decoded to a space, so
 /// that time zones can be written plainly.
 pub(crate) fn decoded(text: &str) -> Option<String> {
     let is_encoded = |behind: &str| {
         let digits = behind.as_bytes().first_chunk::<2>();
         digits.is_some_and(|digits| digits.iter().all(u8::is_ascii_hexdigit))
     };
-    // The crate leaves a percent sign that encodes nothing as it is; here that is an error.
+    // The crate accepts a percent sign that encodes nothing; here such a sign is an error.
     if !text.split('%').skip(1).all(is_encoded) {
         return None;
     }

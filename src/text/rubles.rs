@@ -8,7 +8,7 @@ use serde::{Serialize, Serializer};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Rubles(pub(crate) i128);
 
-/// As amounts are written: two to six digits after the point.
+/// Writes an amount with two to six digits after the point.
 impl fmt::Display for Rubles {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (sign, micro) = (if self.0 < 0 { "-" } else { "" }, self.0.unsigned_abs());

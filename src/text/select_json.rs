@@ -1,4 +1,4 @@
-//! Picks one number out of a JSON text, digit for digit: it never becomes a float.
+//! Picks one number out of a JSON text, digit for digit: the number never becomes a float.
 //!
 //! ```text
 //! /tether/rub                              the field `rub` of the field `tether`
@@ -98,9 +98,9 @@ impl std::error::Error for SelectorError {}
 pub enum SelectError {
     /// The text is not JSON.
     NotJson,
-    /// A step found nothing, or a value of the wrong kind.
+    /// A step of the selector found nothing, or a value of the wrong kind.
     Nothing {
-        /// The step of the selector, as written.
+        /// The failed step of the selector, as written in the configuration.
         step: String,
     },
     /// The value at the end of the path is not a number.
@@ -193,7 +193,7 @@ fn walk(value: &RawValue, steps: &[Step], found: &mut Vec<Decimal>) -> Result<()
             )
         }
         Step::Each => {
-            // Elements without a number are skipped if at least one has it.
+            // Elements without a number are skipped if at least one element has a number.
             let before = found.len();
             let mut failure = step.nothing();
             for item in items(value).ok_or_else(|| step.nothing())? {

@@ -1,6 +1,6 @@
 //! Suggests the word that a mistyped word was likely meant to be.
 
-/// The nearest of the known words, if it is near enough.
+/// Returns the nearest of the known words, if it is near enough.
 pub(crate) fn nearest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     // At most a third of the letters may differ. So a word of two letters has to match exactly.
     let most = word.chars().count() / 3;
@@ -21,7 +21,7 @@ pub(crate) fn nearest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) 
         .map(|(_, candidate)| candidate)
 }
 
-/// `; did you mean x?`, or an empty text.
+/// Returns `; did you mean x?`, or an empty text.
 pub(crate) fn hint<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> String {
     nearest(word, known).map_or_else(String::new, |meant| format!("; did you mean {meant}?"))
 }

@@ -8,7 +8,7 @@ const DAY_MS: i64 = 86_400_000;
 /// The last millisecond of the year 9999: RFC 3339 has four digits for a year.
 const LAST_MS: u64 = 253_402_300_799_999;
 
-/// Unix time in milliseconds.
+/// Returns the Unix time in milliseconds.
 pub(crate) fn now_ms() -> u64 {
     let since = SystemTime::now()
         .duration_since(UNIX_EPOCH)
@@ -16,8 +16,8 @@ pub(crate) fn now_ms() -> u64 {
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// Unix time in milliseconds of an RFC 3339 date-time, or of a date alone (`2027-01-31`: its first moment in UTC).
-/// `None` for any other text and for times before 1970.
+/// Parses an RFC 3339 date-time, or a date alone (`2027-01-31`: its first moment in UTC), to Unix milliseconds. `None`
+/// for any other text and for times before 1970.
 pub(crate) fn parse_rfc3339_ms(text: &str) -> Option<u64> {
     let (year, rest) = number(text, 4)?;
     let (month, rest) = number(rest.strip_prefix('-')?, 2)?;
@@ -34,7 +34,7 @@ pub(crate) fn parse_rfc3339_ms(text: &str) -> Option<u64> {
     u64::try_from(ms).ok()
 }
 
-/// RFC 3339 in UTC, with milliseconds unless they are zero: `2027-01-31T00:00:00Z`.
+/// Writes a time as RFC 3339 in UTC, with milliseconds unless they are zero: `2027-01-31T00:00:00Z`.
 pub(crate) fn rfc3339(ms: u64) -> String {
     let ms = i64::try_from(ms.min(LAST_MS)).expect("the year 9999 fits in an i64");
     let (year, month, day) = date_of_day(ms / DAY_MS);
@@ -91,7 +91,7 @@ fn time_of_day_ms(text: &str) -> Option<i64> {
         None => (0, rest),
         Some(rest) => {
             let digits = rest.bytes().take_while(u8::is_ascii_digit).count();
-            // Digits beyond a millisecond are cut off.
+            // Digits of the fraction beyond a millisecond are cut off.
             let ms: String = rest[..digits].chars().chain("00".chars()).take(3).collect();
             (
                 if digits == 0 {
@@ -106,7 +106,7 @@ fn time_of_day_ms(text: &str) -> Option<i64> {
     Some(((hour * 60 + minute) * 60 + second) * 1000 + fraction - zone_ms(zone)?)
 }
 
-/// How far a zone is ahead of UTC, in milliseconds.
+/// Returns how far a zone is ahead of UTC, in milliseconds.
 fn zone_ms(text: &str) -> Option<i64> {
     if matches!(text, "Z" | "z") {
         return Some(0);

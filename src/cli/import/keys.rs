@@ -1,4 +1,5 @@
-//! The file of the keys that an import makes. A key is written to it before its digest is sent to the gateway.
+//! The file of the keys that an import generates. A key is written to the file before its digest is sent to the
+//! gateway.
 
 use std::{
     collections::HashMap,
@@ -14,7 +15,7 @@ use crate::cli::{
     failure::Failure,
 };
 
-/// The file of the keys that are made here, and the keys that it had already.
+/// The file of generated keys, and the keys that it contained already.
 #[derive(Debug, Default)]
 pub(super) struct Keys {
     path: PathBuf,
@@ -63,7 +64,7 @@ impl Keys {
         self.secrets.get(&(account.to_string(), name.to_owned()))
     }
 
-    /// Returns the key of this name: from an earlier run, or a new one. It is on the disk before it is returned.
+    /// Returns the key of this name: from an earlier run, or a new one. A new key is on the disk before it is returned.
     pub(super) fn secret(&mut self, account: &AccountId, name: &str) -> Result<SecretKey, Failure> {
         if let Some(secret) = self.known(account, name) {
             return Ok(secret.clone());
@@ -85,7 +86,7 @@ impl Keys {
                 #[cfg(unix)]
                 std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
                 let mut out = options.open(&self.path)?;
-                // The file may have existed with wider permissions than keys should have.
+                // The file may have existed with wider permissions than a file of keys should have.
                 #[cfg(unix)]
                 out.set_permissions(std::os::unix::fs::PermissionsExt::from_mode(0o600))?;
                 if out.metadata()?.len() == 0 {

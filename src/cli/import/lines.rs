@@ -1,4 +1,4 @@
-//! Parses and checks the lines of the file: each by itself, and against the earlier ones.
+//! Parses and checks the lines of the file: each by itself, and against the earlier lines.
 
 use std::collections::HashMap;
 
@@ -11,7 +11,7 @@ use crate::{
     text::similar::hint,
 };
 
-/// The id of the payment if the file has none.
+/// The payment's id for a line that gives none.
 const TOPUP_ID: &str = "import";
 
 /// Returns the columns of a key's limits, named as the API's fields, with their readers.
@@ -21,7 +21,7 @@ fn limits() -> impl Iterator<Item = (&'static str, ReadCell)> {
     ceilings.chain(LIMITS.iter().copied())
 }
 
-/// The columns of a key's other limits, next to its ceilings.
+/// The columns of a key's limits other than its ceilings.
 const LIMITS: &[(&str, ReadCell)] = &[
     ("models", |text, _| list(text, fields::words)),
     ("addresses", |text, _| list(text, fields::address)),
@@ -50,7 +50,7 @@ const COLUMNS: &[&str] = &[
     "key_prefix",
 ];
 
-/// A line of the file, valid by itself.
+/// A line of the file whose cells are valid, each by itself.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Row {
     pub(super) line: u64,
@@ -69,13 +69,13 @@ pub(super) struct Payment {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Key {
     pub(super) name: String,
-    /// The digest of a key that its caller already has; if `None`, the key is to be made.
+    /// The digest of a key that its caller already has; `None`: the import generates the key.
     pub(super) sha256: Option<String>,
     pub(super) prefix: Option<String>,
     pub(super) limits: Map<String, Value>,
 }
 
-/// A mistake, and the line that has it.
+/// The line number of a mistake, and its description.
 pub(super) type Mistake = (u64, String);
 
 /// Parses all lines of the file, or returns all mistakes in them.
@@ -276,7 +276,7 @@ impl<'a> Line<'a> {
     }
 }
 
-/// The contents of earlier lines, with the line's number.
+/// Contents of earlier lines of the file, with their line numbers.
 #[derive(Debug, Default)]
 struct Before {
     names: HashMap<AccountId, String>,

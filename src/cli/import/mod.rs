@@ -1,8 +1,8 @@
 //! `tollgate import`: accounts, payments and keys from a CSV file, through the admin API.
 //!
-//! All lines are read and checked, then compared with what the gateway has; only after that is anything changed. New
-//! keys are generated here and written to the file of keys before their digests are sent to the gateway, so a broken
-//! connection loses none.
+//! All lines are read and checked, then compared with what the gateway has. Only after that does the import change
+//! anything. It generates new keys and writes them to the file of keys before it sends their digests to the gateway, so
+//! a broken connection loses no key.
 
 mod keys;
 mod lines;
@@ -85,9 +85,9 @@ pub(super) struct ImportArgs {
 
 /// The largest file that is read, in bytes.
 const FILE_BYTES_MAX: u64 = 256 * 1024 * 1024;
-/// At most this many mistakes are listed; the rest are counted.
+/// The maximum number of mistakes that are listed; further ones are only counted.
 const MISTAKES_MAX: usize = 100;
-/// The step that a line requires.
+/// The work that the import must do for one line of the file.
 #[derive(Debug)]
 struct Step {
     row: Row,
@@ -98,23 +98,23 @@ struct Step {
 #[derive(Debug, PartialEq, Eq)]
 enum Todo {
     Nothing,
-    /// The key already exists.
+    /// The gateway already has the key.
     There,
-    /// The caller already has the secret; only its digest is sent.
+    /// The caller already has the secret, so only its digest is sent.
     TakeOver,
-    /// The gateway generates the key.
+    /// The import generates the key.
     Make,
 }
 
-/// The time at which a payment was booked.
+/// Whether a payment was booked by this import or before.
 #[derive(Clone, Copy, Debug)]
 enum Paid {
     Now,
-    /// An earlier import booked the payment, or another client did under the same id.
+    /// An earlier import, or another client under the same id, booked the payment.
     Before,
 }
 
-/// The steps that were done for an account.
+/// The counts of what the import has done for an account.
 #[derive(Debug, Default)]
 struct Done {
     opened: bool,
@@ -208,7 +208,7 @@ fn note(done: &mut Done, step: &Step, payment: Option<Paid>) {
     *count += 1;
 }
 
-/// Carries out a step, and returns when its payment was booked. Every part of it can be repeated.
+/// Carries out a step, of which every part can be repeated. Returns whether the payment was booked now or earlier.
 async fn apply(client: &Client, step: &Step, keys: &mut Keys) -> Result<Option<Paid>, Failure> {
     let Row {
         account,
@@ -257,7 +257,7 @@ async fn apply(client: &Client, step: &Step, keys: &mut Keys) -> Result<Option<P
     Ok(paid)
 }
 
-/// Compares the lines with what the gateway has.
+/// Compares the file's lines with what the gateway has, and returns the steps.
 async fn plan(
     client: &Client,
     rows: Vec<Row>,
@@ -312,7 +312,7 @@ async fn plan(
     })
 }
 
-/// Returns the step for a key.
+/// Returns the step for the key of a line.
 async fn todo(
     client: &Client,
     account: &AccountId,
@@ -376,7 +376,7 @@ async fn key_names(client: &Client, account: &AccountId) -> Result<HashSet<Strin
         .collect())
 }
 
-/// Two text fields of each item of a list.
+/// Returns two text fields of each item of a list.
 fn each(answer: &Value, list: &str, one: &str, other: &str) -> Vec<(String, String)> {
     let text = |item: &Value, name: &str| item[name].as_str().unwrap_or_default().to_owned();
     let items = answer[list].as_array().map_or(&[][..], Vec::as_slice);

@@ -100,7 +100,7 @@ impl Operation {
         }
     }
 
-    /// The format whose clients send the key in the header that this operation uses.
+    /// Returns the format whose clients send the key in the header that this operation uses.
     const fn format(self) -> Format {
         match self {
             Self::Messages => Format::Messages,
@@ -129,7 +129,7 @@ impl Operation {
     }
 }
 
-/// The failures that the command tolerates.
+/// The number of failed calls that the command tolerates.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum FailedMax {
     Calls(u64),
@@ -185,7 +185,7 @@ pub(super) async fn load(args: &LoadArgs) -> Result<(), Failure> {
         )
     };
     let prepared: Vec<_> = prepared.into_iter().map(post).collect::<Result<_, _>>()?;
-    // One call finds a mistake in the address, the key or the request, and reports it once.
+    // A first call alone finds a mistake in the address, the key or the request, so that the mistake is reported once.
     let mut left = args.calls_max;
     endpoint.send(&prepared[0], |_| {}).await?;
     left -= 1;
@@ -204,7 +204,7 @@ pub(super) async fn load(args: &LoadArgs) -> Result<(), Failure> {
     tokio::select! {
         ran = running => ran.map_err(|error| Failure::Internal(error.to_string()))?,
         () = show_progress(&record, args.calls_max) => {}
-        // The results so far are still reported.
+        // After Ctrl-C the results so far are still reported.
         _ = tokio::signal::ctrl_c() => {}
     }
     let (results, elapsed) = (record.results(), began.elapsed());
@@ -226,7 +226,7 @@ pub(super) async fn load(args: &LoadArgs) -> Result<(), Failure> {
     )))
 }
 
-/// Shows how many calls have ended, until it is dropped.
+/// Shows how many calls have ended, until the future is dropped.
 async fn show_progress(record: &Record, calls_max: u64) {
     let mut progress = Progress::new("calls", Some(calls_max));
     let mut ticks = interval(Duration::from_millis(500));
@@ -260,7 +260,7 @@ fn requests(file: &std::path::Path) -> Result<Vec<String>, Failure> {
     Ok(bodies)
 }
 
-/// The requested model, or the first one that the key may call.
+/// Returns the requested model, or the first one that the key may call.
 async fn model(args: &LoadArgs, endpoint: &Endpoint) -> Result<String, Failure> {
     if let Some(model) = &args.model {
         return Ok(model.clone());
@@ -280,7 +280,7 @@ async fn model(args: &LoadArgs, endpoint: &Endpoint) -> Result<String, Failure> 
 struct Endpoint {
     origin: Origin,
     url: Uri,
-    /// The path before `/v1`, without a trailing slash.
+    /// The part of the gateway's path before `/v1`, without a trailing slash.
     prefix: String,
 }
 

@@ -67,7 +67,7 @@ fn plot(durations: &Histogram) -> String {
     text
 }
 
-/// The counts between bounds, without the empty ones at both ends.
+/// Returns the counts between bounds, without the empty ranges at both ends.
 fn buckets(durations: &Histogram) -> Vec<(Duration, Duration, u64)> {
     let bounds: Vec<Duration> = (4..13)
         .flat_map(|power| [1, 2, 5].map(|digit| Duration::from_nanos(digit * 10_u64.pow(power))))

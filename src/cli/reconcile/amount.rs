@@ -1,4 +1,4 @@
-//! Dollars as vendors bill them, and the tolerance of a comparison. Integers, no floats.
+//! Dollars as vendors bill them, and the tolerance of a comparison. Both are integers, to avoid errors of floats.
 
 use std::{fmt, ops::AddAssign, str::FromStr};
 
@@ -10,7 +10,7 @@ pub(super) struct NanoUsd(i128);
 
 impl NanoUsd {
     pub(super) const ZERO: Self = Self(0);
-    /// Two amounts that differ by at most one cent count as equal: vendors round each of their lines.
+    /// One cent. Amounts that differ by at most this much count as equal, because vendors round each of their lines.
     pub(super) const NEGLIGIBLE: Self = Self(10_000_000);
 
     const PER_DOLLAR: i64 = 1_000_000_000;
@@ -62,7 +62,7 @@ impl AddAssign for NanoUsd {
     }
 }
 
-/// Parses two to nine digits after the decimal point.
+/// Writes two to nine digits after the decimal point.
 impl fmt::Display for NanoUsd {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let per_dollar = u128::from(Self::PER_DOLLAR.unsigned_abs());
@@ -74,7 +74,7 @@ impl fmt::Display for NanoUsd {
     }
 }
 
-/// How far our number may be from the vendor's, in ten-thousandths of a percent of the vendor's.
+/// How far our number may be from the vendor's, in ten-thousandths of a percent of the vendor's number.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Tolerance(u32);
 

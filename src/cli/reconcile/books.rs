@@ -1,4 +1,4 @@
-//! Usage at some vendors according to the books: an export, added up while it is read.
+//! Usage at some vendors according to the gateway's ledger: the receipts of an export, added up while it is read.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -20,17 +20,17 @@ use crate::admin::export::{FORMAT, VERSION};
 
 /// Longest line of an export that is parsed, in bytes.
 const LINE_BYTES_MAX: usize = 16 * 1024 * 1024;
-/// At most this many pairs of day and model are added up.
+/// At most this many pairs of day and model are added up, to bound memory.
 const DAYS_AND_MODELS_MAX: usize = 100_000;
-/// At most this many receipts are named per day and model.
+/// The maximum number of receipts that are named per day and model.
 pub(super) const RECEIPTS_NAMED_MAX: usize = 10;
-/// At most this many vendors' names are remembered for the report.
+/// The maximum number of vendors' names that are remembered for the report.
 const VENDORS_MAX: usize = 1000;
 /// Suffix of the classes that are billed per call and not per token.
 const PER_CALL: &str = "_call";
 
-/// The classes of a call's usage with their counts: the basic four always, the others if the call has them. Names are
-/// those of the configuration's rates. Only the classes returned here are compared.
+/// Returns the classes of a call's usage with their counts: the basic four always, the others if the call has them.
+/// Names are those of the configuration's rates. Only the classes returned here are compared.
 pub(super) fn classes_of(usage: &Usage) -> impl Iterator<Item = (&'static str, u64)> + use<> {
     let four = [
         ("input", usage.input),
@@ -49,21 +49,21 @@ pub(super) fn classes_of(usage: &Usage) -> impl Iterator<Item = (&'static str, u
 /// Why a receipt's counts may differ from the vendor's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Reason {
-    /// The counts are ours, because the vendor's were missing or implausible.
+    /// The counts are the gateway's own, because the vendor's were missing or implausible.
     Estimated,
-    /// The vendor's counts were cut to what the hold covered.
+    /// The hold did not cover the vendor's counts, so the receipt has lower ones.
     Bounded,
     /// The call's answer broke off at the vendor.
     VendorCut,
     /// The vendor sent an error inside the call's answer.
     VendorError,
-    /// The client left; what the vendor generated after that is unknown.
+    /// The client disconnected; what the vendor generated after that is unknown.
     ClientLeft,
     /// The gateway was killed during the call.
     GatewayStopped,
     /// The receipt is disputed; neither this report nor `tollgate usage` counts it.
     Stale,
-    /// The call began on one day and was booked on another; the vendor may count it on the first.
+    /// The call began on one day and was booked on another; the vendor may count it on the day when it began.
     OverMidnight,
 }
 
@@ -112,12 +112,12 @@ impl Reason {
     }
 }
 
-/// The books of one day and one model.
+/// Sums of the receipts of one day and one model.
 #[derive(Debug, Default)]
 pub(super) struct DayBooks {
     pub(super) calls: u64,
     pub(super) classes: BTreeMap<&'static str, ClassBooks>,
-    /// The vendor's costs as the receipts record them, if they do; the classes have the costs by the configuration.
+    /// The vendor's costs, if the receipts record them; `classes` has the costs by the configuration's prices.
     told: Told,
     pub(super) suspects: Suspects,
 }
@@ -130,13 +130,13 @@ struct Told {
 }
 
 impl DayBooks {
-    /// The vendor cost of all calls by their receipts; `None` if a receipt does not record it.
+    /// Returns the vendor cost of all calls by their receipts; `None` if some receipt does not record its cost.
     pub(super) fn told_cost(&self) -> Option<NanoUsd> {
         (self.calls > 0 && self.told.calls == self.calls).then_some(self.told.cost)
     }
 }
 
-/// The usage of one class.
+/// The usage of one class of tokens or calls.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct ClassBooks {
     pub(super) count: u64,
@@ -147,7 +147,7 @@ pub(super) struct ClassBooks {
 }
 
 impl ClassBooks {
-    /// Returns the sum of both.
+    /// Returns the sum of two usages.
     pub(super) const fn plus(self, other: Self) -> Self {
         Self {
             count: self.count.saturating_add(other.count),
@@ -156,7 +156,7 @@ impl ClassBooks {
         }
     }
 
-    /// Returns the vendor's price for it; `None` if part of the usage has no known cost.
+    /// Returns the cost of this usage at the vendor's prices; `None` if part of the usage has no known cost.
     pub(super) fn cost(&self) -> Option<NanoUsd> {
         (!self.unpriced).then(|| NanoUsd::of_nano_per_mtok(self.nano_per_mtok))
     }
@@ -168,7 +168,7 @@ pub(super) struct Suspects {
     pub(super) calls: u64,
     /// The number of receipts with each of [`Reason::ALL`].
     pub(super) by_reason: [u64; Reason::ALL.len()],
-    /// The largest receipts among them, largest first.
+    /// The largest of these receipts, largest first.
     pub(super) largest: Vec<Suspect>,
 }
 
@@ -204,18 +204,18 @@ impl Suspects {
     }
 }
 
-/// The books, as far as they have been read.
+/// The sums of an export's receipts, as far as the export has been read.
 #[derive(Debug)]
 pub(super) struct Books<'a> {
     vendors: &'a BTreeSet<String>,
     names: &'a Names,
     time: Range<u64>,
     pub(super) days: BTreeMap<(u64, String), DayBooks>,
-    /// The receipts of these vendors in this time.
+    /// The number of receipts of the compared vendors in the compared time.
     pub(super) calls: u64,
     /// All vendors that the receipts name.
     pub(super) vendors_seen: BTreeSet<String>,
-    /// Accounts whose journals were cut and do not begin with the account.
+    /// The number of accounts whose journals were cut: they do not begin with the opening of the account.
     pub(super) journals_cut: u64,
     lines: Lines,
     stage: Stage,
@@ -245,7 +245,7 @@ enum Line {
 }
 
 impl<'a> Books<'a> {
-    /// Creates the books of these vendors within `time`, in Unix milliseconds.
+    /// Creates empty sums for receipts of these vendors within `time`, in Unix milliseconds.
     pub(super) fn new(vendors: &'a BTreeSet<String>, names: &'a Names, time: Range<u64>) -> Self {
         Self {
             vendors,
@@ -260,7 +260,7 @@ impl<'a> Books<'a> {
         }
     }
 
-    /// The number of lines that have been read.
+    /// Returns the number of lines that have been read.
     pub(super) const fn lines(&self) -> u64 {
         self.lines.number
     }
@@ -268,7 +268,7 @@ impl<'a> Books<'a> {
     /// Reads the next bytes of an export.
     ///
     /// # Errors
-    /// If a line is invalid: its number, and what is wrong with it.
+    /// If a line is invalid: its number, and what is wrong with the line.
     pub(super) fn push(&mut self, piece: &[u8]) -> Result<(), String> {
         for part in piece.split_inclusive(|byte| *byte == b'\n') {
             self.lines.push(part)?;
@@ -348,7 +348,7 @@ impl<'a> Books<'a> {
         if !reasons.is_empty() {
             books.suspects.add(receipt, &reasons);
         }
-        // A disputed receipt moved no money, and its call may have a charge elsewhere.
+        // A disputed receipt moved no money, and its call may have been charged by another receipt.
         if receipt.booked == Booked::Stale {
             return Ok(());
         }
@@ -400,7 +400,7 @@ impl<'a> Books<'a> {
     }
 }
 
-/// The vendor cost on a receipt, in dollars at the exchange rate of its price.
+/// Returns the vendor cost on a receipt, in dollars at the exchange rate of the receipt's price.
 fn cost_told(item: &Item) -> Option<NanoUsd> {
     let rate: Decimal = item.price.as_ref()?.exchange_rate.parse().ok()?;
     let rubles = Decimal::new(item.vendor_cost_rub?.micro(), 6);
@@ -408,7 +408,7 @@ fn cost_told(item: &Item) -> Option<NanoUsd> {
     dollars.round_dp(9).to_string().parse().ok()
 }
 
-/// The line that is being received. Of an account's line, which grows with the account's keys, only the last bytes are
+/// The line that is being received. A line of an account grows with the account's keys, so only its last bytes are
 /// kept.
 #[derive(Debug, Default)]
 struct Lines {
@@ -439,7 +439,7 @@ impl Lines {
         Ok(())
     }
 
-    /// Returns the complete line.
+    /// Returns the complete line, and begins the next one.
     fn end(&mut self) -> Vec<u8> {
         self.number += 1;
         std::mem::take(&mut self.coming)
@@ -466,7 +466,7 @@ mod tests {
 
     use super::{super::names::Routes, *};
 
-    /// 2026-11-20, and a request number made on that day.
+    /// The day 2026-11-20, and a request number made on that day.
     const DAY: u64 = 20_777;
     const MS: u64 = DAY * 86_400_000;
 
@@ -506,7 +506,7 @@ mod tests {
         BTreeSet::from(["v".to_owned()])
     }
 
-    /// Reads the export in pieces of `size` bytes.
+    /// Reads an export in pieces of `size` bytes.
     fn read<'a>(
         export: &str,
         size: usize,
@@ -527,7 +527,7 @@ mod tests {
             call(2, |call| call["usage"]["output"] = json!(5)),
             call(3, |call| call["vendor"] = json!("other")),
             call(4, |call| call["booked"] = json!("stale")),
-            // These calls were booked on the day before and on the day after.
+            // Calls 5 and 6 were booked on the day before and on the day after.
             call(5, |call| call["at_ms"] = json!(MS - 1)),
             call(6, |call| call["at_ms"] = json!(MS + 86_400_000)),
         ];
@@ -602,7 +602,8 @@ mod tests {
         let days: Vec<_> = books.days.keys().map(|(day, _)| *day).collect();
         assert_eq!(days, [DAY]);
         let day = &books.days[&(DAY, "vm".to_owned())];
-        // The first is booked on this day; the second is booked on another, and the vendor may count it on this one.
+        // The first call is booked on this day. The second is booked on another day, but the vendor may count it on
+        // this day.
         assert_eq!((day.calls, day.suspects.calls), (1, 2));
         assert!(
             day.suspects

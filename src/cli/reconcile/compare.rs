@@ -17,7 +17,7 @@ use super::{
     vendor_files::{CALLS, CLASSES, TOTAL, VendorUsage},
 };
 
-/// Pairs of a class and the class in which a vendor counts its tokens if it does not report the first one.
+/// Pairs of classes: a vendor that does not report the first class counts its tokens in the second.
 const COUNTED_IN: &[(&str, &str)] = &[
     ("cache_write_1h", "cache_write"),
     ("cache_write_12h", "cache_write"),
@@ -27,20 +27,20 @@ const COUNTED_IN: &[(&str, &str)] = &[
     ("output_image", "output"),
 ];
 
-/// Our number and the vendor's for one day, model and class.
+/// Our number and the vendor's number for one day, model and class.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Row {
     pub(super) day: u64,
     /// The vendor's name of the model, or all names that receipts cannot distinguish.
     pub(super) model: String,
     pub(super) class: &'static str,
-    /// The count; `None` for the total, which has no count.
+    /// Our count; `None` for the total, which has no count.
     pub(super) ours: Option<u64>,
-    /// `None` if the vendor's files have no counts, or none for this row.
+    /// The vendor's count; `None` if the vendor's files have no counts, or none for this row.
     pub(super) vendors: Option<u64>,
-    /// By the configuration's prices, for the total by the receipts; `None` if unknown.
+    /// Our cost, by the configuration's prices, or for the total by the receipts; `None` if unknown.
     pub(super) our_cost: Option<NanoUsd>,
-    /// `None` if the vendor's files have no costs, or none for this row.
+    /// The vendor's cost; `None` if the vendor's files have no costs, or none for this row.
     pub(super) vendors_cost: Option<NanoUsd>,
     /// Whether the difference exceeds the tolerance.
     pub(super) is_drift: bool,
@@ -77,7 +77,7 @@ pub(super) fn compare(
         rows.extend(row_of_total(ours, &theirs, vendor, &empty));
     }
     for row in &mut rows {
-        // A different number of calls is never drift: nobody is billed by it, and vendors count failed calls too.
+        // A different number of calls is never drift: vendors do not bill calls, and they also count failed calls.
         row.is_drift = row.class != CALLS && row.drifts(tolerance);
     }
     rows
@@ -94,13 +94,13 @@ struct Theirs {
 }
 
 impl Theirs {
-    /// A class that the vendor does not list: zero.
+    /// The numbers of a class that the vendor does not list: zero.
     const NONE: Self = Self {
         count: Some(0),
         cost: Some(NanoUsd::ZERO),
     };
 
-    /// Returns the sum, which is unknown if either part is unknown.
+    /// Returns the sum; each number is unknown if it is unknown in either part.
     fn plus(self, other: Self) -> Self {
         let costs = self.cost.zip(other.cost);
         Self {
@@ -137,7 +137,7 @@ fn rows_of_classes(
     vendor: &VendorUsage,
     empty: &Row,
 ) -> Vec<Row> {
-    // If the vendor reports only counts or only costs, our other number is shown with the same classes.
+    // If the vendor reports only counts or only costs, our costs or counts are shown for the same classes.
     let (counted, costed) = match (vendor.has_counts, vendor.has_costs) {
         (true, false) => (&vendor.counted, &vendor.counted),
         (false, _) => (&vendor.costed, &vendor.costed),
@@ -155,7 +155,7 @@ fn rows_of_classes(
         if counted.is_none() && costed.is_none() && billed.is_none() {
             return None;
         }
-        // The vendor includes the cost of this class in another one.
+        // The vendor includes the cost of this class in the cost of another class.
         let elsewhere = costed.is_none() && ours.classes.contains_key(class);
         let cost = costed.map_or(Some(NanoUsd::ZERO), ClassBooks::cost);
         let billed = billed.unwrap_or(Theirs::NONE);
@@ -171,7 +171,8 @@ fn rows_of_classes(
     rows.collect()
 }
 
-/// The total cost of the day, if every receipt records its vendor cost and the vendor reports a cost for every class.
+/// Returns the row with the total cost of the day, if every receipt records its vendor cost and the vendor reports a
+/// cost for every class.
 fn row_of_total(
     ours: &DayBooks,
     theirs: &Classes,
@@ -179,7 +180,7 @@ fn row_of_total(
     empty: &Row,
 ) -> Option<Row> {
     let told = ours.told_cost()?;
-    // A number of calls has no cost.
+    // The row with the number of calls has no cost.
     let classes = theirs.iter().filter(|(class, _)| **class != CALLS);
     let billed = classes
         .fold(Theirs::NONE, |sum, (_, it)| sum.plus(*it))
@@ -193,8 +194,8 @@ fn row_of_total(
     (vendor.has_costs && calls_are_billed_here(ours, theirs)).then_some(row)
 }
 
-/// Our classes as the vendor reports them: a class that its files do not list is added to the class that contains it
-/// there.
+/// Returns our classes as the vendor reports them: a class that its files do not list is added to the class in which
+/// the vendor includes it.
 fn told_apart(
     ours: &BTreeMap<&'static str, ClassBooks>,
     told: &BTreeSet<&'static str>,
@@ -234,7 +235,7 @@ fn add_up(ours: &DayBooks, told: NanoUsd) -> bool {
         };
         sum += cost;
     }
-    // The tolerance: each receipt is rounded up by at most a micro-ruble.
+    // Each receipt is rounded up by at most a micro-ruble, so the tolerance grows with the number of calls.
     let apart = sum.nano().abs_diff(told.nano());
     apart <= NanoUsd::NEGLIGIBLE.nano().unsigned_abs() + u128::from(ours.calls) * ROUNDED_NANO_USD
 }
@@ -305,15 +306,14 @@ mod tests {
     const CONFIG: &str = "[[model]]\nid = \"mini\"\nusdt_mtok = { input = \"2\", output = \"8\" }\n\
                           routes = [ { vendor = \"v\", model = \"gpt-mini-2026-01-01\" } ]";
 
-    /// One call with a million tokens of input, a million of output and a thousand of cache write, compared with this
-    /// file.
+    /// Compares this file with one call: a million tokens of input, a million of output and a thousand of cache write.
     fn rows(file: &str, tolerance: &str) -> Vec<Row> {
         let usage =
             r#""usage":{"input":1000000,"cached_input":0,"cache_write":1000,"output":1000000}"#;
         rows_of(CONFIG, &format!("\"price\":null,{usage}"), file, tolerance)
     }
 
-    /// Returns the same with another configuration, and with `more` on the receipt.
+    /// Compares like `rows`, with another configuration, and with `more` on the receipt.
     fn rows_of(config: &str, more: &str, file: &str, tolerance: &str) -> Vec<Row> {
         let vendors = BTreeSet::from(["v".to_owned()]);
         let names = Routes::read(config).unwrap().names(&vendors, &[]);
@@ -413,7 +413,7 @@ mod tests {
         );
     }
 
-    /// The end of a receipt with classes and a vendor cost.
+    /// Returns the end of a receipt with classes and a vendor cost.
     fn told(vendor_cost_rub: &str, writes_1h: u64) -> String {
         let price = r#"{"input":"0","cached_input":"0","output":"0","cache_write":"0","version":1,"exchange_rate":"100"}"#;
         format!(
@@ -457,7 +457,7 @@ mod tests {
                 ("cache_write_1h", 400, 400, false)
             ]
         );
-        // The sum is right, but the vendor bills part of it at another rate.
+        // The sum of both classes is right, but the vendor bills part of it at another rate.
         assert_eq!(
             of_writes(&format!(
                 "{head}cache_write,900\n2026-11-20,gpt-mini,cache_write_1h,500\n"
@@ -492,7 +492,8 @@ mod tests {
                 format!("{model} total - - 68.004 48.40 drift"),
             ]
         );
-        // The configuration's prices have changed since: the receipts give the total cost, but not the cost per class.
+        // The configuration's prices have changed since the call: the receipts give the total cost, but not the cost
+        // per class.
         assert_eq!(
             shown(&rows_of(&config, &told("4840.00", 10_000_000), &file, "0")),
             [
@@ -514,7 +515,8 @@ mod tests {
             shown(&rows_of(&config, &told("800.40", 0), &file, "0"))
         };
         let written = ("cache_write", "1000,0.004");
-        // Only some classes have a cost. An unknown cost of the others does not count as drift, nor does the sum.
+        // Only some classes have a cost. The unknown cost of the other classes does not count as drift, nor does the
+        // sum.
         assert_eq!(
             of(&[
                 ("calls", "1,"),
@@ -529,8 +531,8 @@ mod tests {
                 format!("{model} output 1000000 1000000 6.00 - ok"),
             ]
         );
-        // The vendor's costs have no counts, in the same line or in a line of their own; and one line of a count has
-        // no cost.
+        // The vendor's costs have no counts: the cost is in the same line without a count, or in a line of its own. One
+        // line of a count has no cost.
         assert_eq!(
             of(&[
                 ("input", "1000000,"),
@@ -545,7 +547,7 @@ mod tests {
                 format!("{model} output 1000000 - 6.00 6.50 drift"),
             ]
         );
-        // An explicit zero counts, and so does a class without a line.
+        // An explicit zero is compared like any number, and so is a class without a line.
         assert_eq!(
             of(&[("input", "1000000,2"), ("output", "1000000,0")]),
             [

@@ -54,7 +54,7 @@ Examples:
 
 /// Largest file of a vendor that is read, in bytes.
 const FILE_BYTES_MAX: u64 = 256 * 1024 * 1024;
-/// The size in which an export is read, in bytes.
+/// The size of the pieces in which an export is read, in bytes.
 const PIECE_BYTES: usize = 256 * 1024;
 
 /// The vendor, its files, and how to compare them with the books.
@@ -195,7 +195,7 @@ fn read_config(args: &ReconcileArgs) -> Result<(BTreeSet<String>, Names), Failur
     Ok((vendors, names))
 }
 
-/// The time range that is compared, in Unix milliseconds.
+/// Returns the time range that is compared, in Unix milliseconds.
 fn time(args: &ReconcileArgs, vendor: &VendorUsage) -> Result<Range<u64>, Failure> {
     let (since, until) = (args.since.map(day_begins_ms), args.until.map(day_begins_ms));
     let (start, end) = match (&vendor.covered, since, until) {
@@ -261,7 +261,7 @@ async fn ask(reach: &AdminArgs, books: &mut Books<'_>) -> Result<(), Failure> {
     }
 }
 
-/// Prints warnings: what is not a mistake and may be the cause of drift.
+/// Prints warnings about facts that are not mistakes but may cause drift.
 fn warn(vendor: &VendorUsage, books: &Books<'_>, vendors: &BTreeSet<String>) {
     for field in &vendor.unknown {
         eprintln!(
@@ -361,7 +361,7 @@ mod tests {
                 (code, code, code)
             );
         }
-        // A folder can be opened but not read.
+        // A folder can be opened, but reading it fails.
         assert_eq!(of_export(folder.path()), 74);
     }
 

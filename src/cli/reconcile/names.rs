@@ -1,4 +1,5 @@
-//! Finds the vendor's model for a receipt, and what it costs there: receipts have only the catalog's name.
+//! Finds the vendor's name for the model of a receipt, and the vendor's prices for it: receipts have only the catalog's
+//! name.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,7 +10,7 @@ use toml::Value;
 use super::amount::NanoUsd;
 use crate::text::similar::hint;
 
-/// The part of a configuration that maps models to vendors' names, with prices. Nothing else is read, so no secret is
+/// The part of a configuration that maps models to vendors' names, with prices. No other part is read, so no secret is
 /// needed.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
@@ -44,7 +45,7 @@ struct Route {
     cost_rules: Vec<Rule>,
 }
 
-/// The prices under a condition.
+/// A vendor's prices under a condition.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 struct Rule {
@@ -55,7 +56,7 @@ struct Rule {
     usdt_mtok: BTreeMap<String, Value>,
 }
 
-/// Nano-USDT per million tokens, or per call, by class.
+/// Rates by class: nano-USDT per million tokens, or per call.
 type Rates = BTreeMap<String, i128>;
 
 /// Rates of a model: the usual rates, and rates under conditions.
@@ -66,7 +67,8 @@ pub(super) struct Costs {
 }
 
 impl Costs {
-    /// The rates of a call with this many input tokens that was served in this way according to its price.
+    /// Returns the rates of a call with this many input tokens that the vendor served in this way, according to the
+    /// price on its receipt.
     pub(super) fn of(&self, input_tokens: u64, served: &Served) -> &Rates {
         let holds = |(condition, _): &&(Condition, Rates)| condition.holds(input_tokens, served);
         let met = self.rules.iter().filter(holds);
@@ -75,11 +77,11 @@ impl Costs {
     }
 }
 
-/// The names of some vendors' models. Names that receipts cannot distinguish form a group: two models of a vendor behind
-/// one catalog name, or an alias and its dated version, under which the vendor counts it.
+/// The names of some vendors' models. Names that receipts cannot distinguish form a group: two models of a vendor
+/// behind one catalog name, or an alias and its dated version, under which the vendor counts the alias.
 #[derive(Debug, Default)]
 pub(super) struct Names {
-    /// The names by vendor, then by catalog name.
+    /// The models' names at the vendors, by vendor and then by catalog name.
     known: BTreeMap<String, BTreeMap<String, Known>>,
     /// Groups of vendor names that receipts cannot distinguish.
     groups: Vec<BTreeSet<String>>,
@@ -87,9 +89,9 @@ pub(super) struct Names {
 
 #[derive(Debug, Default)]
 struct Known {
-    /// The vendor's name for it, or one of them.
+    /// The vendor's name for the model, or one of several.
     called: String,
-    /// Returns the name under which it is compared.
+    /// The name under which the model is compared.
     compared_as: String,
     costs: Costs,
 }
@@ -107,7 +109,7 @@ impl Routes {
     /// that company's address.
     ///
     /// # Errors
-    /// If there is no such vendor; the text lists the existing ones.
+    /// If there is no such vendor; the text lists the existing vendors.
     pub(super) fn vendors(&self, name: &str) -> Result<Vec<String>, String> {
         let names = || self.vendor.iter().map(|vendor| vendor.name.as_str());
         if names().any(|known| known == name) {
@@ -195,7 +197,7 @@ fn rates(table: &BTreeMap<String, Value>) -> Rates {
 }
 
 impl Names {
-    /// The name under which a receipt's model is compared.
+    /// Returns the name under which a receipt's model is compared.
     pub(super) fn of_receipt(&self, vendor: &str, catalog: &str) -> String {
         match self.known(vendor, catalog) {
             Some(known) => known.compared_as.clone(),
@@ -203,7 +205,7 @@ impl Names {
         }
     }
 
-    /// The name under which a vendor's model is compared.
+    /// Returns the name under which a vendor's model is compared.
     pub(super) fn of_vendor(&self, called: &str) -> String {
         let group = |name: &str| self.groups.iter().find(|group| group.contains(name));
         let group = group(called)
@@ -213,7 +215,7 @@ impl Names {
                     .groups
                     .iter()
                     .filter(|group| group.iter().any(|name| undated(name) == Some(called)));
-                // With several versions, it is unknown which one the alias means.
+                // If there are several dated versions, it is unknown which one the alias means.
                 of_versions.next().filter(|_| of_versions.next().is_none())
             });
         group.map_or_else(
@@ -249,7 +251,7 @@ impl Names {
         known.expect("the name was inserted above")
     }
 
-    /// Sets the name under which each model is compared, after all groups are complete.
+    /// Sets the name under which each model is compared. Called when all groups are complete.
     fn settle(&mut self) {
         let mut known = std::mem::take(&mut self.known);
         for one in known.values_mut().flat_map(BTreeMap::values_mut) {
@@ -363,16 +365,17 @@ mod tests {
         let names = routes.names(&set(&["openai-eu", "openai-us"]), &also);
         for (vendor, catalog, called) in [
             ("openai-eu", "mini", "gpt-5-mini-2025-08-07"),
-            // Here the vendor's file has the alias of the configured version; then the other way round.
+            // The vendor's file has the alias of the configured version; in the next row the configuration has the
+            // alias.
             ("openai-eu", "mini", "gpt-5-mini"),
             ("openai-us", "gpt-4o", "gpt-4o-2024-08-06"),
             // Two models are sold under one catalog name.
             ("openai-us", "gpt-4o", "gpt-4o-mini-2024-07-18"),
-            // One vendor has the alias, the other has its version.
+            // The configuration of one vendor has the alias, that of the other has the dated version.
             ("openai-us", "alias", "gpt-6-2026-03-01"),
             ("openai-eu", "alias", "gpt-6-2026-05-01"),
             ("openai-us", "old", "gpt-3-20230101"),
-            // The name is unknown, but both sides have it.
+            // The configuration does not have the name, but the receipt and the vendor's file have the same one.
             ("openai-us", "whisper", "whisper"),
         ] {
             assert_eq!(

@@ -15,7 +15,7 @@ use crate::{
     text::time::rfc3339,
 };
 
-/// At most this many days and models are explained in the text; the rest are counted.
+/// The maximum number of days and models that the text explains; further ones are only counted.
 const EXPLAINED_MAX: usize = 100;
 
 const COLUMNS: &[Cell] = &[
@@ -35,11 +35,11 @@ const COST_COLUMNS: &[Cell] = &[
 ];
 const VERDICT: Cell = Cell::text("", "/verdict").or("");
 
-/// The two sides that were compared, and how.
+/// A comparison of the books with a vendor's files, and its settings.
 #[derive(Debug)]
 pub(super) struct Compared<'a> {
     pub(super) vendors: Vec<&'a str>,
-    /// The compared time range, in Unix milliseconds.
+    /// The beginning of the compared time, in Unix milliseconds.
     pub(super) since_ms: u64,
     pub(super) until_ms: u64,
     pub(super) tolerance: Tolerance,
@@ -102,7 +102,7 @@ fn row(row: &Row) -> Value {
     })
 }
 
-/// A difference of two counts, clamped to what JSON's integers can hold.
+/// Returns the difference of two counts, clamped to what JSON's integers can hold.
 fn signed(difference: i128) -> i64 {
     i64::try_from(difference).unwrap_or(if difference < 0 { i64::MIN } else { i64::MAX })
 }

@@ -2,7 +2,8 @@
 //!
 //! Each file `NAME.toml` of this directory is a vendor's preset. `[vendor]` has fields of `[[vendor]]`,
 //! `[model."NAME"]` fields of `[[model]]`, as an operator would write them; the other keys describe the preset. With
-//! `preset = "NAME"` an operator's table takes every field that it does not write from there (`config::preset_merge`).
+//! `preset = "NAME"` an operator's table takes from the preset every field that it does not have
+//! (`config::preset_merge`).
 
 use std::{collections::BTreeMap, sync::LazyLock};
 
@@ -26,13 +27,13 @@ pub struct Preset {
 pub struct About {
     /// The vendor's name, for people.
     pub title: String,
-    /// Day on which facts and prices were taken, like 2026-11-29.
+    /// Day on which facts and prices were taken from the vendor's pages, like 2026-11-29.
     pub date: String,
     /// The address of the page with the vendor's prices.
     pub source: String,
     /// Environment variable that holds the key at the vendor.
     pub key_env: String,
-    /// Page on which the vendor issues keys; absent: it issues none.
+    /// Page on which the vendor issues keys; absent: the vendor issues none.
     pub key_page: Option<String>,
     /// Advice for operators, in Markdown.
     pub notes: Vec<String>,
@@ -41,7 +42,7 @@ pub struct About {
     pub models: BTreeMap<String, ModelAbout>,
     #[serde(rename = "vendor")]
     _vendor: IgnoredAny,
-    /// The fields that every model has.
+    /// The fields that every model of the preset has.
     #[serde(rename = "every_model")]
     _every_model: Option<IgnoredAny>,
 }
@@ -49,7 +50,7 @@ pub struct About {
 /// The description of a model of the preset.
 #[derive(Debug, Deserialize)]
 pub struct ModelAbout {
-    /// The page with the model's prices; if absent, the preset's.
+    /// The page with the model's prices; absent: the page of the preset.
     pub source: Option<String>,
     /// Day on which the vendor withdraws the model, if it has announced one.
     pub retires: Option<String>,
@@ -104,7 +105,8 @@ impl Preset {
         presets().iter().find(|preset| preset.name == name)
     }
 
-    /// The presets that have this model, each with the model's name there. `vendor/model` names one of them.
+    /// Returns the presets that have this model, each with the model's name in that preset. `vendor/model` names the
+    /// model of one preset.
     #[must_use]
     pub fn of_model(name: &str) -> Vec<(&'static Self, &'static str)> {
         let model_of = |preset: &'static Self, model: &str| {
@@ -130,7 +132,7 @@ impl Preset {
         today.saturating_sub(taken)
     }
 
-    /// The part of the file that is about one model.
+    /// Returns the part of the file that is about one model.
     #[must_use]
     pub fn model_text(&self, model: &str) -> Option<&'static str> {
         let head = format!("[model.\"{model}\"]");

@@ -4,7 +4,7 @@ use crate::config::testing::{SMALL, parse};
 const HEAD: &str = "[admin]\nkey = \"${ADMIN_KEY}\"\n[[rate.source]]\nfixed = \"90.50\"\n[tariff]\n\
                     sell_rate_multiplier = \"1.15\"\n";
 
-/// A file with one vendor and each of its models, all from the preset, and the environment that it needs.
+/// Returns a file with one vendor and each of its models, all from the preset, and the environment that the file needs.
 fn whole(preset: &Preset) -> String {
     let models = preset.about.models.keys();
     let models = models.map(|model| format!("[[model]]\npreset = \"{}/{model}\"\n", preset.name));
@@ -54,8 +54,8 @@ fn configured_fields_replace_those_of_the_preset() {
         (model.id.as_str(), model.output_tokens_max),
         ("haiku", 1000)
     );
-    // A class that the configuration does not set has the preset's price. The preset's price rules are dropped,
-    // because they belong to its other price.
+    // A class that the configuration does not set has the preset's price. The preset's price rules are dropped, because
+    // they belong to the price that the configuration replaces.
     assert_eq!(model.usdt_mtok.output.to_string(), "9");
     assert_eq!(model.usdt_mtok.input.to_string(), "1");
     assert!(model.price_rules.is_empty());

@@ -3,7 +3,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::config::testing::{SMALL, parse};
 
-/// Three models with four rates; one has a route whose cost is known.
+/// Returns three models with four rates, and these rules; one model has a route whose cost is known.
 fn with(rules: &str) -> String {
     let tariff = "[tariff]\nsell_rate_multiplier = \"2\"\n[admin]";
     let model = |id: &str, cost: &str| {
@@ -258,7 +258,7 @@ fn equally_specific_rules_are_both_named() {
             assert!(told[0].problem.contains(&format!("{word:?}")), "{errors}");
         }
         assert!(!told[0].problem.contains("AccountId"), "{errors}");
-        // A rule that is more specific than both resolves the ambiguity.
+        // A third rule that is more specific than both resolves the ambiguity.
         let more = rule("more", "accounts = [\"acme\"]", "\"gpt-5\"", &times("1"));
         if one == "partner" {
             let lists = parse(&with(&(rules + &more))).unwrap().live.price_lists;
@@ -333,7 +333,7 @@ fn rule_for_embeddings_has_only_a_price_of_input() {
     let (usual, rules) = config.live.price_lists.rules[0].base.as_ref().unwrap();
     assert_eq!(usual.input.to_string(), "0.005");
     assert_eq!(rules[0].1.input.to_string(), "0.01");
-    // The model has a single class, and the rule sells it below cost.
+    // The model has a single class of tokens, and the rule sells it below cost.
     let warnings = config.warnings.iter().map(ToString::to_string);
     let below: Vec<_> = warnings.filter(|it| it.contains("below cost")).collect();
     assert_eq!(below.len(), 1, "{below:?}");
@@ -351,7 +351,7 @@ fn rule_for_embeddings_has_only_a_price_of_input() {
             .contains("price_rule[0].usdt_mtok.output: missing"),
         "{errors}"
     );
-    // Only the model's own mistake is reported.
+    // If the model is invalid, only the model's own mistake is reported, and not the rule's.
     let wrong = embedding.replace("family = \"E\"\n", "");
     let rule = rule(
         "r",
@@ -413,12 +413,12 @@ fn likely_mistakes_in_rules_are_warned_of() {
                 "below 1",
             ],
         ),
-        // The cost is not known for any route of the model.
+        // No route of the model has a known cost, so the check only warns of a multiplier below 1.
         (
             rule("r", acme, "\"gpt-5-mini\"", &times("0.95")),
             &["below 1"],
         ),
-        // The tariff's multiplier of 2 applies.
+        // The rule has no multiplier, so the tariff's multiplier of 2 applies.
         (rule("r", acme, "\"gpt-5\"", &rates("0.45")), &[]),
         (
             rule("r", acme, "\"gpt-5\"", &rates("0.44")),
@@ -440,7 +440,7 @@ fn likely_mistakes_in_rules_are_warned_of() {
             assert!(told.contains(word), "{rules}: {told}");
         }
     }
-    // The vendor's cost is higher under a condition.
+    // The vendor's cost under a condition is higher than the rule's price.
     let dear = r#"cache_write = "1" }, cost_rules = [{ above_input_tokens = 1000, usdt_mtok = { input = "1.06", cached_input = "0.1", output = "4", cache_write = "1" } }] }"#;
     let text = with(&rule("r", acme, "\"gpt-5\"", &times("1.05")));
     let told = parse(&text.replacen(r#"cache_write = "1" } }"#, dear, 1))
@@ -453,7 +453,7 @@ fn likely_mistakes_in_rules_are_warned_of() {
             .any(|it| it.contains("price_rule[0]: ") && it.contains(word)),
         "{told:?}"
     );
-    // A rule that applies to no account sells nothing.
+    // A rule that applies to no account sells nothing, so it causes no warning.
     let exception =
         rule("r", acme, "\"*\"", &times("0.9")) + &rule("e", acme, "\"gpt-5\"", &times("1"));
     assert!(!warnings(&exception).iter().any(|it| it.contains("takes")));
@@ -499,7 +499,7 @@ fn which() -> impl Strategy<Value = Which> {
 
 proptest! {
     /// The deciding rule is more specific about the account than every other rule, or equally specific and more
-    /// specific about the model; if there is no such rule, the two equally specific rules are reported.
+    /// specific about the model. If no rule is, the two equally specific rules are reported.
     #[test]
     fn two_equally_specific_rules_are_refused(said in prop::collection::vec((who(), which()), 0..6)) {
         let holding = said.iter().enumerate().map(|(rule, (who, which))| (rule, *who, *which));

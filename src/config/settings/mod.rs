@@ -18,7 +18,7 @@ enum OnReload {
     Taken,
     /// The change applies at the next start. The function compares both configurations, so that a reload can report it.
     Restart(fn(started: &Config, next: &Config) -> bool),
-    /// The setting is only read at the start.
+    /// The setting is only read at the start; a reload ignores a change.
     Start,
 }
 
@@ -43,7 +43,7 @@ const SETTINGS: &[(&str, OnReload)] = &[
     ("trusted_proxies", Taken),
     ("cors_origins", Taken),
     ("reload_poll_seconds", Taken),
-    // A changed certificate applies at once; switching TLS on or off does not.
+    // A changed certificate applies at once; switching TLS on or off applies after a restart.
     (
         "tls",
         Restart(|one, other| one.tls.is_some() != other.tls.is_some()),
@@ -142,7 +142,7 @@ const SETTINGS: &[(&str, OnReload)] = &[
     ("model", Taken),
 ];
 
-/// Settings that differ and apply only after a restart; a reload applies all others.
+/// Returns the settings that differ and apply only after a restart; a reload applies all other settings.
 #[must_use]
 pub fn need_restart(started: &Config, next: &Config) -> Vec<&'static str> {
     let differs = |on_reload: &OnReload| match on_reload {

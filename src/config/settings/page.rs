@@ -25,15 +25,15 @@ This page is generated from the code: `SETTINGS_WRITE=1 cargo test --lib --all-f
 
 /// A setting, as a row of the page.
 pub(super) struct Setting {
-    /// The header of its table, like `[[model.routes]]`; empty at the top level.
+    /// The header of the setting's table, like `[[model.routes]]`; empty at the top level.
     table: String,
     /// The full path, like `model.routes.weight`.
     pub(super) path: String,
     /// The type of the setting, in words.
     kind: &'static str,
-    /// Default value, if it is a value and not words.
+    /// The default, if it is a value and not a description in words.
     pub(super) default: Option<Value>,
-    /// The description, without the default.
+    /// The setting's description, without the default.
     sentence: String,
 }
 
@@ -56,7 +56,7 @@ fn of_table(table: &Value, path: &str, head: &str, found: &mut Vec<Setting>) {
         if kind(field).is_none() {
             continue;
         }
-        // A row of the page is one line, but a doc comment may have several.
+        // A row of the page is one line, but a setting's doc comment may have several lines.
         let described = field["description"].as_str().unwrap_or_default();
         let (sentence, default) = sentence_and_default(&described.replace('\n', " "));
         found.push(Setting {
@@ -77,7 +77,7 @@ fn of_table(table: &Value, path: &str, head: &str, found: &mut Vec<Setting>) {
     }
 }
 
-/// Returns `None` for a table of settings.
+/// Returns the type of a setting in words; `None` for a table of settings.
 fn kind(field: &Value) -> Option<&'static str> {
     let of_tables = !field["properties"].is_null() || !field["items"]["properties"].is_null();
     match field["type"].as_str() {
@@ -93,7 +93,8 @@ fn kind(field: &Value) -> Option<&'static str> {
     }
 }
 
-/// The text after the last semicolon is the default if it is a value; otherwise it belongs to the description.
+/// Splits a description: the text after its last semicolon is the default if it is a value; otherwise it belongs to the
+/// description.
 fn sentence_and_default(described: &str) -> (String, Option<Value>) {
     let described = described.trim_end_matches('.');
     let parts = described.rsplit_once("; ");
@@ -104,7 +105,7 @@ fn sentence_and_default(described: &str) -> (String, Option<Value>) {
     }
 }
 
-/// Effect of a reload on a setting: the row of the setting or of the nearest table that contains it.
+/// Returns the effect of a reload on a setting: the row of the setting or of the nearest table that contains it.
 pub(super) fn on_reload(path: &str) -> &'static (&'static str, OnReload) {
     let holds = |row: &str| {
         let rest = path.strip_prefix(row);
@@ -116,8 +117,8 @@ pub(super) fn on_reload(path: &str) -> &'static (&'static str, OnReload) {
     })
 }
 
-/// The settings of `base()` that need not be given in every case: the end of the path, and the exception as the page
-/// shows it.
+/// Settings of `base()` that are required except in one case: the end of the setting's path, and the exception as the
+/// page shows it.
 const UNLESS: &[(&str, &str)] = &[
     ("rate.source.select", "with `url`"),
     ("vendor.format", "or `formats`"),
@@ -209,13 +210,13 @@ pub(super) fn without(path: &str) -> Value {
     let (table, name) = place(&mut file, path);
     match table.as_object_mut() {
         Some(table) => table.remove(name),
-        // The file does not contain the table.
+        // The file does not contain the table of the setting, so nothing is removed.
         None => return base(),
     };
     file
 }
 
-/// The mistake reported for a setting, if there is one.
+/// Returns the mistake reported for a setting, if there is one.
 fn mistake(file: Value, path: &str) -> Option<ConfigError> {
     let mistakes = check(file).err()?;
     let found = mistakes
@@ -224,7 +225,7 @@ fn mistake(file: Value, path: &str) -> Option<ConfigError> {
     found.cloned()
 }
 
-/// Bounds of a whole number, read from the text of the mistake.
+/// Returns the bounds of a whole number, read from the text of a mistake.
 pub(super) fn bounds(path: &str) -> Option<(u64, u64)> {
     let mistake = mistake(given(path, json!(i64::MAX)), path)?;
     let (least, most) = mistake

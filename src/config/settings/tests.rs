@@ -180,9 +180,10 @@ const OTHERS: &str = r#"{
     "model.routes.cache_marks": "never"
 }"#;
 
-/// Files that differ from `base()` in a setting; empty if the change would need a certificate.
+/// Returns files that differ from `base()` in a setting; empty if the change would need a certificate.
 fn others(path: &str, others: &Value) -> Vec<Value> {
-    // Checked by the same code as the models' own prices, and refused without all classes and conditions.
+    // Prices of a rule are checked by the same code as the models' own prices, and refused without all classes and
+    // conditions.
     if ["usdt_mtok", "price_rules"]
         .iter()
         .any(|table| path.starts_with(&format!("price_rule.{table}.")))

@@ -276,7 +276,7 @@ fn a_vendor_may_speak_several_formats_under_one_url_with_the_same_keys() {
         assert_eq!(vendor.credentials, [credential]);
         assert!(vendor.credentials[0].is_sensitive());
     }
-    // With another format, the base URL already has /v1, which is not repeated.
+    // If the vendor also has another format, the base URL already ends in /v1, which is not repeated.
     for (formats, url, endpoint) in [
         (
             "[\"messages\", \"chat\"]",
@@ -297,7 +297,7 @@ fn a_vendor_may_speak_several_formats_under_one_url_with_the_same_keys() {
         let vendor = &route.speaking(messages).vendor;
         assert_eq!(vendor.endpoint.to_string(), endpoint, "{formats} {url}");
     }
-    // A mistake in the list is reported once.
+    // A mistake in the list of formats is reported once.
     let bad = changed("format = \"chat\"", "formats = 1");
     assert_eq!(parse(&bad).unwrap_err().iter().count(), 1);
 }
@@ -371,7 +371,7 @@ fn connection_settings_are_per_vendor() {
     assert_ne!(of("connect_seconds = 4", http), of("", http));
 }
 
-/// The only route of `SMALL` with these lines in its vendor.
+/// Returns the only route of `SMALL` with these lines in its vendor.
 fn route(lines: &str) -> Arc<Route> {
     let text = changed(
         "key = \"${VENDOR_KEY}\"",

@@ -24,9 +24,9 @@ use super::{
 use crate::{config::OidcConfig, operators::Role, text::percent::encoded};
 
 const COOKIE: &str = "tollgate_console_oidc";
-/// The time for which a sign-in at the provider may take.
+/// How long a sign-in at the provider may take.
 const AGE_SECONDS: u64 = 600;
-/// Requests to the provider at the same time, at most.
+/// The maximum number of concurrent requests to the provider.
 const ASKED_AT_ONCE_MAX: usize = 8;
 const NAME_CHARS_MAX: usize = 200;
 
@@ -39,16 +39,16 @@ pub(super) struct Oidc {
 
 /// An operator whom the provider has authenticated, and who has a role here.
 pub(super) struct Known {
-    /// As audit lines have it. No name in a file of operators can have this form.
+    /// The operator's name as audit lines have it. No name in a file of operators can have this form.
     pub(super) name: String,
     pub(super) role: Role,
 }
 
-/// The reason why a sign-in is refused, as shown to the person. The log has the details.
+/// The refusal of a sign-in, as shown to the person. The log has the details.
 pub(super) struct Refused {
     pub(super) status: StatusCode,
     pub(super) text: String,
-    /// The provider was called for this sign-in, so it may count as a guess.
+    /// Whether the provider was called for this sign-in, so that it may count as a guess.
     pub(super) asked: bool,
 }
 
@@ -107,7 +107,8 @@ impl Oidc {
         with_cookie(res, &head.headers, &word, AGE_SECONDS)
     }
 
-    /// The operator who returns from the provider. If the browser was not sent there by us, the provider is not called.
+    /// Returns the operator whom the provider has sent back. If this gateway did not send the browser there, the
+    /// provider is not called.
     pub(super) async fn back(&self, headers: &HeaderMap, form: &Form) -> Result<Known, Refused> {
         let way = cookie(headers).map(|word| Way::of(&word));
         let state = form.get("state").as_bytes();
@@ -176,7 +177,7 @@ impl Oidc {
                  may have to ask for it."
             )));
         };
-        // Some providers send the boolean as text.
+        // Some providers send the claim `email_verified` as text.
         let verified = |said: &Value| said == true || said == "true";
         if name_claim == "email" && !claims.get("email_verified").is_some_and(verified) {
             return Err(refused(format!(
@@ -220,7 +221,7 @@ impl Oidc {
         res
     }
 
-    /// Deletes the cookie of the sign-in.
+    /// Deletes the cookie of the sign-in under way, because the browser has returned.
     pub(super) fn arrived(res: Answer, headers: &HeaderMap) -> Answer {
         with_cookie(res, headers, "", 0)
     }
@@ -244,7 +245,7 @@ fn busy() -> Refused {
     }
 }
 
-/// The short text for an error that the log has in full.
+/// Logs an error in full, and returns a short text for the person.
 fn failed(error: &ProviderError) -> Refused {
     tracing::error!(%error, "sign-in by the OpenID provider failed");
     let setting = match error {
@@ -312,7 +313,8 @@ fn cookie(headers: &HeaderMap) -> Option<String> {
     }
 }
 
-/// Lax: the provider redirects the browser back from another site, and the browser must send this cookie then.
+/// Sets the sign-in's cookie. It is `SameSite=Lax`, because the provider redirects the browser back from another site,
+/// and the browser must send this cookie then.
 fn with_cookie(mut res: Answer, headers: &HeaderMap, word: &str, age: u64) -> Answer {
     let secure = if is_tls(headers) { "; Secure" } else { "" };
     let cookie = format!(
@@ -392,7 +394,7 @@ mod tests {
         assert_eq!(one.state, Way::of("a").state);
         assert_ne!(one.state, other.state);
         assert!(one.state != one.nonce && one.nonce != one.verifier);
-        // RFC 7636, section 4.1, requires at least 43 characters.
+        // RFC 7636, section 4.1, requires verifiers of at least 43 characters.
         assert_eq!((one.verifier.len(), one.challenge().len()), (43, 43));
     }
 

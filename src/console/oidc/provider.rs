@@ -167,7 +167,7 @@ impl Provider {
             nonce,
         };
         match token::claims(&token, &known.keys, expected) {
-            // The provider may have rotated its keys.
+            // The provider may have rotated its keys, so they are fetched again.
             Err(TokenError::KeyUnknown) => {
                 let known = self.known(config, false).await?;
                 Ok(token::claims(&token, &known.keys, expected)?)
@@ -255,7 +255,7 @@ impl Provider {
             url: url.to_owned(),
             source,
         };
-        // Addresses that the provider publishes must satisfy the same rules as its configured one.
+        // URLs that the provider publishes must satisfy the same rules as the configured one.
         let uri = safe_address(url).map_err(|problem| out_of_reach(problem.into()))?;
         let mut req = Request::new(Full::new(Bytes::from(body)));
         let headers = req.headers_mut();
@@ -290,7 +290,7 @@ fn parsed<T: DeserializeOwned>(
     serde_json::from_slice(answer).map_err(|error| ProviderError::Answered {
         url: url.to_owned(),
         status,
-        // Only the position of the error, not the answer's text: it may contain a token.
+        // The error states only its position, because the answer's text may contain a token.
         said: format!(
             ", which cannot be parsed at line {}, column {}",
             error.line(),

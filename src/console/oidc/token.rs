@@ -15,8 +15,8 @@ use serde_json::{Map, Value};
 use signature::{Error as SignatureError, Verifier};
 use subtle::ConstantTimeEq;
 
-/// Signatures by a private key. HS256 and its kind are not accepted: their key is the client secret, so everyone who
-/// has it could sign.
+/// The accepted signatures, all made by a private key. HS256 and its kind are not accepted: their key is the client
+/// secret, so everyone who has it could sign.
 const ALGORITHMS: [Algorithm; 9] = [
     Algorithm::RS256,
     Algorithm::RS384,
@@ -29,7 +29,7 @@ const ALGORITHMS: [Algorithm; 9] = [
     Algorithm::EdDSA,
 ];
 
-/// The contents that a token must have.
+/// The values that the claims of a token must have.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Expected<'a> {
     pub(super) issuer: &'a str,
@@ -40,7 +40,7 @@ pub(super) struct Expected<'a> {
 /// The reason why a token is rejected.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum TokenError {
-    /// The cached keys of the provider have no such key.
+    /// The cached keys of the provider do not include the key that the token names.
     #[error("it is signed by a key that admin.oidc.issuer does not publish")]
     KeyUnknown,
     #[error("its signature algorithm is not accepted ({0:?})")]
@@ -51,14 +51,15 @@ pub(super) enum TokenError {
     Jwt(#[from] JwtError),
 }
 
-/// The claims of a token that one of these keys has signed, for this client and this sign-in.
+/// Returns the claims of a token that one of these keys has signed, for this client and this sign-in.
 pub(super) fn claims(
     token: &str,
     keys: &JwkSet,
     expected: Expected<'_>,
 ) -> Result<Map<String, Value>, TokenError> {
     static INSTALLED: Once = Once::new();
-    // A provider that another crate has installed would verify as well, so the result is ignored.
+    // If another crate has installed a provider, this fails. The other provider verifies as well, so the result is
+    // ignored.
     INSTALLED.call_once(|| {
         let _ = RING.install_default();
     });
@@ -113,7 +114,7 @@ static RING: CryptoProvider = CryptoProvider {
     key_utils: KeyUtils::new_unimplemented(),
 };
 
-/// The gateway signs no tokens.
+/// Refuses to sign: the gateway signs no tokens, but `jsonwebtoken` requires a signer.
 fn no_signer(_: &Algorithm, _: &EncodingKey) -> Result<Box<dyn JwtSigner>, JwtError> {
     Err(ErrorKind::InvalidAlgorithm.into())
 }

@@ -44,8 +44,8 @@ pub(super) fn grouped<'a>(tool: &'a Value, name: &'a str) -> Option<(&'a str, &'
 }
 
 impl ToolCall {
-    /// Turns the call into the kind that the request offered: in this format a tool may be in a namespace or take free
-    /// text.
+    /// Adapts the call to the tool that the request offered: in the responses format a tool may be in a namespace or
+    /// take free text.
     pub(super) fn as_offered(&mut self, req: &Value) {
         let tools = || req["tools"].as_array().into_iter().flatten();
         let group = tools().find_map(|tool| grouped(tool, &self.name));
@@ -161,7 +161,7 @@ fn call_item(index: usize, call: &ToolCall, arguments: &str, status: &str) -> Va
     item
 }
 
-/// Writes events with their sequence numbers.
+/// The events of an answer, written with their sequence numbers.
 #[derive(Default)]
 struct Events {
     written: Vec<String>,

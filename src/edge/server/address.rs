@@ -1,4 +1,4 @@
-//! Determines the client's address: the socket's, or the one that a trusted proxy reports.
+//! Determines the client's address: the socket's address, or the one that a trusted proxy reports.
 
 use std::net::IpAddr;
 
@@ -20,13 +20,14 @@ pub fn client_address(peer: IpAddr, headers: &HeaderMap, trusted: &[IpNet]) -> I
         .map(HeaderValue::as_bytes)
         .collect();
     let mut nearest = peer;
-    // Bytes and not text: an invalid byte sent by the client must not hide the entry that the proxy appended.
+    // Entries are read as bytes and not as text: an invalid byte sent by the client must not hide the entry that the
+    // proxy appended.
     let entries = lines
         .iter()
         .rev()
         .flat_map(|line| line.rsplit(|byte| *byte == b','));
     for entry in entries {
-        // Entries to the left of an invalid one are not trusted.
+        // Entries to the left of an invalid entry are not trusted.
         let text = std::str::from_utf8(entry).unwrap_or_default();
         let Some(address) = parse_address(text.trim()) else {
             return nearest;

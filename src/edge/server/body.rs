@@ -12,21 +12,21 @@ use tollgate_layers::self_wake::suppress_wakes;
 
 use super::{supervise::Activity, unread::Unread};
 
-/// The body of a request, as the connection delivers it. If it is dropped before its end, the connection discards the
-/// rest.
+/// The body of a request, as the connection delivers it. If this value is dropped before the body's end, the connection
+/// discards the rest.
 #[derive(Debug)]
 pub struct RequestBody {
-    /// `None` after the end of the body.
+    /// The body as hyper receives it; `None` after its end.
     incoming: Option<Incoming>,
-    /// Whether the task that answers also polls the connection, as on HTTP/1.
+    /// Whether the task that answers the request also polls the connection, as on HTTP/1.
     of_one_task: bool,
-    /// Whether reading has begun, or the client waits for `100 Continue`.
+    /// Whether reading of the body has begun, or the client waits for `100 Continue`.
     begun: bool,
     activity: Activity,
 }
 
 impl RequestBody {
-    /// `awaited`: the client sends the body only after `100 Continue`.
+    /// Wraps a body. `awaited`: the client sends the body only after `100 Continue`.
     pub(super) const fn new(
         incoming: Incoming,
         of_one_task: bool,

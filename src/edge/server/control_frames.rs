@@ -11,8 +11,8 @@ const HEAD_BYTES: usize = 9;
 const PRIORITY: u8 = 2;
 const WINDOW_UPDATE: u8 = 8;
 
-/// Frames that any client may send. Further ones are allowed per second and per bytes of answers, because some clients
-/// open both windows after each small piece.
+/// Control frames that any client may send. More are allowed per second and per bytes of answers, because some clients
+/// enlarge both flow-control windows after each small piece.
 const FRAMES_FREE: u64 = 10_000;
 const FRAMES_PER_SECOND: u64 = 100;
 const BYTES_PER_FRAME: u64 = 32;
@@ -31,11 +31,11 @@ pub(super) struct ControlFrames {
 enum State {
     /// The number of bytes of the preface that have arrived.
     Preface(usize),
-    /// This many bytes of a frame's head have arrived.
+    /// State: this many bytes of a frame's head have arrived.
     Head([u8; HEAD_BYTES], usize),
-    /// This many bytes of a payload are still to arrive.
+    /// State: this many bytes of a frame's payload are still to arrive.
     Payload(usize),
-    /// The stream is not HTTP/2.
+    /// The stream is not HTTP/2, so nothing is counted.
     Off,
 }
 
@@ -54,7 +54,7 @@ impl ControlFrames {
         self.written = self.written.saturating_add(bytes as u64);
     }
 
-    /// Reads bytes that were received.
+    /// Parses received bytes, and counts the control frames in them.
     ///
     /// # Errors
     /// If the client sends too many control frames.

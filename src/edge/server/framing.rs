@@ -1,10 +1,10 @@
-//! Tracks where requests begin and end on an HTTP/1 connection, and records the first one with two lengths or an
-//! unsupported coding.
+//! Tracks where requests begin and end on an HTTP/1 connection, and records the first request with two lengths or an
+//! unsupported transfer coding.
 //!
 //! hyper uses `transfer-encoding` and drops a `content-length` next to it; of several codings it checks only the last
 //! (RFC 9112, sections 6.1 and 6.3). A proxy before the gateway may have decided differently, and would then treat the
-//! rest of the body as another client's request. Such a request is refused, and only the byte stream shows which one it
-//! is.
+//! rest of the body as another client's request. The gateway refuses such a request, and only the byte stream shows
+//! which request is ambiguous.
 
 use std::sync::{Arc, OnceLock};
 
@@ -12,7 +12,7 @@ use memchr::memchr;
 
 use crate::edge::head::FramingFault;
 
-/// The maximum bytes of a line that are kept. No legitimate line that matters here is longer.
+/// The maximum number of bytes of a line that are stored. No legitimate line that the parser needs is longer.
 const LINE_BYTES_MAX: usize = 1024;
 
 /// The index of a connection's first ambiguous request, and the reason. Clones share it.
@@ -20,7 +20,8 @@ const LINE_BYTES_MAX: usize = 1024;
 pub(super) struct AmbiguousFraming(Arc<OnceLock<(usize, FramingFault)>>);
 
 impl AmbiguousFraming {
-    /// Returns the fault of the `nth` request, counted from 1: its own, or that of an earlier one.
+    /// Returns the fault of the `nth` request, counted from 1: its own, or that of an earlier request on the
+    /// connection.
     pub(super) fn of(&self, nth: usize) -> Option<FramingFault> {
         let (first, fault) = self.0.get()?;
         (*first <= nth).then_some(*fault)
@@ -32,16 +33,16 @@ impl AmbiguousFraming {
 pub(super) struct Framing {
     doubt: AmbiguousFraming,
     state: State,
-    /// The incomplete line at the end of the input.
+    /// The incomplete line at the end of the bytes parsed so far.
     line: Vec<u8>,
-    /// The number of complete heads.
+    /// The number of complete request heads so far.
     heads: usize,
 }
 
 #[derive(Clone, Copy, Debug)]
 enum State {
     Head(Head),
-    /// Remaining bytes of a body, or of a chunk and its line end.
+    /// State: inside a body; the remaining bytes of the body, or of a chunk and its line end.
     Body {
         bytes: u64,
         chunked: bool,
@@ -57,7 +58,7 @@ struct Head {
     begun: bool,
     length: Option<u64>,
     chunked: bool,
-    /// Whether there is more than one coding, or an unsupported one.
+    /// Whether the head has more than one transfer coding, or an unsupported one.
     coded: bool,
     too_long: bool,
 }
@@ -72,7 +73,7 @@ impl Framing {
         }
     }
 
-    /// Parses bytes that were received.
+    /// Parses received bytes, and follows the requests in them.
     pub(super) fn saw(&mut self, mut bytes: &[u8]) {
         while !bytes.is_empty() {
             match &mut self.state {
@@ -103,7 +104,7 @@ impl Framing {
                         return;
                     };
                     bytes = &bytes[end + 1..];
-                    // Most lines arrive in one piece, and need no copy.
+                    // Most lines arrive in one piece, and are parsed without a copy.
                     if self.line.is_empty() {
                         self.end_of_line(part);
                         continue;
@@ -130,7 +131,7 @@ impl Framing {
             State::ChunkSize => match chunk_size(line) {
                 None => State::Off,
                 Some(0) => State::Trailers,
-                // The length includes the line end after the chunk.
+                // The bytes to skip include the line end after the chunk.
                 Some(bytes) => State::Body {
                     bytes: bytes.saturating_add(2),
                     chunked: true,
@@ -178,7 +179,7 @@ impl Framing {
             _ => None,
         };
         if let Some(fault) = fault {
-            // Parsing stops at the first fault, so no other is reported.
+            // Parsing stops at the first fault, so no later fault is recorded.
             let _ = self.doubt.0.set((self.heads, fault));
             return State::Off;
         }
@@ -196,7 +197,7 @@ impl Framing {
     }
 }
 
-/// The value after this header name, if the line has it; empty if the line ends with the name.
+/// Returns the value of a header line with this name; empty if the line ends with the name.
 fn value_of<'a>(line: &'a [u8], name: &[u8]) -> Option<&'a [u8]> {
     let (begin, rest) = line.split_at_checked(name.len())?;
     if !begin.eq_ignore_ascii_case(name) {
@@ -221,7 +222,8 @@ fn chunk_size(line: &[u8]) -> Option<u64> {
 mod tests {
     use super::*;
 
-    /// The first ambiguous request in these bytes, and the reason, however the bytes are split.
+    /// Returns the first ambiguous request in these bytes, and the reason. Asserts that the result does not depend on
+    /// how the bytes are split.
     fn first(bytes: &[u8]) -> Option<(usize, FramingFault)> {
         let found = |pieces: &mut dyn Iterator<Item = &[u8]>| {
             let doubt = AmbiguousFraming::default();

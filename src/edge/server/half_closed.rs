@@ -18,19 +18,20 @@ use tokio::{
 
 use super::{supervise::Stage, transport::Transport};
 
-/// Delay before the first probe. Most answers have been sent by then, without a probe.
+/// Delay before the first probe. Most answers have been sent by then, so that their clients are never probed.
 const FIRST_CHECK: Duration = Duration::from_millis(250);
-/// Delay between the first and the second probe; doubled each time. A proxy in between may only notice at a second
-/// write that the client is gone.
+/// Delay between the first and the second probe; each further delay is twice as long. A proxy in between may notice
+/// only at a second write that the client is gone.
 const CHECK_MIN: Duration = Duration::from_millis(100);
-/// The maximum delay between two probes: a client that still reads may disconnect later.
+/// The maximum delay between two probes. Probes continue, because a client that still reads may disconnect later.
 const CHECK_MAX: Duration = Duration::from_secs(10);
 
-/// Sent before an answer: a client that does not expect it ignores it (RFC 9110, section 15.2).
+/// Probe sent before an answer: a client that does not expect `100 Continue` ignores it (RFC 9110, section 15.2).
 const BEFORE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
-/// Sent between two chunks: a leading zero of the next chunk's size (RFC 9112, section 7.1).
+/// Probe sent between two chunks: a leading zero of the next chunk's size (RFC 9112, section 7.1).
 const BETWEEN: &[u8] = b"0";
-/// The maximum leading zeros per chunk size: with eight more digits that makes sixteen, which every client accepts.
+/// The maximum number of probes, each a leading zero, before one chunk's size: with eight more digits that makes
+/// sixteen, which every client accepts.
 const BETWEEN_MAX: usize = 8;
 
 /// Probes whether a half-closed client is still there.
@@ -38,11 +39,12 @@ const BETWEEN_MAX: usize = 8;
 pub(super) struct HalfClosed {
     next_check: Pin<Box<Sleep>>,
     wait: Duration,
-    /// Whether a part of the answer was written since the last check, which is as good as a probe.
+    /// Whether a part of the answer was written since the last check. Such a write detects a lost client as well as a
+    /// probe does.
     written: bool,
     /// The number of probes since the last write.
     asked: usize,
-    /// Task that waits for input, which is only the end of the stream once the answer is sent.
+    /// Task that waits for input. It is woken when the answer has been sent, and then gets the end of the input.
     reader: Option<Waker>,
 }
 
@@ -72,8 +74,8 @@ impl HalfClosed {
         }
     }
 
-    /// Probes when it is due. Resolves when the client is gone. Sends nothing if the answer's `stage` does not allow it
-    /// or data waits to be written.
+    /// Sends a probe when one is due, and resolves when the client is gone. Sends nothing if the answer's `stage` does
+    /// not allow it or data waits to be written.
     pub(super) fn poll_gone(
         &mut self,
         cx: &mut Context<'_>,
@@ -109,7 +111,7 @@ impl HalfClosed {
 fn ask(cx: &mut Context<'_>, client: &mut Transport, bytes: &[u8]) -> io::Result<()> {
     match Pin::new(&mut *client).poll_write(cx, bytes) {
         Poll::Ready(Ok(count)) if count == bytes.len() => {}
-        // A probe that is written in part would corrupt the next chunk.
+        // A partly written probe would corrupt the next chunk, so the connection fails.
         Poll::Ready(Ok(_)) => return Err(io::ErrorKind::WriteZero.into()),
         Poll::Ready(Err(error)) => return Err(error),
         Poll::Pending => return Ok(()),

@@ -5,7 +5,7 @@ use std::net::TcpListener;
 use anyhow::{Context as _, bail, ensure};
 use listenfd::ListenFd;
 
-/// Listening sockets that existed before this process and stay open after it.
+/// Listening sockets that existed before this process and stay open when it ends.
 #[derive(Debug, Default)]
 pub struct InheritedSockets {
     /// The socket for callers.

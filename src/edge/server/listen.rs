@@ -14,7 +14,7 @@ const BACKLOG: u32 = 1024;
 #[derive(Debug)]
 pub struct Listener {
     socket: TcpListener,
-    /// Whether another process will listen on it after this one.
+    /// Whether another process will listen on the socket after this one.
     passed: bool,
 }
 
@@ -23,7 +23,7 @@ impl Listener {
     /// option; the kernel distributes new connections among them.
     ///
     /// # Errors
-    /// If the address is in use or not one of this machine's.
+    /// If the address is in use, or not an address of this machine.
     pub fn bind(address: SocketAddr, reuse_port: bool) -> io::Result<Self> {
         let socket = if address.is_ipv4() {
             TcpSocket::new_v4()?
@@ -53,7 +53,7 @@ impl Listener {
     /// Returns the address of the socket.
     ///
     /// # Errors
-    /// If the kernel does not return it.
+    /// If the kernel does not return the address.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         self.socket.local_addr()
     }
@@ -62,15 +62,15 @@ impl Listener {
         self.socket.accept().await
     }
 
-    /// Stops listening. Connections waiting to be accepted would be reset, so they are returned. On an inherited socket
-    /// they are left to the next process.
+    /// Stops listening. Returns the connections that wait to be accepted, because they would otherwise be reset. On an
+    /// inherited socket they are left to the next process.
     pub(super) fn close(self) -> io::Result<Vec<(TcpStream, SocketAddr)>> {
         let mut waiting = Vec::new();
         if self.passed {
             return Ok(waiting);
         }
         let socket = self.socket.into_std()?;
-        // Bounded, because further connections may arrive meanwhile.
+        // The number of accepts is bounded, because further connections may arrive meanwhile.
         for _ in 0..BACKLOG * 2 {
             match socket.accept() {
                 Ok((stream, peer)) => {
@@ -78,7 +78,7 @@ impl Listener {
                     waiting.push((TcpStream::from_std(stream)?, peer));
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
-                // The client has disconnected, or there are no file descriptors left: nothing can be done for it.
+                // The client has disconnected, or no file descriptor is free: the connection cannot be accepted.
                 Err(error) => tracing::debug!(%error, "cannot accept a connection"),
             }
         }
@@ -118,7 +118,7 @@ mod tests {
         assert!(TcpStream::connect(address).await.is_err());
         drop(waiting);
         for mut client in clients {
-            // The connection is closed with FIN, not reset.
+            // The waiting client's connection is closed with FIN, not reset.
             assert_eq!(client.read(&mut [0]).await.unwrap(), 0);
         }
     }

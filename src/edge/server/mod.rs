@@ -1,5 +1,5 @@
-//! Server: accepts connections, adds the client's address to each request, speaks HTTP/1.1 and HTTP/2 with or without
-//! TLS, and drains.
+//! Server: accepts connections, adds the client's address to each request, and speaks HTTP/1.1 and HTTP/2 with or
+//! without TLS. When it drains, it lets running answers finish.
 
 mod address;
 mod body;
@@ -56,17 +56,19 @@ use crate::{
     net::files::Shares,
 };
 
-/// Together with the default limit this makes a hundred, for which hyper does not allocate.
+/// Header lines that hyper allows in addition to `headers_max`, so that the gateway refuses too many itself. With the
+/// default maximum this makes a hundred, for which hyper does not allocate.
 const HEADERS_SPARE: usize = 36;
-/// Lower bound of hyper's read buffer. The body of a typical coding tool is then a single frame, which is not copied.
+/// Lower bound of hyper's read buffer. The request body of a typical coding tool then fits into a single frame, which
+/// is not copied.
 const BUFFER_BYTES_MIN: usize = 128 * 1024;
 /// Pause after a failed accept (for example, without file descriptors), so that the loop does not spin.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// Extensions with room for everything that the gateway inserts, so that their table does not grow later.
+/// Request extensions with room for everything that the gateway inserts, so that their table does not grow later.
 static ROOMY: LazyLock<Extensions> = LazyLock::new(|| {
     let mut extensions = Extensions::new();
-    // Allocates the map's table, which then has room for three entries.
+    // The first insertion allocates the map's table, which then has room for three entries.
     extensions.insert(1_u8);
     extensions.insert(2_u16);
     extensions.insert(3_u32);
@@ -80,13 +82,13 @@ static ROOMY: LazyLock<Extensions> = LazyLock::new(|| {
 pub struct ServerSettings {
     /// The networks whose `x-forwarded-for` header is trusted.
     pub trusted_proxies: Setting<Arc<[IpNet]>>,
-    /// The limits and timeouts of connections.
+    /// The limits and timeouts of this listener's connections.
     pub connections: Setting<ConnectionLimits>,
     /// Counts open connections.
     pub open: OpenConnections,
-    /// The treatment of a connection if no place is free.
+    /// The treatment of a new connection if the server has its maximum number of connections.
     pub when_full: WhenFull,
-    /// TLS, if configured; then plain HTTP is not served.
+    /// TLS; if configured, plain HTTP is not served.
     pub tls: Option<Tls>,
 }
 
@@ -103,12 +105,13 @@ impl Default for ServerSettings {
     }
 }
 
-/// A server's treatment of a connection if no place is free.
+/// A server's treatment of a new connection if it has its maximum number of connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WhenFull {
-    /// Refuses it. Connections above an address's own limit are refused, too.
+    /// Refuses the new connection. Connections above the limit of their address are refused, too.
     Refuse,
-    /// Closes another connection that has not signed in. Each request carries its connection's [`Seat`].
+    /// Closes another connection, which has not signed in, to admit the new one. Each request carries its connection's
+    /// [`Seat`].
     ReplaceStrangers,
 }
 
@@ -118,7 +121,7 @@ enum Admission {
     Seats(Seats),
 }
 
-/// The place of a connection, which is freed when dropped.
+/// The place of a connection among the allowed ones, which is freed when dropped.
 enum AdmissionPermit {
     Counted(
         #[expect(dead_code, reason = "dropping it frees the connection's slot")] ConnectionPermit,
@@ -162,17 +165,17 @@ pub struct ConnectionLimits {
     pub max: usize,
     /// The maximum number of connections per address block; does not apply to trusted proxies.
     pub per_address_max: usize,
-    /// The timeout for the first byte.
+    /// The timeout for a new connection's first byte.
     pub first_byte_timeout: Duration,
     /// The timeout for receiving a request's head.
     pub head_timeout: Duration,
-    /// The longest time without a request.
+    /// The longest time for which a connection may stay open without a request.
     pub idle_timeout: Duration,
     /// The age at which a connection is closed once its running answers have ended; up to a tenth is added.
     pub age_max: Duration,
     /// The maximum time for a request and its whole answer.
     pub request_timeout: Duration,
-    /// The time for which the client may accept no data.
+    /// The time after which a client that accepts no data is disconnected.
     pub write_timeout: Duration,
     /// The largest number of header lines.
     pub headers_max: usize,
@@ -235,7 +238,7 @@ impl Default for ConnectionLimits {
 }
 
 /// Serves until `draining` becomes true; then accepts only connections that have already arrived, and lets running
-/// answers finish. When dropped, aborts everything that is left.
+/// answers finish. If the future is dropped, all remaining connections are aborted.
 pub async fn serve<S, A>(
     listener: impl Into<Listener>,
     service: S,
@@ -254,7 +257,7 @@ pub async fn serve<S, A>(
     let admission = Admission::new(&settings);
     let mut connections = JoinSet::new();
     let begin = |connections: &mut JoinSet<()>, (socket, peer): (TcpStream, SocketAddr)| {
-        // Dropping the socket closes it; a full server does not spend time on an answer.
+        // If no place is free, dropping the socket closes it: a full server does not spend time on an answer.
         if let Some(place) = admission.admit(peer.ip()) {
             let seat = place.seat();
             let kept = (place, seat.clone(), settings.open.another());
@@ -271,7 +274,7 @@ pub async fn serve<S, A>(
             };
         }
     };
-    // A panic here would otherwise end the task, and with it all connections.
+    // Panics are caught here, because a panic would end the accepting task, and with it all connections.
     let part = "the beginning of a connection";
     let mut drains = std::pin::pin!(drain_begins(draining.clone()));
     loop {
@@ -301,12 +304,12 @@ pub async fn serve<S, A>(
 }
 
 async fn drain_begins(mut draining: watch::Receiver<bool>) {
-    // An error means that the sender is gone: then the server drains, too.
+    // An error means that the sender is gone; then, too, the server drains.
     drop(draining.wait_for(|draining| *draining).await);
 }
 
-/// Serves one connection to its end. Guards are dropped after it; a future around this one would need room for it
-/// twice.
+/// Serves one connection until it ends. Guards are dropped after the connection; an outer future that holds them would
+/// need room for the connection twice.
 fn connection<S, A>(
     socket: TcpStream,
     peer: SocketAddr,
@@ -324,7 +327,7 @@ where
     A: Body<Data = Bytes> + Send + 'static,
     A::Error: Into<BoxError>,
 {
-    // Small frames are sent immediately.
+    // TCP sends small frames immediately, without waiting for more data.
     let _ = socket.set_nodelay(true);
     let trusted = settings.trusted_proxies.get();
     let (limits, tls) = (settings.connections.get(), settings.tls.clone());
@@ -380,7 +383,7 @@ where
 }
 
 /// Performs the TLS handshake, if TLS is configured, within the timeout for the first byte. `None`: the client did not
-/// complete it.
+/// complete the handshake.
 async fn transport(socket: TcpStream, tls: Option<&Tls>, patience: Duration) -> Option<Transport> {
     let Some(tls) = tls else {
         return Some(Transport::Plain(socket));
@@ -406,15 +409,16 @@ fn builder(limits: ConnectionLimits) -> auto::Builder<TokioExecutor> {
         ..
     } = limits;
     let mut builder = auto::Builder::new(TokioExecutor::new());
-    // hyper's limit is somewhat larger, so that `head` refuses in the form of all refusals; hyper's own refusal has no
-    // body.
+    // hyper's limit is somewhat larger, so that the layer `head` refuses the request in the form of all refusals;
+    // hyper's own refusal has no body.
     builder
         .http1()
-        // `supervise` times heads, without a timer for each of them.
+        // `supervise` limits the time of heads, without a timer for each head.
         .header_read_timeout(None::<Duration>)
         .max_headers(headers_max + HEADERS_SPARE)
-        // All available frames are sent in one write. With chunked encoding a frame has three parts, and hyper passes
-        // at most the parts of five frames to the system; copied, they are one part.
+        // All available frames are sent in one write. With chunked encoding a frame has three parts, and a vectored
+        // write of hyper covers at most the parts of five frames; without vectored writes hyper copies them into one
+        // part.
         .writev(false)
         .max_buf_size((head_bytes_max * 2).max(BUFFER_BYTES_MIN));
     builder

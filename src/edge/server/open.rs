@@ -16,7 +16,7 @@ impl OpenConnections {
         self.0.load(Ordering::Relaxed)
     }
 
-    /// Counts one more until the returned value is dropped.
+    /// Counts one more connection until the returned value is dropped.
     pub(super) fn another(&self) -> Open {
         self.0.fetch_add(1, Ordering::Relaxed);
         Open(self.clone())

@@ -16,14 +16,16 @@ use super::ConnectionLimits;
 /// The interval between two warnings that no place is free.
 const WARN_EVERY: Duration = Duration::from_secs(1);
 
-/// Counts connections. The table has a row per block with a connection, so the total limit bounds it.
+/// Counts connections. The table has a row for each address block with a connection, so the total limit bounds the
+/// table.
 #[derive(Clone, Debug)]
 pub(super) struct Peers(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
     limits: Setting<ConnectionLimits>,
-    /// Trusted proxies: they carry the connections of many clients, so they have no limit.
+    /// Networks of trusted proxies: they carry the connections of many clients, so no limit per address block applies
+    /// to them.
     unlimited: Setting<Arc<[IpNet]>>,
     counts: Mutex<Counts>,
 }
@@ -31,7 +33,7 @@ struct Inner {
 #[derive(Debug, Default)]
 struct Counts {
     all: usize,
-    /// The time at which the last warning that no place is free was logged.
+    /// When the last warning that no place is free was logged.
     warned: Option<Instant>,
     by_block: HashMap<IpAddr, usize>,
 }
@@ -52,7 +54,7 @@ impl Peers {
         }))
     }
 
-    /// Takes a place, if one is free.
+    /// Takes a place for a connection of `peer`, if one is free.
     pub(super) fn admit(&self, peer: IpAddr) -> Option<ConnectionPermit> {
         let peer = peer.to_canonical();
         let ConnectionLimits {
@@ -65,7 +67,7 @@ impl Peers {
         let block = ClientAddr(peer).block();
         let mut counts = self.lock();
         if counts.all >= max {
-            // Rate-limited, so that a flood does not flood the log.
+            // The warning is rate-limited, so that a flood of connections does not flood the log.
             let now = Instant::now();
             if counts.warned.is_none_or(|at| now >= at + WARN_EVERY) {
                 counts.warned = Some(now);

@@ -18,8 +18,8 @@ use tollgate_layers::{facts::ClientAddr, setting::Setting};
 
 use super::ConnectionLimits;
 
-/// One of this many parts of the seats is kept for signed-in connections; a part of the same size is an address block's
-/// share.
+/// The seats are divided into this many parts. One part is reserved for signed-in connections; the share of an address
+/// block is also one part.
 const PARTS: usize = 4;
 
 /// The places for connections of a listener. Clones share them.
@@ -29,14 +29,14 @@ pub(super) struct Seats(Arc<Inner>);
 #[derive(Debug)]
 struct Inner {
     limits: Setting<ConnectionLimits>,
-    /// Trusted proxies: they carry the connections of many clients, so they have no limit.
+    /// Trusted proxies: they carry the connections of many clients, so an address block's share does not limit them.
     unlimited: Setting<Arc<[IpNet]>>,
-    /// Counts requests and connections: later ones have higher numbers.
+    /// Advances with each request and connection, so that later ones have higher numbers.
     clock: Arc<AtomicU64>,
     taken: Mutex<Vec<Arc<Seat>>>,
 }
 
-/// A connection's seat, which is an extension of each of its requests.
+/// A connection's seat. Each request of the connection has it as an extension.
 #[derive(Debug)]
 pub struct Seat {
     block: IpAddr,
@@ -66,7 +66,7 @@ impl Seat {
         self.has_signed_in.load(Ordering::Relaxed)
     }
 
-    /// Resolves when a new connection takes this place.
+    /// Resolves when a new connection takes over this seat.
     pub(super) async fn replaced(&self) {
         self.replaced.notified().await;
     }
@@ -89,7 +89,7 @@ impl Seats {
         }))
     }
 
-    /// Takes a free seat, or that of a stranger. `None`: all connections have signed in.
+    /// Takes a free seat, or the seat of a connection that has not signed in. `None`: all connections have signed in.
     pub(super) fn admit(&self, peer: IpAddr) -> Option<SeatPermit> {
         let peer = peer.to_canonical();
         let proxies = self.0.unlimited.get();
@@ -111,7 +111,8 @@ impl Seats {
                 stranger.replaced.notify_one();
             }
             Replace::NobodyCan => {
-                // This happens only if every connection has signed in, so strangers cannot cause this line.
+                // This happens only if every connection has signed in, so clients that have not signed in cannot cause
+                // this log line.
                 tracing::warn!(
                     max = taken.len(),
                     "connection refused: admin.connections_max"
@@ -135,8 +136,8 @@ enum Replace {
     NobodyCan,
 }
 
-/// Returns the seat that a new connection takes: in its own block if that has its share, otherwise in the block with
-/// the most seats.
+/// Returns the seat that a new connection takes over: one in its own address block if that block already has its share,
+/// otherwise one in the block with the most seats.
 fn to_replace(taken: &[Arc<Seat>], newcomer: &Seat, max: usize) -> Replace {
     let share = (max / PARTS).max(1);
     let strangers = || {

@@ -1,5 +1,5 @@
-//! A client's socket with timeouts: a client that accepts no data is disconnected. Distinguishes a client that sends
-//! nothing more from one that is gone.
+//! A client's socket with timeouts: a client that accepts no data is disconnected. The socket distinguishes a client
+//! that has only ended its input from a client that is gone.
 
 use std::{
     io,
@@ -24,7 +24,7 @@ use super::{
 pub(super) struct Socket {
     inner: Transport,
     write_timeout: Duration,
-    /// Runs while a write waits. Created at the first stall and then reused.
+    /// Timer that runs while a write waits. Created at the first stalled write and then reused.
     stall: Option<Pin<Box<Sleep>>>,
     stalled: bool,
     activity: Activity,
@@ -33,7 +33,7 @@ pub(super) struct Socket {
     is_told: bool,
     /// The counter of control frames, if the connection may be HTTP/2.
     control_frames: Option<Box<ControlFrames>>,
-    /// Present once the end of the input has arrived and is withheld.
+    /// Present once the client has ended its input and this end is withheld from hyper.
     half_closed: Option<Box<HalfClosed>>,
 }
 
@@ -62,7 +62,7 @@ impl Socket {
         self.stalled || self.activity.is_running()
     }
 
-    /// Withholds the end of the input until all requests are answered or the client is gone.
+    /// Withholds the end of the input from hyper until all requests are answered or the client is gone.
     fn poll_end(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         if !self.is_answering() {
             return Poll::Ready(Ok(()));
@@ -86,7 +86,7 @@ impl Socket {
         }
     }
 
-    /// The result of a write; an error if it has stalled for too long.
+    /// Returns the result of a write; an error if the write has stalled for too long.
     fn within_time<T>(
         &mut self,
         cx: &mut Context<'_>,
@@ -186,7 +186,7 @@ impl AsyncWrite for Socket {
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        // The close notification of TLS must be written, too.
+        // TLS still has to write its close notification, so closing, too, has a time limit.
         let closed = Pin::new(&mut self.inner).poll_shutdown(cx);
         self.within_time(cx, closed)
     }

@@ -1,5 +1,5 @@
-//! Supervises a connection to its end: it must send its first bytes soon, must accept answers, must not idle for long,
-//! and is closed gracefully when it is old or the server drains.
+//! Supervises a connection until it ends. The client must send its first bytes soon, must accept answers, and must not
+//! idle for long. The connection is closed gracefully when it is old or the server drains.
 
 use std::{
     convert::Infallible,
@@ -33,12 +33,12 @@ use super::{ConnectionLimits, socket::Socket, transport::PREFACE, unread::Unread
 
 /// The time for which a connection without running answers may stay open after a graceful close was requested.
 const FAREWELL: Duration = Duration::from_secs(5);
-/// In a drain, how long a connection without a request may take to send one: it may have been accepted just before, and
-/// its client would take the close for a refusal.
+/// During a drain, the time in which a connection without a request may still send one: the server may have accepted it
+/// just before, and its client would take the close for a refusal.
 const LAST_WORD: Duration = Duration::from_secs(1);
 
-/// The maximum bytes of an answer passed to h2 at once. As soon as one byte fits into the client's window, h2 takes
-/// everything it is given and buffers the rest: whole answers, for a client that opens one byte.
+/// The maximum bytes of an answer passed to h2 at once. As soon as one byte fits into the client's window, h2 takes and
+/// buffers everything it is given: for a client that opens one byte, it would buffer whole answers.
 const PIECE_BYTES_MAX: usize = 16 * 1024;
 
 /// The maximum bytes of an answer passed to HTTP/1 at once, because hyper copies them.
@@ -59,20 +59,20 @@ struct Inner {
     /// The [`Stage`] of the running answer on HTTP/1.
     stage: AtomicU8,
     requests: Mutex<Requests>,
-    /// Bodies that are no longer wanted; on HTTP/1 at most one.
+    /// Request bodies that nobody reads any more; on HTTP/1 at most one.
     unread: Mutex<Vec<Unread<Incoming>>>,
     /// The task that discards the rests of bodies.
     discards: AtomicWaker,
 }
 
-/// Stage of the running answer on HTTP/1. It decides what may be sent in between.
+/// Stage of the running answer on HTTP/1. It decides which probe may be sent to a half-closed client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stage {
-    /// Nothing has been sent, and the client speaks HTTP/1.1 and so accepts an interim answer.
+    /// No part of the answer has been sent, and the client speaks HTTP/1.1, so it accepts an interim answer.
     Awaited = 0,
     /// The answer is sent in chunks.
     InChunks = 1,
-    /// The answer is sent in another way.
+    /// The answer is not sent in chunks, or the client does not speak HTTP/1.1, so no probe can be sent.
     Other = 2,
 }
 
@@ -82,7 +82,7 @@ struct Requests {
     running: Vec<Instant>,
     /// The total number of requests.
     begun: usize,
-    /// The deliveries of the running answers on HTTP/2.
+    /// For each running answer on HTTP/2, how far its client has taken it.
     hands: Vec<Weak<Delivery>>,
     /// The time at which the last request ended.
     idle_since: Instant,
@@ -145,7 +145,7 @@ impl Activity {
         (running, nth)
     }
 
-    /// Takes a body that is no longer read, to discard its rest.
+    /// Takes the rest of a body that nobody reads any more, to discard it.
     pub(super) fn discard(&self, rest: Unread<Incoming>) {
         self.unread().push(rest);
         self.0.discards.wake();
@@ -159,7 +159,7 @@ impl Activity {
         Poll::Pending
     }
 
-    /// Whether, on HTTP/1, the connection must be closed because of an unread body.
+    /// Returns whether an HTTP/1 connection must be closed because of an unread body.
     fn is_spoilt(&self) -> bool {
         self.unread().iter().any(Unread::ends_connection)
     }
@@ -172,7 +172,7 @@ impl Activity {
         self.0.stage.store(stage as u8, Ordering::Relaxed);
     }
 
-    /// Stage of the running or last answer on HTTP/1.
+    /// Returns the stage of the running or last answer on HTTP/1.
     pub(super) fn stage(&self) -> Stage {
         match self.0.stage.load(Ordering::Relaxed) {
             0 => Stage::Awaited,
@@ -191,8 +191,8 @@ impl Activity {
         self.lock().running.iter().min().copied()
     }
 
-    /// Returns whether a part of an answer has been offered for this long without a request for more. An h2 client
-    /// that opens no window accepts nothing over a healthy socket; on HTTP/1 the socket itself stalls.
+    /// Returns whether the client has requested no further part of an answer for `patience`. An h2 client that opens no
+    /// window accepts nothing over a healthy socket; on HTTP/1 the socket itself stalls.
     fn holds_out(&self, patience: Duration) -> bool {
         let now = self.now_ms();
         let patience = u64::try_from(patience.as_millis()).unwrap_or(u64::MAX);
@@ -220,7 +220,7 @@ impl Activity {
         !self.has_begun() && !self.0.http2.load(Ordering::Relaxed)
     }
 
-    /// Returns whether there has been a request.
+    /// Returns whether the connection has received a request.
     fn has_begun(&self) -> bool {
         self.lock().begun > 0
     }
@@ -251,10 +251,10 @@ struct Idle {
     until: Instant,
 }
 
-/// Whether a frame of an answer was passed on and the next one not requested yet.
+/// Delivery of an answer: whether a frame was passed on and the next frame was not requested yet.
 #[derive(Debug, Default)]
 struct Delivery {
-    /// When it was passed on, by the connection's clock; zero while the body is being polled.
+    /// When the frame was passed on, in milliseconds since the connection began; zero while the body is being polled.
     given_ms: AtomicU64,
 }
 
@@ -271,7 +271,8 @@ impl Running {
     /// Keeps the request running until the answer's body has ended.
     pub(super) fn until_end_of<A: Body>(self, mut res: Response<A>) -> Response<TrackedBody<A>> {
         if self.hand.is_none() && self.activity.is_spoilt() {
-            // If a client kept the connection, its next request would be lost (RFC 9112, section 9.6).
+            // If a client kept a connection whose body is unread, its next request would be lost (RFC 9112, section
+            // 9.6).
             let close = HeaderValue::from_static("close");
             res.headers_mut().insert(CONNECTION, close);
         }
@@ -303,7 +304,7 @@ impl Drop for Running {
 }
 
 pin_project! {
-    /// An answer's body; its request runs until it is dropped.
+    /// An answer's body; the request counts as running until this body is dropped.
     #[derive(Debug)]
     pub(super) struct TrackedBody<A> {
         #[pin]
@@ -368,7 +369,7 @@ impl<A: Body<Data = Bytes>> Body for TrackedBody<A> {
     }
 }
 
-/// The part of `data` that is passed on now; `rest` follows.
+/// Returns the part of `data` that is passed on now; `rest` receives the remainder.
 ///
 /// The last byte of an answer is passed on separately. It is requested only when everything before it fits into the
 /// client's window, so that the request runs until then and a client that does not accept it is noticed.
@@ -388,7 +389,8 @@ fn first_of(mut data: Bytes, bytes_max: usize, rest: &mut Bytes) -> Bytes {
     data
 }
 
-/// Runs the connection; requests a graceful close when its time is up or `draining` resolves.
+/// Runs the connection. Requests a graceful close when the connection has reached its maximum age or `draining`
+/// resolves.
 pub(super) async fn supervise<S, A>(
     mut connection: Pin<&mut Connection<'_, TokioIo<Socket>, S, TokioExecutor>>,
     activity: &Activity,
@@ -457,14 +459,14 @@ where
                     return Ok(());
                 }
                 let now = Instant::now();
-                // No call takes this long. If a client grants no window, its body is never polled to its end, and only
-                // dropping it ends the request.
+                // A request that runs longer than any call is ended. If a client grants no window, its body is never
+                // polled to its end, and only dropping the connection ends the request.
                 let too_long = |began: Instant| began + limits.request_timeout <= now;
                 if activity.oldest().is_some_and(too_long) {
                     return Ok(());
                 }
                 match (ending, activity.idle(limits, drained)) {
-                    // The connection should close and is idle, but the client does not react.
+                    // The gateway has requested the close of an idle connection, but the client does not react.
                     (Some(asked), Some(idle)) if asked.max(idle.since) + farewell <= now => {
                         return Ok(());
                     }
@@ -492,15 +494,16 @@ where
 enum Event {
     /// The connection has ended.
     Served(Result<(), BoxError>),
-    /// The server begins to drain.
+    /// The server has begun to drain.
     Drain,
-    /// The first request arrived during a drain, on a connection accepted before it: this request is served.
+    /// The first request of a connection arrived during a drain. The connection was accepted before the drain, so the
+    /// request is served.
     LastRequest,
     /// A timeout may have expired.
     Time,
 }
 
-/// Up to a tenth is added, so that connections that began together do not end together.
+/// Returns the maximum age plus up to a tenth, so that connections that began together do not end together.
 fn jittered(age: Duration, activity: &Activity) -> Duration {
     let random = Arc::as_ptr(&activity.0) as usize / 64 % 256;
     age + age / 10 * u32::try_from(random).unwrap_or_default() / 256

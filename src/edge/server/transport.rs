@@ -12,7 +12,7 @@ use tokio::{
 };
 use tokio_rustls::server::TlsStream;
 
-/// No HTTP/1 method begins like this (RFC 9113, section 3.4).
+/// First bytes of an HTTP/2 connection; no HTTP/1 method begins like this (RFC 9113, section 3.4).
 pub(super) const PREFACE: &[u8] = b"PRI";
 
 /// A connection ready for data; the TLS handshake is complete.
@@ -46,7 +46,7 @@ impl Transport {
     }
 }
 
-/// Forwards a call to either variant.
+/// Forwards a call to the variant of the transport.
 macro_rules! carry {
     ($transport:expr, $io:ident => $call:expr) => {
         match $transport.get_mut() {

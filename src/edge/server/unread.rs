@@ -1,4 +1,4 @@
-//! Reads and discards the rest of a request's body that is no longer wanted, within limits.
+//! Reads and discards the rest of a request's body that the gateway no longer needs, within limits.
 //!
 //! A client that is still sending does not read the answer yet. If the connection were closed, its next write would
 //! fail, and the kernel would discard the unread answer (RFC 9112, section 9.6).
@@ -18,12 +18,12 @@ use tokio::time::{Instant, Sleep, sleep};
 const BYTES_MAX: u64 = 64 * 1024 * 1024;
 /// The maximum time for discarding. An idle connection may stay open longer, so sending slowly gains nothing.
 const TIME_MAX: Duration = Duration::from_secs(30);
-/// The longest time between two pieces.
+/// The longest time between two pieces of a body that is discarded.
 const SILENCE_MAX: Duration = Duration::from_secs(1);
-/// A body this short that nobody has begun to read arrives soon, and its connection can be reused.
+/// A body of at most this size that nobody has begun to read arrives soon, so its connection is reused.
 const SHORT_BYTES_MAX: u64 = 256 * 1024;
 
-/// The unread rest of a body.
+/// The rest of a request's body that nobody has read.
 #[derive(Debug)]
 pub(super) struct Unread<B> {
     body: B,
@@ -34,7 +34,8 @@ pub(super) struct Unread<B> {
 }
 
 impl<B: Body + Unpin> Unread<B> {
-    /// The rest may never arrive if reading has `begun` or the client waits for `100 Continue`.
+    /// Takes the unread rest of a body. It may never arrive if reading has `begun` or the client waits for `100
+    /// Continue`, so the connection is then closed.
     pub(super) fn new(body: B, begun: bool) -> Self {
         let is_short = body
             .size_hint()
@@ -54,7 +55,7 @@ impl<B: Body + Unpin> Unread<B> {
         self.ends_connection
     }
 
-    /// Reads on. Resolves at the end of the body, or when a limit is reached.
+    /// Reads and discards more of the body. Resolves at the end of the body, or when a limit is reached.
     pub(super) fn poll_discard(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         while let Poll::Ready(frame) = Pin::new(&mut self.body).poll_frame(cx) {
             let Some(Ok(frame)) = frame else {

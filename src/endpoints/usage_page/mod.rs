@@ -25,7 +25,8 @@ use crate::{
     },
 };
 
-/// Allows only the page's own script, styles, endpoints and empty icon; forms cannot be submitted.
+/// Content security policy that allows only the page's own script, styles, endpoints and empty icon; forms cannot be
+/// submitted.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; \
     base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
@@ -105,7 +106,7 @@ struct UsageHtml<'a> {
 }
 
 impl UsageHtml<'_> {
-    /// Label and name of the input of each ceiling, the shortest period first.
+    /// Returns the label and name of the input of each ceiling, the shortest period first.
     fn ceilings(&self) -> Vec<(&'static str, &'static str)> {
         let ceilings = CEILINGS.iter().rev();
         ceilings

@@ -4,9 +4,9 @@
 //! Lines wait in three bounded queues, so that a flood of one kind does not displace lines of another: audit lines,
 //! lines of charges, and all others. Audit lines are written first, charges next, and the others a chunk at a time.
 //!
-//! Not `tracing_appender::non_blocking`, which makes a write per line instead of one for some hundred lines and uses
-//! half as much CPU again (5000 lines per second into a pipe: 2.5 to 3.1 µs of the process per line, here 1.7 to 2.0).
-//! It has one queue for all lines, does not log its count of lost lines, waits at most a second when its guard is
+//! `tracing_appender::non_blocking` is not used: it makes a write per line instead of one for some hundred lines and
+//! uses half as much CPU again (5000 lines per second into a pipe: 2.5 to 3.1 µs of the process per line, here 1.7 to
+//! 2.0). It has one queue for all lines, does not log its count of lost lines, waits at most a second when its guard is
 //! dropped, and does not write lines logged later.
 
 use std::{
@@ -25,14 +25,14 @@ use tracing_subscriber::fmt::MakeWriter;
 use super::json::Stamp;
 use crate::observe::record;
 
-/// The size in bytes at which lines are written without waiting for more. Also the maximum size of other lines between
-/// two checks for audit lines.
+/// The size in bytes at which collected lines are written without waiting for more. Also the maximum size of the other
+/// lines that are written between two checks for audit lines.
 const GATHERED_BYTES_ENOUGH: usize = 64 << 10;
 
-/// The time for which the end of the process waits for a standard error that nobody reads.
+/// How long the end of the process waits if nobody reads standard error.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The time for which lines may wait, and how many of them.
+/// How long lines may wait, and how many bytes of them.
 #[derive(Clone, Copy)]
 struct Bounds {
     /// The maximum time that a line waits to be written with others.
@@ -40,8 +40,8 @@ struct Bounds {
     /// The maximum bytes of each queue. The same number of bytes of other lines may be in the process of being
     /// written.
     bytes_max: usize,
-    /// The maximum time that an audit line or a charge waits for room in its queue: a log that nobody reads must not
-    /// stop the gateway. Other lines are dropped immediately.
+    /// The maximum time that an audit line or the line of a charge waits for room in its queue: a log that nobody reads
+    /// must not stop the gateway. Other lines are dropped immediately.
     room: Duration,
 }
 
@@ -78,7 +78,7 @@ impl Queue {
 #[derive(Clone)]
 pub(super) struct Lines(Arc<Shared>);
 
-/// Writes all waiting lines when dropped; later lines are written immediately.
+/// Guard of the log: when dropped, writes all waiting lines. Later lines are written immediately.
 #[must_use = "the last lines are written when this is dropped"]
 pub struct Flush(Arc<Shared>);
 
@@ -169,9 +169,9 @@ struct Shared {
     bounds: Bounds,
     state: Mutex<State>,
     out: Mutex<Box<dyn Write + Send>>,
-    /// Signals that the thread may have something to write.
+    /// Signals to the writing thread that it may have something to write.
     wake: Condvar,
-    /// Signals that the thread has emptied a full queue.
+    /// Signals to waiting callers that the thread has emptied a full queue.
     room: Condvar,
     ended: Condvar,
 }
@@ -179,7 +179,7 @@ struct Shared {
 #[derive(Default)]
 struct State {
     queues: [Vec<u8>; Queue::COUNT],
-    /// Returns whether a line must be written immediately.
+    /// Whether a line must be written immediately.
     urgent: bool,
     /// Whether a line has waited in vain for space; then no other line waits until there is space.
     stuck: bool,
@@ -195,7 +195,7 @@ impl State {
     }
 }
 
-/// Other lines that the thread has taken and not yet written.
+/// Other lines that the thread has taken from the queue and not yet written.
 #[derive(Default)]
 struct Taken {
     lines: Vec<u8>,
@@ -207,7 +207,7 @@ impl Taken {
         self.written == self.lines.len()
     }
 
-    /// Moves whole lines to the end of `batch`, up to a chunk, or all.
+    /// Moves whole lines to the end of `batch`: at most a chunk, or all lines.
     fn move_to(&mut self, batch: &mut Vec<u8>) {
         let rest = &self.lines[self.written..];
         let enough = rest.get(GATHERED_BYTES_ENOUGH..).unwrap_or_default();
@@ -257,7 +257,7 @@ impl Shared {
     fn run(&self) {
         let (mut batch, mut taken) = (Vec::new(), Taken::default());
         while self.next(&mut batch, &mut taken) {
-            // A panic is printed and caught: without this thread the log would stop.
+            // A panic is printed and caught: without this thread no line would be written any more.
             let written = catch_unwind(AssertUnwindSafe(|| self.write(&batch)));
             let lost = written.unwrap_or_else(|_| lines_in(&batch));
             batch.clear();
@@ -315,7 +315,7 @@ impl Shared {
                 Ok(0) => break,
                 Ok(written) => bytes = &bytes[written..],
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                // The reader may have made the pipe non-blocking.
+                // The reader may have made the pipe non-blocking, so a full pipe is not a failure.
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
                     thread::sleep(self.bounds.gather);
                 }
@@ -342,7 +342,8 @@ fn lines_in(bytes: &[u8]) -> usize {
     bytes.iter().filter(|byte| **byte == b'\n').count()
 }
 
-/// Formatted here, because logging on this thread would deadlock.
+/// Appends a line with the number of lost lines. The line is formatted here, because logging on this thread would
+/// deadlock.
 fn push_lost(lines: &mut Vec<u8>, lost: usize) {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     let mut stamp = String::new();
@@ -367,7 +368,7 @@ mod tests {
     const PATIENCE: Duration = Duration::from_secs(10);
     const NEVER: Duration = Duration::from_secs(3600);
 
-    /// Reports each write to the test, which decides its result; succeeds once the test no longer answers.
+    /// Reports each write to the test, which decides its result. When the test no longer answers, writes succeed.
     struct Out {
         writes: SyncSender<Vec<u8>>,
         answers: Receiver<io::Result<()>>,
@@ -597,7 +598,8 @@ mod tests {
         let flood = format!("{}\n", "x".repeat(300));
         let lines = with_default(subscriber, || {
             for nth in 0..KEPT {
-                // More than the queue can hold while the reader is blocked: its lines are dropped without waiting.
+                // These are more lines than the queue can hold while the reader is blocked, so they are dropped without
+                // waiting.
                 (0..10_000).for_each(|_| log.push(&flood));
                 tracing::info!(target: "audit", nth, "changed");
                 tracing::info!(name: record::CHARGE, target: record::TARGET, nth, "charged");
@@ -609,7 +611,7 @@ mod tests {
             let places = places.filter(|(_, line)| line.contains(message));
             places.map(|(place, _)| place).collect::<Vec<_>>()
         };
-        // No other lines are written before these.
+        // Audit lines and charges are written before all other lines.
         assert_eq!(at("\"changed\""), (0..KEPT).collect::<Vec<_>>());
         assert_eq!(at("\"charged\""), (KEPT..2 * KEPT).collect::<Vec<_>>());
         let notice = lines

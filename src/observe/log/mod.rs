@@ -77,7 +77,7 @@ pub fn to(out: impl Write + Send + 'static) -> Flush {
     flush
 }
 
-/// The target under which each call is logged.
+/// Whether the gateway's log has a line for each call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Calls {
     /// The gateway's log has a line for each call.
@@ -106,7 +106,7 @@ fn targets(text: &str) -> Targets {
     }
 }
 
-/// Writes calls as sentences, and other events as `tracing_subscriber` does.
+/// Writes lines about calls as sentences, and other events as `tracing_subscriber` does.
 struct Terminal(Format);
 
 impl<S, N> FormatEvent<S, N> for Terminal
@@ -141,8 +141,8 @@ impl Fields {
         found.map(|(_, value)| value.as_str())
     }
 
-    /// `01a1f9e4-… 200 /v1/messages small <- vendor, 9 -> 3 tokens, 0.000859 ₽, finished, 1.2 ms (own 0.3)
-    /// acme tg-AbC123…`
+    /// Formats a call as `01a1f9e4-… 200 /v1/messages small <- vendor, 9 -> 3 tokens, 0.000859 ₽, finished, 1.2 ms (own
+    /// 0.3) acme tg-AbC123…`.
     fn words(&self) -> String {
         let mut words = String::new();
         let mut push = |lead: &str, value: &str| {

@@ -22,7 +22,7 @@ struct Label {
     result: &'static str,
 }
 
-/// The outcome of an attempt, or of an event.
+/// The outcome of an attempt to deliver an event, or of the event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
     Delivered,

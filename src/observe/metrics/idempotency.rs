@@ -7,7 +7,7 @@ use prometheus_client::{
 };
 use tollgate_layers::idempotency::Event;
 
-/// Counts the outcomes of such calls. Clones share the counters.
+/// Counts the outcomes of calls with an idempotency key. Clones share the counters.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Idempotency {
     calls: Family<Came, Counter>,

@@ -1,4 +1,4 @@
-//! Counters of this gateway's leases and of its reports to Redis.
+//! Counters of this gateway's leases and of its lease reports to Redis.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -16,7 +16,7 @@ struct Side {
     side: &'static str,
 }
 
-/// Counts kept by the ledger; a scrape copies them.
+/// Counters of leases. The ledger counts, and a scrape copies its counts.
 #[derive(Debug, Default)]
 pub(super) struct Leases {
     open: Gauge,

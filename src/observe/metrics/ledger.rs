@@ -1,4 +1,4 @@
-//! Measures the ledger: how long it takes to answer, and how often it fails.
+//! Measures the ledger: how long it takes to answer, and how often it fails to.
 
 use std::{sync::Arc, time::Duration};
 
@@ -19,7 +19,7 @@ use tollgate_ledger::{
 
 use super::{Metrics, histograms::histograms};
 
-/// Buckets from a map in memory to a server that does not answer.
+/// Bucket bounds in seconds, from a map in memory to a server that does not answer.
 const SECONDS: [f64; 14] = [
     0.00001, 0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5,
     1.0,
@@ -153,7 +153,7 @@ struct Asked<'a> {
 }
 
 impl Asked<'_> {
-    /// Records the operation and returns its result. Takes the result and not the future, which may be large and would
+    /// Records the operation and returns its result. Takes the result and not the future, because a large future would
     /// be moved.
     fn answered<T, E>(
         self,

@@ -57,7 +57,7 @@ pub struct Metrics {
     pub(crate) traces_dropped: Counter,
     reloads: Family<ReloadResult, Counter>,
     loaded: Gauge,
-    /// Set and read by one scrape at a time.
+    /// Metrics of the current state. One scrape at a time sets and reads them.
     scraped: Mutex<(State, Leases, Rates, Process)>,
 }
 
@@ -72,7 +72,7 @@ struct Version {
 }
 
 impl Metrics {
-    /// Counters at zero. `service` is the service's path segment.
+    /// Creates all counters at zero. `service` is the service's path segment.
     #[must_use]
     pub fn new(service: &str) -> Self {
         let mut registry = Registry::default();
@@ -132,7 +132,7 @@ impl Metrics {
         }
     }
 
-    /// Creates the series for the models and vendors of a new snapshot. Series of earlier ones stay.
+    /// Creates the series for the models and vendors of a new snapshot. Series of earlier snapshots stay.
     pub fn follow(&self, snapshot: &Snapshot) {
         self.sales.follow(snapshot);
         self.vendors.follow(snapshot);

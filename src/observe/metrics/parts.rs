@@ -16,7 +16,7 @@ impl<const PER_UNIT: u32> Parts<PER_UNIT> {
         self.0.fetch_add(parts, Ordering::Relaxed);
     }
 
-    /// Sets the counter to a count that is kept elsewhere.
+    /// Sets the counter to a count that another component keeps.
     pub(super) fn set(&self, parts: u64) {
         self.0.store(parts, Ordering::Relaxed);
     }

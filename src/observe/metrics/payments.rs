@@ -30,9 +30,9 @@ pub(crate) enum Outcome {
     Owed,
     /// A refund failed, or a dispute was won: the money was booked back.
     Returned,
-    /// The payer's bank disputes it.
+    /// The payer's bank disputes the payment.
     Disputed,
-    /// The provider revoked its success.
+    /// The provider revoked a payment's success.
     Reversed,
     /// The provider or the ledger did not answer; the request is retried.
     Failed,

@@ -10,7 +10,7 @@ use prometheus_client::{
 use super::parts::Parts;
 use crate::net::files::files_max;
 
-/// `USER_HZ`: Linux reports hundredths of a second here, independent of its own tick.
+/// `USER_HZ`: Linux reports CPU time in hundredths of a second, independent of its own tick.
 const TICKS_PER_SECOND: u32 = 100;
 
 #[derive(Debug, Default)]
@@ -47,7 +47,7 @@ impl Process {
         process
     }
 
-    /// A value that cannot be read keeps its last reading.
+    /// Reads the statistics. A value that cannot be read keeps its last reading.
     pub(super) fn read(&self) {
         if let Some(ticks) = read("stat").as_deref().and_then(cpu_ticks) {
             self.cpu.inner().set(ticks);
@@ -67,7 +67,7 @@ fn read(name: &str) -> Option<String> {
     fs::read_to_string(Path::new("/proc/self").join(name)).ok()
 }
 
-/// proc(5), `stat`: fields 14 and 15. Field 2 may contain spaces and parentheses.
+/// Returns the CPU time in ticks: fields 14 and 15 of `stat`, see proc(5). Field 2 may contain spaces and parentheses.
 fn cpu_ticks(stat: &str) -> Option<u64> {
     let (_, behind) = stat.rsplit_once(')')?;
     let mut fields = behind.split_whitespace().skip(11);
@@ -83,9 +83,9 @@ fn resident_bytes(status: &str) -> Option<i64> {
 
 fn open_files() -> Option<i64> {
     let folder = Path::new("/proc/self/fd");
-    // Since Linux 6.2 the directory's size is the count, which avoids reading a long list.
+    // Since Linux 6.2 the directory's size is the number of open files, which avoids reading a long list.
     let count = match fs::metadata(folder).ok()?.len() {
-        // One of the open files is the directory that is read here.
+        // One of the open files is the directory that is being read.
         0 => fs::read_dir(folder).ok()?.count().saturating_sub(1) as u64,
         count => count,
     };

@@ -14,7 +14,7 @@ struct Of {
     limit: &'static str,
 }
 
-/// Counts kept by the limiters; a scrape copies them.
+/// Counters of rate limits in Redis. The limiters count, and a scrape copies their counts.
 #[derive(Debug, Default)]
 pub(super) struct Rates {
     takes: Counter,

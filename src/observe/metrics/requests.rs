@@ -1,5 +1,5 @@
-//! Counters of requests by path: outcomes and durations. Used for every request, so nothing here allocates once a
-//! series exists.
+//! Counters of requests by path: outcomes and durations. They are used for every request, so nothing here allocates
+//! once a series exists.
 
 use std::{
     sync::{Arc, OnceLock},
@@ -15,15 +15,15 @@ use prometheus_client::{
 use super::histograms::histograms;
 use crate::edge::routes::{Route, Routes};
 
-/// Buckets for the time to an answer's head: from the catalog to a model that thinks first.
+/// Buckets, in seconds, for the time to an answer's head: from the catalog to a model that thinks first.
 pub(super) const HEAD_SECONDS: [f64; 14] = [
     0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0,
 ];
-/// Buckets for the gateway's own part of that time.
+/// Buckets, in seconds, for the part of the time to an answer's head that the gateway itself takes.
 const OVERHEAD_SECONDS: [f64; 13] = [
     0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0,
 ];
-/// Buckets for the time from the head to the end of a body, which is long for streams.
+/// Buckets, in seconds, for the time from the head to the end of a body, which is long for streams.
 const ANSWER_SECONDS: [f64; 13] = [
     0.001, 0.01, 0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 900.0,
 ];
@@ -31,7 +31,7 @@ const ANSWER_SECONDS: [f64; 13] = [
 /// Status counted for a request whose client disconnected before the head of the answer.
 pub(crate) const CLIENT_LEFT: u16 = 499;
 
-/// All statuses that the gateway sends; any other one is counted as the last entry.
+/// All statuses that the gateway sends; any other status is counted as the last entry.
 const STATUSES: [(u16, &str); 24] = [
     (200, "200"),
     (204, "204"),
@@ -132,7 +132,7 @@ pub(crate) struct Requests {
     answer: Family<Path, Histogram>,
     refusals: Family<Code, Counter>,
     limited: Family<By, Counter>,
-    /// The number of 503s because no permit was free.
+    /// The number of requests that got 503 because no permit was free.
     pub(crate) shed: Counter,
     pub(crate) in_flight: Gauge,
 }
@@ -182,7 +182,7 @@ impl Requests {
             in_flight: Gauge::default(),
         };
         requests.names(registry);
-        // Created at zero, because a rate misses the first increment of a series that did not exist.
+        // These series are created at zero, because a rate misses the first increment of a series that did not exist.
         for label in [Some(Route::Chat), Some(Route::Messages)] {
             let _ = requests.counter(label, 200);
             let _ = requests.histograms(label);
@@ -251,8 +251,8 @@ impl Requests {
         label.map_or(&self.others, |route| &self.paths[route as usize])
     }
 
-    /// Counts the end of a request with its status and, for a successful answer, the times to its head and from there
-    /// to its end.
+    /// Counts the end of a request with its status. For a successful answer, also records the time to its head, and the
+    /// time from the head to the end.
     pub(crate) fn ended(&self, label: PathLabel, status: u16, times: Option<(Duration, Duration)>) {
         self.counter(label, status).inc();
         if let Some((head, answer)) = times {

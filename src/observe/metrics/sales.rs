@@ -63,12 +63,12 @@ pub(crate) struct Sales {
     bounded: Counter,
     unpriced: Counter,
     vendor_cost: Family<Model, Rubles>,
-    /// Charges of the calls in `vendor_cost`: margins cover only these.
+    /// Charges for those calls that `vendor_cost` covers: a margin can be computed only for these.
     charged_at_cost: Family<Model, Rubles>,
     unpriced_input: Counter,
 }
 
-/// The names in this and earlier configurations, because calls may still run on earlier ones.
+/// The names of models and vendors in this and earlier configurations, because calls may still run on earlier ones.
 #[derive(Debug, Default)]
 struct Known {
     models: HashMap<Arc<str>, OfModel, FixedState>,
@@ -83,7 +83,7 @@ struct OfModel {
     tokens: [Counter; 4],
     held: Rubles,
     charged: Rubles,
-    /// The largest input that its price applies to, in tokens.
+    /// The largest input that the model's price applies to, in tokens.
     input_tokens_priced_max: Option<u64>,
     /// Finished calls by vendor, for all vendors that the model has had.
     finished: Vec<(Arc<str>, Counter)>,
@@ -182,7 +182,7 @@ impl Sales {
         );
     }
 
-    /// Creates the labels and series of the models in force. Those of earlier configurations stay.
+    /// Creates the labels and series of the models in force. Series of earlier configurations stay.
     pub(super) fn follow(&self, snapshot: &Snapshot) {
         let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
         let Known { models, vendors } = &mut *known;
@@ -225,7 +225,7 @@ impl Sales {
         for (series, (_, tokens)) in model.tokens.iter().zip(classes(&item.usage)) {
             series.inc_by(tokens);
         }
-        // Few models have further classes, so their series are created with the first call.
+        // Few models have further classes, so the series of these classes are created with the first call.
         for (class, count) in item.usage.classes.iter() {
             self.tokens(&model.label, class.name()).inc_by(count);
         }
@@ -250,7 +250,8 @@ impl Sales {
         if item.unpriced {
             self.unpriced.inc();
         }
-        // Per step, an admitted call cannot have more input than this, by its text, images and documents.
+        // The text, images and documents of an admitted call have at most this much input per step, and each web search
+        // adds a step.
         let steps = item
             .usage
             .classes
@@ -313,7 +314,7 @@ impl Sales {
         self.tokens.get_or_create(&labels).clone()
     }
 
-    /// Vendor cost of a model's calls, and charges for the same calls.
+    /// Returns the counters of a model's vendor cost, and of the charges for the same calls.
     fn cost(&self, model: &Arc<str>) -> (Rubles, Rubles) {
         let families = [&self.vendor_cost, &self.charged_at_cost];
         families.map(|family| self.rubles(family, model)).into()

@@ -27,12 +27,12 @@ pub(crate) struct Readings {
     pub(crate) hold_oldest: Duration,
     pub(crate) vendors: Vec<VendorState>,
     pub(crate) outbox_rows: usize,
-    /// The age of the oldest entry; zero if the outbox is empty.
+    /// The age of the oldest charge in the outbox; zero if the outbox is empty.
     pub(crate) outbox_oldest: Duration,
     pub(crate) leases: LeaseCounts,
     pub(crate) rates: RateCounts,
     pub(crate) connections: usize,
-    /// `None` while there are no prices.
+    /// The exchange rate; `None` while there are no prices.
     pub(crate) rate: Option<RateReading>,
     pub(crate) is_ready: bool,
 }
@@ -66,14 +66,14 @@ pub(super) struct State {
     prices_available: Gauge,
     ready: Gauge,
     certificate_expires: Fraction,
-    /// The last known rate: its age continues to grow when it is no longer used.
+    /// The last known exchange rate: its age continues to grow when the rate is no longer used.
     last_rate: Option<RateReading>,
 }
 
 impl State {
     pub(super) fn register(registry: &mut Registry) -> Self {
         let state = Self::default();
-        // NaN if there is no value, so that no comparison in an alert is true.
+        // A gauge without a value is NaN, so that no comparison in an alert is true.
         for none in [&state.rate, &state.rate_age, &state.certificate_expires] {
             none.set(f64::NAN);
         }

@@ -5,7 +5,7 @@ use http::{HeaderMap, HeaderValue, header::ACCEPT};
 /// The text format of a scrape.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Format {
-    /// OpenMetrics 1.0, for clients that accept it, like Prometheus.
+    /// OpenMetrics 1.0, for clients that accept it, such as Prometheus.
     OpenMetrics,
     /// Text format 0.0.4, which every client can read.
     Classic,
@@ -37,7 +37,7 @@ impl Format {
 /// end marker.
 pub(super) fn classic(text: &str) -> String {
     let mut classic = String::with_capacity(text.len());
-    // The type follows the help but must precede it here, so the help is held back.
+    // The name in a help line depends on the type, which OpenMetrics writes after it, so the help is held back.
     let mut help: Option<&str> = None;
     for line in text.lines() {
         if line == "# EOF" || line.starts_with("# UNIT ") {

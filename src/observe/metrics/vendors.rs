@@ -88,7 +88,7 @@ impl Vendors {
         }
     }
 
-    /// Returns the counters of a vendor; `None` if no configuration has named it.
+    /// Returns the counters of a vendor; `None` if no configuration has named the vendor.
     pub(crate) fn of(&self, vendor: &str) -> Option<Arc<VendorCounts>> {
         let counts = self.counts.read().unwrap_or_else(PoisonError::into_inner);
         counts.get(vendor).cloned()

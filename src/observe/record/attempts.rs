@@ -15,7 +15,7 @@ use tower::{Layer, Service};
 use super::CallRecord;
 use crate::observe::metrics::{Metrics, vendors::VendorCounts};
 
-/// Counts each attempt at a vendor, and records which vendor it was. Belongs below `failover`.
+/// Counts each attempt at a vendor, and records which vendor it was. The layer must be below `failover`.
 #[derive(Clone, Debug)]
 pub(crate) struct AttemptsLayer {
     metrics: Arc<Metrics>,
@@ -96,7 +96,7 @@ where
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.project();
-        // Inspected in place, because an answer is large to move.
+        // The answer is inspected in place, because it is large to move.
         let polled = this.inner.poll(cx);
         let Poll::Ready(result) = &polled else {
             return polled;

@@ -1,4 +1,4 @@
-//! Writes the log line of each request: `call`, under the target [`TARGET`].
+//! Writes one log line per request, `call`, under the target [`TARGET`].
 //!
 //! Unknown fields are omitted. Fields that receipts also have use the same names.
 
@@ -20,10 +20,10 @@ pub const TARGET: &str = "call";
 /// The name of the event of a line with a charge, by which the log selects its queue.
 pub(crate) const CHARGE: &str = "charge";
 
-/// The maximum length of a logged model name: one that is not in the catalog may be any text.
+/// The maximum length of a logged model name: a name that is not in the catalog may be any text.
 const MODEL_CHARS_MAX: usize = 64;
 
-/// Writes a whole line. Fields are not computed if the level is disabled.
+/// Writes the whole log line. Fields are not computed if the level is disabled.
 macro_rules! event {
     ($level:ident, $booked:ident: $($fields:tt)*) => {
         match ($level, $booked.is_some()) {
@@ -38,7 +38,7 @@ macro_rules! event {
     };
 }
 
-/// Logs a request that has ended; `booked` if it was settled.
+/// Logs a request that has ended; `booked` is its settlement, if it was settled.
 ///
 /// Every field, including the message, is already a text or a number, because `Display` values would go through a
 /// formatter.
@@ -87,7 +87,7 @@ pub(super) fn of_a_call(
     );
 }
 
-/// Logs a call that an earlier process left.
+/// Logs a call that an earlier process left unsettled.
 pub(super) fn of_an_earlier_process(settlement: &Settlement, settled: &Settled) {
     let item = &settlement.item;
     tracing::info!(
@@ -114,7 +114,8 @@ pub(super) fn of_an_earlier_process(settlement: &Settlement, settled: &Settled) 
     );
 }
 
-/// Requests of the catalog are frequent and not calls, so they have a lower level.
+/// Returns the level of a request's line. Requests for the catalog are frequent and not calls, so they have a lower
+/// level.
 fn level(record: &CallRecord, facts: &Facts, answered: &Answered) -> Level {
     match &answered.failure {
         Some(failure) => match failure.severity {
@@ -127,7 +128,7 @@ fn level(record: &CallRecord, facts: &Facts, answered: &Answered) -> Level {
     }
 }
 
-/// How the call ended in the ledger, if it held money.
+/// Returns how the call ended in the ledger, if it held money.
 pub(super) fn end(facts: &Facts, settled: Option<&'static str>) -> Option<&'static str> {
     settled.or(facts.held.then_some("released"))
 }
@@ -137,7 +138,7 @@ pub(super) fn shortened(model: &str) -> &str {
     end.map_or(model, |(end, _)| &model[..end])
 }
 
-/// Milliseconds with three decimals, because the gateway's own part is less than one.
+/// Returns milliseconds with three decimals, because the gateway's own part is less than one.
 fn millis(time: Duration) -> f64 {
     let micros = time.as_secs().saturating_mul(1_000_000);
     let micros = micros.saturating_add(u64::from(time.subsec_micros()));

@@ -1,4 +1,4 @@
-//! Records what is known of each request while it runs, and reports it at its end: one line in the log, and the
+//! Records facts of each request while it runs, and reports them at its end: in one line of the log, and in the
 //! counters.
 //!
 //! [`ObserveLayer`] is outermost and creates a [`CallRecord`], which travels with the request. Each `RecordLayer` in
@@ -74,25 +74,25 @@ pub struct Calls(Arc<Shared>);
 struct Shared {
     metrics: Arc<Metrics>,
     traces: Option<Traces>,
-    /// The requests that hold money.
+    /// The records of requests that hold money.
     held: Mutex<Held>,
-    /// The latest requests that ended without a receipt.
+    /// The latest requests that ended without a receipt, for operators who search them.
     unbooked: unbooked::Latest,
     /// Decides which requests that held no money are logged.
     refusals: RefusalLines,
 }
 
-/// Records by request number. The gateway generates these, so no caller can choose colliding ones.
+/// Records by request number. The gateway generates the numbers, so no caller can choose colliding ones.
 type Held = HashMap<RequestNumber, CallRecord, FixedState>;
 
 impl Calls {
-    /// Creates the record, which counts in `metrics`.
+    /// Creates the records of a gateway's requests, which are counted in `metrics`.
     #[must_use]
     pub fn new(metrics: Arc<Metrics>) -> Self {
         Self::traced(metrics, None)
     }
 
-    /// Counts in `metrics`, and sends spans of calls through `traces`.
+    /// Like `new`, and sends spans of calls through `traces`.
     pub(crate) fn traced(metrics: Arc<Metrics>, traces: Option<Traces>) -> Self {
         Self(Arc::new(Shared {
             metrics,
@@ -121,7 +121,7 @@ impl Calls {
                     record.settled(settlement, settled);
                 }
                 None => {
-                    // An entry that an earlier process booked was counted by that process.
+                    // A charge that an earlier process booked was counted by that process.
                     if settled.moved() {
                         self.0.metrics.sales.settled(settlement, settled);
                     }
@@ -144,7 +144,7 @@ impl Calls {
         (held.len(), oldest.unwrap_or_default())
     }
 
-    /// Returns a call without a receipt, if this gateway still remembers it.
+    /// Returns a call without a receipt, if this gateway still has a record of it.
     pub(crate) fn unbooked(&self, number: RequestNumber) -> Option<Unbooked> {
         let running = self.held().get(&number).cloned();
         match running {
@@ -153,7 +153,7 @@ impl Calls {
         }
     }
 
-    /// The calls without a receipt that pass `is_wanted`, running ones included, latest first.
+    /// Returns the calls without a receipt that pass `is_wanted`, running ones included, latest first.
     pub(crate) fn all_unbooked(&self, is_wanted: impl Fn(&Unbooked) -> bool) -> Vec<Unbooked> {
         let running: Vec<CallRecord> = self.held().values().cloned().collect();
         let mut calls = self.0.unbooked.list(&is_wanted);
@@ -163,7 +163,7 @@ impl Calls {
                 .map(|record| Unbooked::running(record, &record.lock()))
                 .filter(is_wanted),
         );
-        // A call that ended in the meantime is in both lists.
+        // A call that ended while the two lists were read is in both.
         calls.sort_by_key(|call| Reverse((call.number, matches!(call.how, How::Ended { .. }))));
         calls.dedup_by_key(|call| call.number);
         calls
@@ -215,13 +215,13 @@ struct Record {
     calls: Calls,
     number: RequestNumber,
     path: PathLabel,
-    /// The address block of the client.
+    /// The client's address block, by which log lines of refusals are bounded.
     address: Option<IpAddr>,
     began: Instant,
     facts: Mutex<Facts>,
 }
 
-/// The facts that the layers have found out.
+/// The facts that the layers have recorded about the request.
 #[derive(Default)]
 struct Facts {
     admitted: bool,
@@ -239,9 +239,9 @@ struct Facts {
     overhead: Option<Duration>,
     /// The tracing state; present if the request is traced.
     trail: Option<Trail>,
-    /// The end for the client, until the end in the ledger is known.
+    /// The end of the call for its client, stored until the end in the ledger is known.
     answered: Option<Answered>,
-    /// The end in the ledger, until the end for the client is known.
+    /// The end of the call in the ledger, stored until the end for the client is known.
     booked: Option<Booked>,
 }
 
@@ -251,7 +251,7 @@ struct Answered {
     /// The time to the head of the answer; `None` if the client disconnected before.
     head: Option<Duration>,
     whole: Duration,
-    /// Boxed, because few requests fail and all of these values are moved.
+    /// Boxed, because few requests fail and every `Answered` is moved.
     failure: Option<Box<Failure>>,
 }
 
@@ -264,7 +264,7 @@ struct Failure {
     cause: Option<String>,
 }
 
-/// The end of a call in the ledger.
+/// The end of a call in the ledger: settled or released.
 enum Booked {
     Settled(Box<(Settlement, Settled)>),
     Released,
@@ -275,20 +275,20 @@ impl CallRecord {
         self.0.path.is_some_and(routes::Route::is_of_calls)
     }
 
-    /// Records that the request has a permit.
+    /// Records that `in_flight` has admitted the request.
     fn admitted(&self) {
         self.lock().admitted = true;
         self.metrics().requests.in_flight.inc();
     }
 
-    /// The key is known; the body is read next.
+    /// Records the key that sent the request; the body is read next.
     fn known(&self, key: Arc<KeyRecord>) {
         let mut facts = self.lock();
         facts.key = Some(key);
         facts.body_began = Some(Instant::now());
     }
 
-    /// The body has been parsed, and its model is known.
+    /// Records that the body has been parsed, and its model.
     fn parsed(&self, call: &Call) {
         let mut facts = self.lock();
         facts.model = Some(call.model.clone());
@@ -304,7 +304,8 @@ impl CallRecord {
         }
     }
 
-    /// The ledger holds money for the call. From now on its meter collects the timeline for the receipt.
+    /// Records that the ledger holds money for the call. From now on the call's meter collects the timeline for the
+    /// receipt.
     fn granted(&self, meter: &Meter) {
         let held_ms = self.millis(Instant::now());
         meter.update(|reading| {
@@ -326,7 +327,7 @@ impl CallRecord {
         }
     }
 
-    /// The attempt at this vendor, begun at `began`, has failed.
+    /// Records that the attempt at this vendor, begun at `began`, has failed.
     fn attempt_failed(&self, error: &Error, vendor: &Arc<str>, began: Instant, meter: &Meter) {
         let refused = Refused::new(error, self.0.number, Language::En);
         let (status, code) = (refused.status().as_u16(), code(&refused));
@@ -347,7 +348,7 @@ impl CallRecord {
         }
     }
 
-    /// The attempt begun at `began` has started to answer.
+    /// Records that the attempt begun at `began` has started to answer.
     fn attempt_answered(&self, status: u16, began: Instant, meter: &Meter) {
         let (asked, first_byte) = (self.millis(began), self.millis(Instant::now()));
         meter.update(|reading| {
@@ -359,7 +360,7 @@ impl CallRecord {
         });
     }
 
-    /// The request is sent to a vendor; only the first time counts.
+    /// Records that the request is sent to a vendor; only the first time counts.
     fn sent(&self) {
         let mut facts = self.lock();
         if facts.overhead.is_none() {
@@ -369,7 +370,7 @@ impl CallRecord {
         }
     }
 
-    /// The answer has ended, or the client has disconnected.
+    /// Records that the answer has ended, or that the client has disconnected.
     fn answered(&self, answered: Answered) {
         let requests = &self.metrics().requests;
         let times = answered
@@ -427,8 +428,8 @@ impl CallRecord {
         }
     }
 
-    /// Returns whether the request has a line of its own: one that held money always has; one that was refused before
-    /// may not.
+    /// Returns whether the request has a log line of its own: a request that held money always has; one that was
+    /// refused before may not.
     fn has_line(&self, facts: &Facts, answered: &Answered) -> bool {
         let cause = match &answered.failure {
             Some(failure) => failure.code,
@@ -463,7 +464,7 @@ fn millis(time: Duration) -> u32 {
     u32::try_from(time.as_millis()).unwrap_or(u32::MAX)
 }
 
-/// Word for a refusal: its code, or its kind if the code is empty.
+/// Returns a word for a refusal: its code, or its kind if the code is empty.
 fn code(refused: &Refused<'_>) -> &'static str {
     match refused.code() {
         "" => refused.kind(),

@@ -83,7 +83,7 @@ pin_project! {
     pub struct ResponseFuture<F> {
         #[pin]
         inner: F,
-        // Present until the call is answered; then the answer's body owns it.
+        // Present until the call is answered; from then on the answer's body owns it.
         watch: Option<Watch>,
     }
 }
@@ -156,7 +156,7 @@ impl<A: Body<Data = Bytes, Error = Error>> Body for ResponseBody<A> {
 #[derive(Debug)]
 struct Watch {
     record: CallRecord,
-    /// The status and the time of the answer's head.
+    /// The status of the answer, and the time until its head was sent.
     head: Option<(u16, Duration)>,
     failure: Option<Box<Failure>>,
 }
@@ -177,7 +177,7 @@ impl Watch {
             Error::VendorLimit { .. } => {
                 requests.limited(LimitedBy::Vendor).inc();
             }
-            // Only an error of `in_flight` itself counts: the layers below it have other limits.
+            // Only an error of `in_flight` itself counts as shed, because the layers below have other limits.
             Error::Overloaded if !self.record.lock().admitted => {
                 requests.shed.inc();
             }
@@ -185,7 +185,7 @@ impl Watch {
         }
     }
 
-    /// Records the error, and returns the status that it is answered with if there is no head yet.
+    /// Records the error, and returns the status with which the error is answered if no head has been sent yet.
     fn fails(&mut self, error: &Error) -> u16 {
         let refused = Refused::new(error, self.record.0.number, Language::En);
         self.failure = Some(Box::new(Failure {

@@ -1,4 +1,5 @@
-//! Marks positions of the stack where a request's record is written; each is below the layer that finds the fact out.
+//! Marks positions of the stack where a request's record is written; each mark is below the layer that determines the
+//! recorded fact.
 
 use std::task::{Context, Poll};
 
@@ -11,7 +12,7 @@ use tower::{Layer, Service};
 
 use super::CallRecord;
 
-/// Passes each request to one of the functions below on its way down.
+/// Passes each request on its way down to one of the functions of this module, which records a fact.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RecordLayer<M>(pub(crate) M);
 

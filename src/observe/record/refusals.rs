@@ -21,7 +21,7 @@ const LINES_MAX: u64 = 10;
 /// The maximum rows of an interval. Further refusals are counted by cause only.
 const ROWS_MAX: usize = 1024;
 
-/// The key by which refusals are counted.
+/// The address, account and cause by which refusals are counted.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Source {
     /// The client's address block; `None`: unknown, or the table is full.
@@ -32,7 +32,7 @@ pub(crate) struct Source {
     pub(crate) cause: &'static str,
 }
 
-/// Decides which refusals have a line, and logs the counts of the others. Clones share the count.
+/// Decides which refusals have a log line, and logs the counts of the others. Clones share the counts.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct RefusalLines(Arc<Mutex<Interval>>);
 
@@ -45,9 +45,9 @@ struct Interval {
 }
 
 impl RefusalLines {
-    /// Counts a refusal. Returns whether it has a line of its own.
+    /// Counts a refusal. Returns whether the refusal has a log line of its own.
     pub(crate) fn admit(&self, source: Source) -> bool {
-        // Dropped after the lock, and its counts are then logged.
+        // The ended interval is dropped after the lock is released; its drop logs the counts.
         let _ended = self.end_if_over();
         let mut interval = lock(&self.0);
         interval.began.get_or_insert_with(Instant::now);
@@ -69,7 +69,7 @@ impl RefusalLines {
         has_line
     }
 
-    /// Takes the counts of the interval once it is over.
+    /// Takes the counts of the interval, if its time is over.
     fn end_if_over(&self) -> Option<Interval> {
         let mut interval = lock(&self.0);
         let is_over = interval

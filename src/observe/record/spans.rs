@@ -1,5 +1,5 @@
-//! Builds a call's spans from its record when it has ended: one for the request, and below it one per attempt at a
-//! vendor.
+//! Builds a call's spans from its record when the call has ended: one for the request, and as its children one per
+//! attempt at a vendor.
 //!
 //! Names follow OpenTelemetry's semantic conventions: HTTP for the request, generative AI (`gen_ai.*`) for attempts;
 //! the gateway's own begin with `tollgate.`. Only attempts have token counts, so that no sum counts them twice. Spans
@@ -19,7 +19,7 @@ use crate::observe::{
     },
 };
 
-/// The spans of a request that has ended; `booked` if it was settled.
+/// Returns the spans of a request that has ended; `booked` is its settlement, if it was settled.
 pub(super) fn of_a_call(
     record: &CallRecord,
     trail: &Trail,
@@ -31,7 +31,7 @@ pub(super) fn of_a_call(
     let settlement = booked.map(|(settlement, _)| settlement);
     let mut spans = vec![request];
     for attempt in &trail.attempts {
-        // Never zero: the request's id begins with a UUID's variant bits, and there are few attempts.
+        // The span id is never zero: the request's id begins with a UUID's variant bits, and there are few attempts.
         let span_id = trail.span_id + spans.len() as u64;
         let is_last = spans.len() == trail.attempts.len();
         let settlement = settlement.filter(|_| is_last);
@@ -116,7 +116,7 @@ fn of_an_attempt(
             80
         }
     };
-    // An attempt that has answered lasts as long as its answer, and fails with it.
+    // An attempt that has answered lasts as long as its answer, and fails if its answer fails.
     let (code, ended) = match failed {
         Some((code, at)) => (Some(*code), *at),
         None => (

@@ -1,5 +1,5 @@
-//! The latest calls that ended without a receipt: refused before money was held, or released. The ledger does not know
-//! them, so this gateway can report them for a while by their number.
+//! The latest calls that ended without a receipt: refused before money was held, or released. The ledger has no record
+//! of them, so this gateway can report them for a while by their number.
 
 use std::{
     collections::VecDeque,
@@ -11,17 +11,17 @@ use tollgate_ledger::{account::KeyRecord, number::RequestNumber, session::Sessio
 
 use super::{Answered, CallRecord, Facts, line::shortened, millis};
 
-/// Maximum number of calls remembered, of known keys and of unknown ones each.
+/// The maximum number of remembered calls of known keys, and of those of unknown keys.
 pub(crate) const UNBOOKED_MAX: usize = 2000;
 
-/// A call that has no receipt.
+/// A call that has no receipt, because it is running or ended without a charge.
 #[derive(Clone, Debug)]
 pub(crate) struct Unbooked {
     pub(crate) number: RequestNumber,
     /// The time at which the call arrived, in Unix milliseconds.
     pub(crate) came_ms: u64,
     pub(crate) path: String,
-    /// The account; `None` if the key was not known yet.
+    /// The key and thereby the account; `None` if the key was not known yet.
     pub(crate) key: Option<Arc<KeyRecord>>,
     pub(crate) model: Option<String>,
     pub(crate) session: Option<SessionId>,
@@ -31,12 +31,12 @@ pub(crate) struct Unbooked {
     pub(crate) whole_ms: u32,
 }
 
-/// The state of the call.
+/// Whether the call is running, or how it ended.
 #[derive(Clone, Debug)]
 pub(crate) enum How {
     /// The call holds money and is running.
     Running,
-    /// The call has ended; `code` and `text` are set if it was refused.
+    /// The call has ended; `code` and `text` are set if the call was refused.
     Ended {
         status: u16,
         code: Option<&'static str>,
@@ -84,7 +84,7 @@ impl Latest {
         queues.iter().find(|call| call.number == number).cloned()
     }
 
-    /// The calls that pass `is_wanted`, in no order.
+    /// Returns the calls that pass `is_wanted`, in no order.
     pub(super) fn list(&self, is_wanted: impl Fn(&Unbooked) -> bool) -> Vec<Unbooked> {
         let queues = self.lock();
         queues

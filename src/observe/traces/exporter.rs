@@ -37,11 +37,11 @@ const RETRY_PAUSES: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs
 /// The time for which a stop waits for queued spans.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// An entry of the queue.
+/// An entry of the queue to the collector.
 pub(super) enum Item {
     /// The spans of a call.
     Call(Vec<Span>),
-    /// The marker of the queue's end.
+    /// Marks the end of the queue: nothing follows.
     End,
 }
 
@@ -81,7 +81,7 @@ impl Exporter {
         Self { queue, task }
     }
 
-    /// Sends what is queued, up to a time limit.
+    /// Sends the queued spans, up to a time limit, when the gateway ends.
     pub(crate) async fn flush(mut self) {
         let sent = async {
             // The send fails only if the task has ended.
@@ -129,7 +129,7 @@ impl Sender {
         }
     }
 
-    /// Sends a batch until it is accepted or given up.
+    /// Sends a batch until the collector accepts it or no attempt is left.
     async fn deliver(&mut self, calls: &[Vec<Span>]) {
         let body = Bytes::from(encode(&self.resource, calls));
         let mut pauses = RETRY_PAUSES.into_iter();
@@ -171,7 +171,7 @@ impl Sender {
         let res = res.map_err(|error| Problem::passing(chain(&error)))?;
         let status = res.status();
         let body = Limited::new(res.into_body(), ANSWER_BYTES_MAX);
-        // The body is irrelevant: an accepted batch is not sent again.
+        // The body of the answer is ignored: its status alone decides whether the batch is sent again.
         drop(body.collect().await);
         if status.is_success() {
             return Ok(());

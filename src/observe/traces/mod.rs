@@ -1,8 +1,8 @@
 //! Traces: decides which calls are traced, records their attempts, and exports spans to a collector.
 //!
-//! A running call has no spans. A traced call carries a [`Trail`]; its spans are built from that and from the call's
-//! record when its line is logged (`record::spans`). They enter a queue, from which [`exporter`] sends them in batches.
-//! A full queue drops new spans.
+//! A running call has no spans. A traced call carries a [`Trail`]; its spans are built from the trail and from the
+//! call's record when its line is logged (`record::spans`). They enter a queue, from which [`exporter`] sends them in
+//! batches. A full queue drops new spans.
 //!
 //! The OpenTelemetry crates are not used: `opentelemetry-otlp` with only `http-json` adds 11 crates (among them prost,
 //! which JSON does not need) to replace [`otlp`] and [`exporter`]; everything above those two modules would stay.
@@ -59,17 +59,17 @@ pub(crate) fn start(config: &Config, dropped: &Counter) -> Option<(Traces, Expor
     Some((traces, exporter))
 }
 
-/// The queue of spans for the collector.
+/// Selects calls to trace, and queues their spans for the collector.
 pub(crate) struct Traces {
     queue: mpsc::Sender<Item>,
-    /// A trace whose random bits are below this is not sampled.
+    /// A trace is sampled only if its random bits are at least this number.
     random_min: u64,
     dropped: Counter,
 }
 
 impl Traces {
-    /// The trail of a request, if it is to be traced. A caller's flag "not sampled" is respected; the flag "sampled"
-    /// does not override the operator's share.
+    /// Returns the trail of a request, if the request is to be traced. A caller's flag "not sampled" is respected; the
+    /// flag "sampled" does not override the operator's share.
     pub(crate) fn begin<B>(&self, number: RequestNumber, req: &Request<B>) -> Option<Trail> {
         if req.method() != Method::POST {
             return None;
@@ -85,7 +85,7 @@ impl Traces {
         Some(Trail {
             trace_id,
             parent: parent.map(|parent| parent.span_id),
-            // The UUID's variant bits are set, so it is never zero.
+            // The UUID's variant bits are set, so the span id is never zero.
             span_id: low(own),
             began: SystemTime::now(),
             output_tokens_max: None,
@@ -117,7 +117,7 @@ pub(crate) struct Trail {
     pub(crate) attempts: Vec<AttemptMade>,
 }
 
-/// An attempt at a vendor. Times are relative to the call's beginning.
+/// An attempt at a vendor. Times are relative to the beginning of the call.
 pub(crate) struct AttemptMade {
     pub(crate) route: Arc<Route>,
     pub(crate) began: Duration,
@@ -164,7 +164,7 @@ struct Parent {
 }
 
 impl Parent {
-    /// Parses the header. If there are several, all are ignored.
+    /// Parses the header `traceparent`. If a request has several, all are ignored.
     fn of(headers: &HeaderMap) -> Option<Self> {
         let mut given = headers.get_all(TRACEPARENT).iter();
         let one = given.next()?.to_str().ok()?;
@@ -177,7 +177,7 @@ impl Parent {
         let trace_id = hex(parts.next()?, 32)?;
         let span_id = low(hex(parts.next()?, 16)?);
         let flags = low(hex(parts.next()?, 2)?);
-        // A later version may append further fields.
+        // A later version of the header may append further fields.
         let is_whole = parts.next().is_none() || version > 0;
         (is_whole && version != 0xff && trace_id != 0 && span_id != 0).then_some(Self {
             trace_id,
@@ -204,7 +204,7 @@ const fn random_bits(trace_id: u128) -> u64 {
     low(trace_id) & ((1 << RANDOM_BITS) - 1)
 }
 
-/// The bound such that, of a million evenly spread random parts, `of_million` are at or above it.
+/// Returns the bound such that, of a million evenly spread random parts, `of_million` are at or above it.
 fn random_min(of_million: u32) -> u64 {
     let left_out = u128::from(MILLION.saturating_sub(of_million.into()));
     low((left_out << RANDOM_BITS) / u128::from(MILLION))

@@ -1,8 +1,8 @@
 //! Encodes OTLP 1 over HTTP as JSON: ids are hexadecimal, 64-bit integers are decimal text, enumerations are numbers.
 //! <https://opentelemetry.io/docs/specs/otlp/#json-protobuf-encoding>
 //!
-//! Own code, because the OpenTelemetry crates send from a thread without the reactor that this gateway's HTTP client
-//! needs, and do not report how many spans they dropped.
+//! This code replaces the OpenTelemetry crates, because they send from a thread without the reactor that this gateway's
+//! HTTP client needs, and do not report how many spans they dropped.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -43,7 +43,7 @@ pub(crate) enum Kind {
 /// Whether the operation of a span failed.
 #[derive(Debug, Default, Serialize)]
 pub(crate) struct Status {
-    /// 2 is "error"; an unset code is neither success nor failure.
+    /// The status code 2 is "error"; an unset code is neither success nor failure.
     #[serde(skip_serializing_if = "Option::is_none")]
     code: Option<u8>,
 }
@@ -118,7 +118,7 @@ impl From<bool> for Value {
     }
 }
 
-/// The body of an export request with these calls' spans, from the service that `resource` describes.
+/// Returns the body of an export request with these calls' spans, from the service that `resource` describes.
 pub(super) fn encode(resource: &Attributes, calls: &[Vec<Span>]) -> String {
     let spans: Vec<&Span> = calls.iter().flatten().collect();
     let scope = json!({ "name": "tollgate", "version": env!("CARGO_PKG_VERSION") });
@@ -183,7 +183,7 @@ mod tests {
         }
     }
 
-    /// Compared with the shape of `examples/trace.json` in the protocol's repository.
+    /// The spans are compared with the shape of `examples/trace.json` in the protocol's repository.
     #[test]
     fn spans_follow_the_protocol() {
         let root = Span {

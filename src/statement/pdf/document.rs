@@ -29,7 +29,7 @@ pub(super) struct Font {
 }
 
 impl Font {
-    /// `name` is the font's name in the file, without spaces.
+    /// Parses a font. `name` is the font's name in the file, without spaces.
     pub(super) fn new(name: &'static str, bytes: &'static [u8]) -> Self {
         let face = ttf_parser::Face::parse(bytes, 0).expect("the font in the binary can be read");
         Self { bytes, face, name }
@@ -63,11 +63,11 @@ impl Font {
     }
 }
 
-/// A font of a document, and the glyphs of it that pages use.
+/// A font of a document, and its glyphs that the pages use.
 struct Used<'f> {
     font: &'f Font,
     glyphs: GlyphRemapper,
-    /// Characters by their glyph's number in the subset, so that readers can copy text.
+    /// Characters by the number of their glyph in the subset, so that readers of the PDF can copy text.
     chars: BTreeMap<u16, char>,
 }
 
@@ -195,7 +195,7 @@ fn fill(content: &mut Content, color: Color) {
     content.set_fill_rgb(red, green, blue);
 }
 
-/// Embeds a font with the glyphs in use (ISO 32000-1, 9.7): the text's codes are glyph numbers, and a table maps them
+/// Embeds a font with the glyphs in use (ISO 32000-1, 9.7): texts are written as glyph numbers, and a table maps these
 /// to characters.
 fn write_font(
     pdf: &mut Pdf,

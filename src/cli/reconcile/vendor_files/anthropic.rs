@@ -96,7 +96,7 @@ fn costs(result: &Object<'_>, day: u64, vendor: &mut VendorUsage) -> Result<Kind
         }
         _ => OTHER,
     };
-    // A cost that is not for tokens has no model; its description is used instead.
+    // A cost that is not for tokens has no model; the description of the cost is used instead.
     let model = match result.text("model")? {
         Some(model) => model,
         None => result.text("description")?.or(kind).unwrap_or(OTHER),

@@ -1,5 +1,5 @@
-//! A CSV file with the columns `day,model,class,count,cost`, for vendors without a usage API: what a console shows can
-//! be brought into this form by hand.
+//! A CSV file with the columns `day,model,class,count,cost`, for vendors without a usage API: an operator can write the
+//! numbers of the vendor's web console into it by hand.
 
 use tollgate_layers::calendar::day_of;
 
@@ -96,7 +96,7 @@ fn line(
     if count.is_empty() && cost.is_empty() {
         return Err("count: it is missing, and so is the cost".into());
     }
-    // Without the column, the whole file has no such numbers; an empty cell then means nothing.
+    // Without the column of counts or costs, the whole file has no such numbers; an empty cell then means nothing.
     let (has_counts, has_costs) = (columns[3].is_some(), columns[4].is_some());
     if count.is_empty() && has_counts {
         vendor.cost_alone(day, model, class)?;
@@ -148,7 +148,7 @@ mod tests {
         assert!(vendor.has_counts && vendor.has_costs);
         let covered = vendor.covered.unwrap();
         assert_eq!(covered, DAY * 86_400_000..(DAY + 2) * 86_400_000);
-        // The form of spreadsheets that use the comma for decimals.
+        // A file as spreadsheets write it where the comma is the decimal separator.
         let vendor = read("day;model;class;count\n2026-11-20;m;input;7\n").unwrap();
         assert_eq!(told(&vendor, DAY, "m"), [("input", 7, "0.00".to_owned())]);
     }

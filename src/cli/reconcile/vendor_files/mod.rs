@@ -1,7 +1,7 @@
-//! A vendor's usage and cost exports, read into one shape.
+//! A vendor's usage and cost exports, converted to one format.
 //!
-//! A file is one document of the vendor's API, or several, concatenated or in an array, as pages are saved; or a CSV
-//! file. The kind is detected from the content.
+//! A file is a CSV file, or one or several documents of the vendor's API, concatenated or in an array, as pages are
+//! saved. The kind is detected from the content.
 
 mod anthropic;
 mod csv;
@@ -18,7 +18,7 @@ use tollgate_layers::calendar::{DAY_MS, day_begins_ms, day_of};
 use super::amount::NanoUsd;
 use crate::text::similar::nearest;
 
-/// The classes that vendors bill, by our names for them. `calls` is not a class: nobody is billed by it.
+/// The classes that vendors bill, by our names for them. `calls` is not a class: vendors do not bill calls.
 pub(super) const CLASSES: &[&str] = &[
     "calls",
     "input",
@@ -35,18 +35,18 @@ pub(super) const CLASSES: &[&str] = &[
     OTHER,
 ];
 
-/// The number of calls that were made.
+/// Name of the row with the number of calls.
 pub(super) const CALLS: &str = "calls";
-/// Billed parts that belong to none of our classes.
+/// Name of the row with billed parts that belong to none of our classes.
 const OTHER: &str = "other";
 
-/// Not a class: the cost of all classes, if the books have it only for whole calls.
+/// Not a class: the row with the cost of all classes, used if receipts have only the cost of whole calls.
 pub(super) const TOTAL: &str = "total";
 
-/// At most this many rows are compared: about a hundred models in three years.
+/// The maximum number of rows that are compared: about a hundred models in three years.
 const ROWS_MAX: usize = 1_000_000;
 
-/// A day, counted from 1970-01-01, a model by the vendor's name, and one of [`CLASSES`].
+/// A day (counted from 1970-01-01), a model (by the vendor's name), and one of [`CLASSES`].
 pub(super) type Line = (u64, String, &'static str);
 
 /// The count and the cost that the vendor reports for a class.
@@ -56,7 +56,7 @@ pub(super) struct Billed {
     pub(super) cost: NanoUsd,
 }
 
-/// Which cells are empty in a table's lines of one day, model and class.
+/// Whether a CSV file's lines of one day, model and class have empty cells.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Empty {
     /// Whether a line has a count but no cost.
@@ -81,7 +81,7 @@ impl Empty {
 #[derive(Debug, Default)]
 pub(super) struct VendorUsage {
     pub(super) lines: BTreeMap<Line, Billed>,
-    /// The lines that have empty cells.
+    /// The lines of a CSV file that have empty cells for the count or the cost.
     pub(super) empty: BTreeMap<Line, Empty>,
     /// Whether the files have counts, and costs: a missing number is not zero.
     pub(super) has_counts: bool,
@@ -93,7 +93,7 @@ pub(super) struct VendorUsage {
     pub(super) covered: Option<Range<u64>>,
     /// Fields that look like counts and are unknown to this version.
     pub(super) unknown: Vec<String>,
-    /// The kinds whose newest page announces a further one, with that page's place in the file.
+    /// The reports whose newest page announces another page, with the place of that newest page in the file.
     more: BTreeMap<Kind, String>,
 }
 
@@ -110,7 +110,7 @@ impl VendorUsage {
     /// Reads one of the vendor's files.
     ///
     /// # Errors
-    /// What is wrong with it, and where: a line, or the path of a field.
+    /// What is wrong with the file, and where: a line, or the path of a field.
     pub(super) fn read(&mut self, file: &[u8]) -> Result<(), String> {
         match file.trim_ascii_start().first() {
             Some(b'{' | b'[') => self.json(file),
@@ -126,7 +126,7 @@ impl VendorUsage {
     /// Checks that no page is missing, after all files were read.
     ///
     /// # Errors
-    /// If a page announces a next one that is missing: its place.
+    /// If a page announces a next page that is missing: the place of the announcing page.
     pub(super) fn whole(&self) -> Result<(), String> {
         match self.more.values().next() {
             Some(place) => Err(format!(
@@ -188,7 +188,7 @@ impl VendorUsage {
                 });
             }
         }
-        // A page without results does not name its report: it is the last one of its report, or empty.
+        // A page without results does not name its report: it is the last page of the report, or the report is empty.
         if let Some(kind) = kind {
             match page.get("has_more") {
                 Some(Value::Bool(true)) => self.more.insert(kind, place.to_owned()),
@@ -198,7 +198,7 @@ impl VendorUsage {
         Ok(())
     }
 
-    /// Extends the covered time by a bucket's, and returns the bucket's day.
+    /// Extends the covered time by a bucket's time, and returns the bucket's day.
     fn cover(&mut self, time: &Range<u64>) -> Result<u64, String> {
         let day = day_of(time.start);
         if time.end <= time.start || time.end > day_begins_ms(day + 1) {
@@ -250,7 +250,7 @@ impl VendorUsage {
 
     /// Records a count whose cost cell is empty.
     fn count_alone(&mut self, day: u64, model: &str, class: &'static str) -> Result<(), String> {
-        // Marks the class as listed, so that an unknown cost is not looked for in another class.
+        // Marks the class as listed, so that its unknown cost is not searched in another class.
         self.costed.insert(class);
         self.empty_cell(day, model, class)?.has_count_alone = true;
         Ok(())
@@ -408,7 +408,7 @@ impl<'a> Object<'a> {
         }
     }
 
-    /// Reports counts that this version does not know: a newly billed class must not be ignored silently.
+    /// Records counts that this version cannot read, to report them: a newly billed class must not be ignored silently.
     fn tell_unknown(&self, known: &[&str], vendor: &mut VendorUsage) {
         for (field, value) in self.fields {
             let counts = field.ends_with("_tokens") || field.ends_with("_requests");
@@ -423,7 +423,7 @@ impl<'a> Object<'a> {
     }
 }
 
-/// `; is it x that was meant?`, if a similar field exists.
+/// Returns the hint `; is it x that was meant?`, if a similar field exists.
 fn hint_of(object: &Object<'_>, wanted: &[&str]) -> String {
     let there = || object.fields.keys().map(String::as_str);
     wanted
@@ -450,7 +450,7 @@ mod tests {
         Ok(vendor)
     }
 
-    /// Class, count and cost of the lines of a day and a model.
+    /// Returns class, count and cost of the lines of a day and a model.
     pub(super) fn told(
         vendor: &VendorUsage,
         day: u64,

@@ -14,7 +14,7 @@ use super::{CALLS, Kind, OTHER, Object, VendorUsage};
 const USAGE: &str = "organization.usage.completions.result";
 const COSTS: &str = "organization.costs.result";
 
-/// The counts that are read, and those that are parts of them.
+/// The fields with counts that are read, and fields with counts that are parts of these.
 const KNOWN: &[&str] = &[
     "input_tokens",
     "input_cached_tokens",
@@ -127,15 +127,15 @@ fn costs(result: &Object<'_>, day: u64, vendor: &mut VendorUsage) -> Result<Kind
     Ok(Kind::OpenAiCosts)
 }
 
-/// Returns the model and the class of a line of the invoice. If it is of no class of ours, the whole line is taken as
-/// the model.
+/// Returns the model and the class of a line of the invoice. If the line has none of our classes, the whole line is
+/// taken as the model.
 fn line_item(item: &str) -> (&str, &'static str) {
-    // The tier comes first, if it is not the standard one.
+    // The service tier comes first, unless it is the standard tier.
     let bare = item.split_once(" | ").map_or(item, |(_, bare)| bare);
     let Some((model, way)) = bare.split_once(", ") else {
         return (item, OTHER);
     };
-    // A condition of the price may follow: "long context".
+    // A condition of the price may follow the class: "long context".
     let way = way.split_once(", ").map_or(way, |(way, _)| way);
     let (model, kind) = match model.rsplit_once(' ') {
         Some((model, kind @ ("text" | "audio" | "image"))) => (model, kind),
