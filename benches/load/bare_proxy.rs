@@ -1,5 +1,5 @@
-//! The least that a reverse proxy can do: a hyper server and a pooled hyper-util client, with bodies streamed in both
-//! directions. It checks no key and no limit, reads no body, and changes no header except `host`.
+//! The simplest possible reverse proxy, for comparison: a hyper server and a pooled hyper-util client, with bodies
+//! streamed in both directions. It checks no key and no limit, reads no body, and changes no header except `host`.
 
 use std::net::SocketAddr;
 
@@ -20,7 +20,7 @@ use crate::{
     role,
 };
 
-/// Runs the proxy in front of `vendor`.
+/// Runs the bare proxy in front of `vendor`.
 pub(crate) fn play(vendor: SocketAddr) -> anyhow::Result<()> {
     role::play(&mut runtime::Builder::new_multi_thread(), async {
         let (listener, address) = listen().await?;
@@ -47,7 +47,7 @@ async fn forward(
     uri.scheme = Some(Scheme::HTTP);
     uri.authority = Some(vendor);
     *req.uri_mut() = Uri::from_parts(uri).expect("a scheme, an authority and a path are a URI");
-    // hyper's client adds the vendor's host.
+    // Removed, because hyper's client adds the vendor's host.
     req.headers_mut().remove(HOST);
     client.request(req).await
 }

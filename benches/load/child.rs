@@ -1,4 +1,4 @@
-//! A process of the bench: this binary in another role, or a program that behaves like one.
+//! A process that the bench starts: this binary in another role, or a program that behaves like one.
 
 use std::{
     collections::BTreeMap,
@@ -15,8 +15,8 @@ use anyhow::Context as _;
 
 use crate::{fixtures::support::process::MANY_FILES, options::RoleName};
 
-/// A process that is stopped when this is dropped. It also ends by itself if this process dies, because its standard
-/// input ends then.
+/// A process that is stopped when this is dropped. If the bench's own process dies, the child ends by itself, because
+/// its standard input ends then.
 pub(crate) struct Child {
     name: &'static str,
     process: std::process::Child,
@@ -46,12 +46,12 @@ impl Child {
         Self::run(name, command)
     }
 
-    /// Starts a program that prints facts and ends as a role does.
+    /// Starts a program that prints facts, and ends when its standard input ends, as a role does.
     pub(crate) fn run(name: &'static str, mut command: Command) -> anyhow::Result<Self> {
         let mut process = command
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
-            // Log lines are made and written, which is part of the gateway's cost; their destination is not.
+            // Formatting and writing log lines is part of the gateway's cost, but where they go is not.
             .stderr(Stdio::null())
             .spawn()
             .with_context(|| format!("cannot start the {name}"))?;
@@ -74,13 +74,13 @@ impl Child {
         Ok(self.said("address")?.parse()?)
     }
 
-    /// The fact that the process has printed under this name.
+    /// The value of a fact that the process has printed.
     pub(crate) fn said(&self, name: &str) -> anyhow::Result<&str> {
         let value = self.said.get(name).map(String::as_str);
         value.with_context(|| format!("the {} said no {name}", self.name))
     }
 
-    /// The facts whose names begin with this prefix, without it.
+    /// The facts whose names begin with this prefix. The returned names do not contain the prefix.
     pub(crate) fn all_said<'a>(
         &'a self,
         prefix: &'a str,
@@ -91,7 +91,7 @@ impl Child {
         })
     }
 
-    /// Ends the process gracefully, and reads the facts that it prints at its end.
+    /// Ends the process gracefully, and reads the facts that it prints before it ends.
     pub(crate) fn stop(&mut self) -> anyhow::Result<()> {
         drop(self.process.stdin.take());
         self.listen()?;
@@ -119,7 +119,8 @@ impl Child {
 
 impl Drop for Child {
     fn drop(&mut self) {
-        // The child ends when its standard input closes, and stops its own children; after a while it is killed.
+        // The child ends when its standard input closes, and stops its own children. If it takes too long, it is
+        // killed.
         drop(self.process.stdin.take());
         for _ in 0..200 {
             if !matches!(self.process.try_wait(), Ok(None)) {

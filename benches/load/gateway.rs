@@ -1,4 +1,4 @@
-//! The whole gateway: what `tollgate serve` runs, with a funded key, logging as the binary does.
+//! A whole gateway as `tollgate serve` runs it, with a funded key and the binary's log.
 
 use std::{
     io,
@@ -21,10 +21,10 @@ use crate::{
     role,
 };
 
-/// Runs a gateway, and prints at the end how many calls it has charged.
+/// Runs a gateway. At its end, prints the number of calls that it has charged.
 pub(crate) fn play(given: &GatewayRole<'_>) -> anyhow::Result<()> {
     let _ = rustls::crypto::ring::default_provider().install_default();
-    // The parent process decides where stderr goes.
+    // The log goes to standard error, which the parent process discards.
     let _log = tollgate::observe::log::to(io::stderr());
     role::play(&mut runtime::Builder::new_multi_thread(), async {
         let charged = Arc::new(AtomicU64::new(0));

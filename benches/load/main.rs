@@ -27,7 +27,7 @@ use clap::Parser as _;
 
 use crate::options::{Options, RoleName};
 
-// The allocator of the `tollgate` binary, also for the bare proxy: only the gateway's work is compared.
+// The allocator of the `tollgate` binary. The bare proxy uses it too, so that only the gateway's work differs.
 #[cfg(feature = "mimalloc")]
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;

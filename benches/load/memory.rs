@@ -1,8 +1,8 @@
-//! Measures memory: of an idle process, and of each stream that is open but silent.
+//! Measures the memory of an idle process, and of each stream that is open but silent.
 //!
-//! Each round starts its own processes, so that nothing is left from the previous one. The streams are HTTP/1.1
-//! connections; the vendor sends the first chunk of each and then nothing. Holders, which are separate processes, keep
-//! them open.
+//! Each round starts its own processes, so that no memory is left from the round before. The streams are HTTP/1.1
+//! connections. The vendor sends the first chunk of each stream and then nothing. Holders, which are separate
+//! processes, keep the streams open.
 
 use std::{fs, io, net::SocketAddr, thread, time::Duration};
 
@@ -27,16 +27,16 @@ use crate::{
     target::{Target, ledgers},
 };
 
-/// Numbers of open streams at which memory is measured, before the requested maximum.
+/// Numbers of open streams at which memory is measured. The requested maximum is added.
 const STREAMS: [u32; 3] = [0, 100, 1000];
-/// Files that a proxy has open in addition to two connections per stream.
+/// Files that a proxy has open in addition to its two connections per stream.
 const FILES_BESIDE: u32 = 100;
-/// How many streams a holder opens at the same time.
+/// Streams that a holder opens at the same time.
 const OPENED_TOGETHER: usize = 64;
-/// Pause before a measurement, so that memory use settles.
+/// Pause before a measurement, until the memory use no longer changes.
 const REST: Duration = Duration::from_secs(1);
 
-/// Measures the bare proxy and the first of the gateways.
+/// Measures the bare proxy and the first of the requested gateways.
 pub(crate) fn run(runtime: &Runtime, options: &Options, report: &mut Report) -> anyhow::Result<()> {
     let most = streams_max(options.streams)?;
     let mut counts: Vec<u32> = STREAMS.into_iter().filter(|count| *count < most).collect();
@@ -65,7 +65,7 @@ pub(crate) fn run(runtime: &Runtime, options: &Options, report: &mut Report) -> 
     Ok(())
 }
 
-/// The requested number, or as many as the system's limit of open files allows.
+/// The requested number of streams, or fewer if the system's limit of open files does not allow it.
 fn streams_max(wanted: u32) -> anyhow::Result<u32> {
     let limits = fs::read_to_string("/proc/self/limits")?;
     let files = limits
@@ -91,7 +91,7 @@ fn streams_max(wanted: u32) -> anyhow::Result<u32> {
 struct Footprint {
     /// Resident memory, including pages shared with other processes.
     rss: u64,
-    /// Resident memory, with its share of shared pages.
+    /// Resident memory, in which a page that n processes share counts as 1/n of a page.
     pss: u64,
 }
 
@@ -112,7 +112,7 @@ impl Footprint {
     }
 }
 
-/// Opens more and more streams through one process, and measures its memory at each count.
+/// Starts a target, opens more and more streams through it, and measures its memory at each number of streams.
 fn round(
     runtime: &Runtime,
     ledger: Option<Ledger>,
@@ -123,7 +123,7 @@ fn round(
         None => Target::bare(vendor.address()?)?,
         Some(ledger) => Target::gateway(vendor.address()?, ledger)?,
     };
-    // The idle process has served calls before, as in practice.
+    // An idle process is one that has served calls before, as in practice.
     drop(runtime.block_on(target.warm(&Scenario::plain(), 1, &Record::default()))?);
     let (mut open, mut holders, mut seen) = (0, Vec::new(), Vec::new());
     for count in counts {
@@ -136,7 +136,7 @@ fn round(
             target.pid().context("a proxy of the bench")?,
         )?);
     }
-    // The target is stopped before its callers: otherwise it would have to close thousands of connections.
+    // The target is stopped before the holders. Otherwise it would have to close thousands of connections first.
     drop(target);
     Ok(seen)
 }
@@ -188,7 +188,7 @@ async fn open(to: SocketAddr, call: &Prepared) -> anyhow::Result<impl Sized> {
     Ok((connection, body))
 }
 
-/// The result of all rounds at one count of streams.
+/// The result of all rounds at one number of streams.
 fn line(target: &str, streams: u32, rounds: &[Vec<Footprint>], place: usize) -> Value {
     let rss: Vec<f64> = rounds.iter().map(|seen| seen[place].rss as f64).collect();
     let pss: Vec<f64> = rounds.iter().map(|seen| seen[place].pss as f64).collect();
@@ -200,7 +200,8 @@ fn line(target: &str, streams: u32, rounds: &[Vec<Footprint>], place: usize) -> 
         "rounds": { "rss_bytes": figures(rss), "pss_bytes": figures(pss) },
     });
     if streams > 0 {
-        // Memory that a stream adds: the footprint with streams less that of the same process without.
+        // The memory of a stream: the process's memory with streams, minus that of the same process without, per
+        // stream.
         let grown = |seen: &Vec<Footprint>| seen[place].rss as f64 - seen[0].rss as f64;
         let each = median(rounds.iter().map(grown)) / f64::from(streams);
         line["bytes_per_stream"] = figure(each);

@@ -1,4 +1,4 @@
-//! Medians over rounds: as text here, and as entries of the results file.
+//! Medians over rounds: as the text that a run prints, and as entries of the results file.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use crate::{
 pub(crate) struct Round {
     pub(crate) calls_per_second: f64,
     pub(crate) cpu_us: f64,
-    /// The part of `cpu_us` that the ledger's server used.
+    /// The part of `cpu_us` that the ledger's Redis server used.
     pub(crate) server_us: f64,
     pub(crate) p50_us: f64,
     pub(crate) p99_us: f64,
@@ -39,12 +39,12 @@ pub(crate) fn us(time: Duration) -> f64 {
     time.as_secs_f64() * 1e6
 }
 
-/// One line of a table. Ratios are computed within each round, and the median is taken of the ratios: a round in which
-/// the machine was slow was slow for both.
+/// A line of the table. Ratios are computed within each round, and their median is taken: in a round in which the
+/// machine was slow, both targets were slow.
 pub(crate) struct Line<'a> {
     pub(crate) target: &'a str,
     pub(crate) rounds: &'a [Round],
-    /// The rounds of the target to compare with.
+    /// The rounds of the target with which this target is compared.
     pub(crate) base: &'a [Round],
 }
 
@@ -145,13 +145,13 @@ impl Report {
         }
     }
 
-    /// Adds the result of a scenario.
+    /// Adds the results of a scenario.
     pub(crate) fn add(&mut self, scenario: ScenarioName, results: &[Value]) {
         let entry = json!({ "run": self.run, "results": results });
         self.entries.push((scenario.name().to_owned(), entry));
     }
 
-    /// Writes the results so far to the file; called after they were checked.
+    /// Writes the results so far to the file. Called after the gateways' charges were checked.
     pub(crate) fn keep(&mut self) -> anyhow::Result<()> {
         if self.entries.is_empty() {
             return Ok(());

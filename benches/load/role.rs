@@ -1,10 +1,10 @@
-//! A process that was started for the bench: prints its facts, and ends when its parent does.
+//! A process in one of the bench's roles: it prints its facts, and ends when its parent process does.
 
 use std::{fmt::Display, io};
 
 use tokio::runtime;
 
-/// Runs a role to its end. An error is printed for the parent process.
+/// Runs a role to its end. Prints an error for the parent process.
 pub(crate) fn play(
     runtime: &mut runtime::Builder,
     role: impl Future<Output = anyhow::Result<()>>,
@@ -14,7 +14,7 @@ pub(crate) fn play(
     if let Err(error) = &played {
         say("error", &format!("{error:#}").replace('\n', " "));
     }
-    // The thread that reads standard input may block for ever.
+    // The thread that reads standard input may block for ever, so the runtime does not wait for it.
     runtime.shutdown_background();
     played
 }
@@ -24,12 +24,12 @@ pub(crate) fn say(name: &str, value: &dyn Display) {
     println!("{name}: {value}");
 }
 
-/// Reports that all facts that are needed before the first call have been printed.
+/// Prints that the role is ready: the parent process has all facts that it needs before the first call.
 pub(crate) fn ready() {
     println!("ready");
 }
 
-/// Waits until the parent process closes the pipe, or has died.
+/// Waits until the parent process closes the pipe of standard input, or has died.
 pub(crate) async fn until_told_to_stop() {
     let waited = tokio::task::spawn_blocking(|| {
         drop(io::copy(&mut io::stdin().lock(), &mut io::sink()));

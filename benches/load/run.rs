@@ -1,4 +1,4 @@
-//! The run: every scenario in rounds, and in every round all targets in turn.
+//! The run: each scenario has several rounds, and in each round all targets are measured in turn.
 
 use std::time::Duration;
 
@@ -17,9 +17,9 @@ use crate::{
     target::{Field, Target},
 };
 
-/// Load before the first round of a scenario; not counted.
+/// The time of load before the first round of a scenario, which is not counted.
 pub(crate) const WARM_UP: Duration = Duration::from_millis(300);
-/// Calls per second of `rate`.
+/// The rates of the scenario `rate`, in calls per second.
 const RATES: [u32; 9] = [100, 500, 1000, 2000, 4000, 8000, 16_000, 32_000, 64_000];
 
 /// Runs the requested scenarios, prints the tables and stores the results.
@@ -53,7 +53,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
                 let results = translated(&runtime, started(&mut field, options)?, options)?;
                 report.add(*name, &results);
             }
-            // This scenario starts its own processes, and no others may run meanwhile.
+            // This scenario starts its own processes, and no other process of the bench may run meanwhile.
             Kind::Memory => {
                 end(&mut field, &mut report)?;
                 memory::run(&runtime, options, &mut report)?;
@@ -72,7 +72,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     end(&mut field, &mut report)
 }
 
-/// The client's runtime, with one thread: the other cores are for what is measured.
+/// The client's runtime. It has one thread, so that the other cores are free for the measured processes.
 fn one_thread() -> anyhow::Result<Runtime> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -87,7 +87,7 @@ fn started<'f>(field: &'f mut Option<Field>, options: &Options) -> anyhow::Resul
     field.as_mut().context("it was started")
 }
 
-/// Stores the results after checking that the gateways have charged every call that they answered.
+/// Checks that the gateways have charged every call that they answered, and then stores the results.
 fn end(field: &mut Option<Field>, report: &mut Report) -> anyhow::Result<()> {
     if let Some(field) = field.take() {
         field.stop()?;
@@ -103,7 +103,7 @@ fn compare(
     options: &Options,
     title: &str,
 ) -> anyhow::Result<Vec<Value>> {
-    // With a fixed pace, the other proxies' capacity does not show.
+    // At a fixed pace every target serves all calls, so that targets that only show a capacity are left out.
     let all = matches!(scenario.pace, Pace::WhenAnswered);
     let mut targets: Vec<&mut Target> = field
         .targets
@@ -129,7 +129,7 @@ fn compare(
     Ok(lines.collect())
 }
 
-/// Increasing calls per second, up to the requested maximum.
+/// Measures increasing rates of calls, up to the requested maximum.
 fn rates(runtime: &Runtime, field: &mut Field, options: &Options) -> anyhow::Result<Vec<Value>> {
     println!("{HEAD}");
     let mut results = Vec::new();
@@ -144,15 +144,15 @@ fn rates(runtime: &Runtime, field: &mut Field, options: &Options) -> anyhow::Res
     Ok(results)
 }
 
-/// Each vendor's stream to a caller of either format, through the first gateway only: translation does not use the
-/// ledger.
+/// Measures each vendor's stream for a caller of either format. Only through the first gateway, since translation does
+/// not use the ledger.
 fn translated(
     runtime: &Runtime,
     field: &mut Field,
     options: &Options,
 ) -> anyhow::Result<Vec<Value>> {
     let gateway = &mut field.targets[1];
-    // Each stream passed through, followed by the same one translated.
+    // Each stream is first passed through, and then translated.
     let ways = [
         ("chat to chat", Canned::Stream, Format::Chat),
         ("chat to messages", Canned::Stream, Format::Messages),
@@ -192,7 +192,7 @@ fn translated(
     Ok(lines.collect())
 }
 
-/// Measures all places in each round, after a warm-up that is not counted. The order changes from round to round, so
+/// Measures every place in each round, after a warm-up that is not counted. The order rotates from round to round, so
 /// that no place is always first.
 fn in_rounds(
     title: &str,
@@ -218,7 +218,7 @@ fn in_rounds(
     Ok(measured)
 }
 
-/// One round on one target.
+/// Puts a load on one target for one round.
 async fn load(
     target: &mut Target,
     scenario: &Scenario,

@@ -1,4 +1,4 @@
-//! Scenarios: the calls that are sent, their pace, and the measurements of their answers.
+//! Scenarios: which calls are sent, at which pace, and what is measured of their answers.
 
 use bytes::Bytes;
 use clap::ValueEnum;
@@ -42,7 +42,7 @@ pub(crate) enum Kind {
     Peers(Scenario),
 }
 
-/// A load: what is sent, at which pace, and what is measured of the answers.
+/// A load: which calls are sent, at which pace, and what is measured of their answers.
 #[derive(Clone, Debug)]
 pub(crate) struct Scenario {
     pub(crate) name: &'static str,
@@ -53,35 +53,35 @@ pub(crate) struct Scenario {
     pub(crate) body: Bytes,
     pub(crate) pace: Pace,
     pub(crate) measure: Measure,
-    /// The length of a round as a multiple of the usual one: p99 needs many calls.
+    /// The length of a round as a multiple of the usual length, for scenarios with few calls: p99 needs many.
     pub(crate) rounds_long: u32,
 }
 
-/// The time at which the next call is sent.
+/// The rule for when the next call is sent.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Pace {
-    /// On each connection when the previous call is answered.
+    /// On each connection, as soon as the previous call is answered.
     WhenAnswered,
-    /// This many per second, whether or not the earlier ones are answered.
+    /// This number per second, whether or not earlier calls are answered.
     PerSecond(u32),
-    /// This many per second, at random moments that are equal in each run: streams begun at even intervals would send
-    /// their chunks in step, and the delay measured would be that of a burst.
+    /// This number per second, at random moments that are the same in each run. Streams that begin at even intervals
+    /// would send their chunks at the same moments, and the measured delay would be that of a burst.
     AtRandom(u32),
 }
 
-/// The measurement taken of an answer.
+/// The time that is measured of an answer.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Measure {
     /// From the request to the answer's last byte.
     Whole,
     /// From the request to the first byte of the answer's body.
     FirstByte,
-    /// For each chunk: from the vendor to the client.
+    /// For each chunk: from its sending by the vendor to its arrival at the client.
     ChunkDelay,
 }
 
 impl ScenarioName {
-    /// The name on the command line and in the results file.
+    /// The scenario's name on the command line and in the results file.
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Plain => "plain",
@@ -148,12 +148,12 @@ impl Scenario {
         }
     }
 
-    /// Plain calls at this rate per second.
+    /// Plain calls at this number per second.
     pub(crate) fn at_rate(calls: u32) -> Self {
         Self {
             name: ScenarioName::Rate.name(),
             pace: Pace::PerSecond(calls),
-            // At a low rate one round has few calls, so two rounds are measured.
+            // At a low rate a round has few calls, so it lasts twice as long.
             rounds_long: if calls <= 500 { 2 } else { 1 },
             ..Self::plain()
         }

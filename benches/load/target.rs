@@ -1,4 +1,4 @@
-//! The targets of calls: the bare proxy, gateways and others.
+//! The targets of calls: the bare proxy, gateways, and other proxies.
 
 use std::{
     io,
@@ -26,9 +26,9 @@ use crate::{
     scenario::{Measure, Pace, Scenario},
 };
 
-/// Connections that are opened before a paced load begins; more are opened if needed.
+/// Connections that are opened before a paced load begins. More are opened if needed.
 const PACED_CONNECTIONS: u32 = 16;
-/// The time for which a call may take before the run ends.
+/// If a call takes longer than this, the run ends with an error.
 const CALL_TIMEOUT: Duration = Duration::from_secs(600);
 
 /// The result of a load on a target.
@@ -39,13 +39,13 @@ pub(crate) struct Seen {
     pub(crate) measured: Histogram,
     /// CPU time of the target's processes.
     pub(crate) cpu: Duration,
-    /// The part of it that the ledger's server used.
+    /// The part of `cpu` that the ledger's Redis server used.
     pub(crate) server_cpu: Duration,
 }
 
-/// The vendor, and the proxies in front of it.
+/// The vendor, and the targets in front of it.
 pub(crate) struct Field {
-    /// The bare proxy first, then the gateways, then targets that are only for comparison.
+    /// First the bare proxy, then the gateways, then targets that are only for comparison.
     pub(crate) targets: Vec<Target>,
     _vendor: Child,
 }
@@ -95,7 +95,7 @@ impl Field {
     }
 }
 
-/// The gateways to run: the requested ones, or one for each ledger that an operator would choose. Never empty.
+/// The gateways to run: those that were requested, or one for each ledger that an operator would choose. Never empty.
 pub(crate) fn ledgers(options: &Options) -> anyhow::Result<Vec<Ledger>> {
     let has_redis = RedisServer::is_installed();
     if !options.targets.is_empty() {
@@ -122,27 +122,27 @@ fn is_installed(program: &str) -> bool {
     version.is_ok_and(|status| status.success())
 }
 
-/// A proxy under load.
+/// A proxy under load, or the vendor itself.
 pub(crate) struct Target {
     pub(crate) name: &'static str,
     pub(crate) address: SocketAddr,
     /// The processes whose CPU time counts for a call.
     pub(crate) processes: Processes,
-    /// Those of them that are the ledger's server, if it has one.
+    /// The processes among them that are the ledger's Redis server, if it has one.
     pub(crate) server: Processes,
-    /// The gateway's key; the bare proxy needs none.
+    /// The gateway's key; `None` for a proxy that needs no key.
     key: Option<String>,
-    /// The path of calls to a peer that does not forward the vendor's.
+    /// The path of calls, for a peer that does not forward the vendor's path.
     path: Option<String>,
-    /// Headers by which a peer finds the vendor.
+    /// Headers from which a peer gets the vendor's address.
     headers: HeaderMap,
-    /// Calls that were answered.
+    /// The number of calls that were answered.
     answered: u64,
-    /// Only for comparison, in scenarios without a pace.
+    /// Whether the target is only for comparison. It is left out of scenarios with a fixed pace.
     pub(crate) beside: bool,
     /// The process that plays the proxy, or starts it; `None` if there is no proxy.
     child: Option<Child>,
-    // Fields drop in order: these two must outlive the process that uses them.
+    // Fields are dropped in order, and these two must outlive the process that uses them.
     _directory: Option<TempDir>,
     _redis: Option<RedisServer>,
 }
@@ -160,7 +160,7 @@ impl Target {
         })
     }
 
-    /// Another proxy or gateway, which `benches/peers` starts and stops. Calls are not compared with charges.
+    /// Another proxy or gateway, which `benches/peers` starts and stops. Its charges are not checked.
     pub(crate) fn peer(name: &'static str, vendor: SocketAddr) -> anyhow::Result<Self> {
         let mut command = Command::new(concat!(env!("CARGO_MANIFEST_DIR"), "/benches/peers"));
         command.args([name, &vendor.to_string()]);
@@ -181,7 +181,7 @@ impl Target {
         })
     }
 
-    /// The vendor itself: what client and vendor can do together on this machine.
+    /// The vendor itself, without a proxy: the most that client and vendor can do together on this machine.
     pub(crate) fn nothing(vendor: SocketAddr) -> Self {
         Self {
             name: "nothing",
@@ -218,8 +218,8 @@ impl Target {
         Self::on(ledger.name(), vendor, &url, more, server)
     }
 
-    /// A gateway on a ledger, with files in a folder of its own. If the ledger's server works only for this gateway, a
-    /// call's CPU time includes the server's.
+    /// A gateway on a ledger, with files in a folder of its own. If a Redis server works only for this gateway, its CPU
+    /// time is part of a call's CPU time.
     fn on(
         name: &'static str,
         vendor: SocketAddr,
@@ -249,7 +249,7 @@ impl Target {
         })
     }
 
-    /// Process id of the bench's own process.
+    /// The id of the process that plays the proxy, or starts it.
     pub(crate) fn pid(&self) -> Option<u32> {
         self.child.as_ref().map(Child::pid)
     }
@@ -259,17 +259,17 @@ impl Target {
         match (&self.key, &self.path) {
             (Some(_), _) => gateway_path(canned.format()).to_owned(),
             (None, Some(path)) => path.clone(),
-            // The proxy forwards the path unchanged.
+            // The bare proxy forwards the path unchanged.
             (None, None) => canned.vendor_path(),
         }
     }
 
-    /// The bare proxy gets a header of the same length, and forwards it.
+    /// The gateway's key. A proxy without a key gets a header of the same length, and forwards it.
     pub(crate) fn key(&self) -> &str {
         self.key.as_deref().unwrap_or(NO_KEY)
     }
 
-    /// The scenario's call to this target.
+    /// The scenario's call, as it is sent to this target.
     pub(crate) fn prepare(&self, scenario: &Scenario) -> anyhow::Result<Arc<Call>> {
         let path = if scenario.caller == scenario.canned.format() {
             self.path(scenario.canned)
@@ -348,7 +348,7 @@ impl Target {
         Ok((self.processes.used()?, self.server.used()?))
     }
 
-    /// Drains the target, and checks that it has charged what it answered.
+    /// Drains the target, and checks that it has charged the calls that it answered.
     pub(crate) fn stop(&mut self) -> anyhow::Result<()> {
         let Some(child) = &mut self.child else {
             return Ok(());
@@ -367,12 +367,12 @@ impl Target {
     }
 }
 
-/// The value that an operator with leases would set.
+/// The duration of a lease, in milliseconds, that an operator would set.
 const LEASE_MS: (&str, &str) = ("--lease-ms", "1000");
 const NO_KEY: &str = "tg-000000000000000000000000000000000000000000000000";
 
-/// `calls` moments per second, distributed like Poisson arrivals of that number. They are the same in each run, so
-/// every target gets the same load.
+/// `calls` random moments per second, distributed like Poisson arrivals at that rate. They are the same in each run, so
+/// that every target gets the same load.
 fn at_random(calls: u32, time: Duration) -> impl Iterator<Item = Instant> {
     let began = Instant::now();
     let count = (f64::from(calls) * time.as_secs_f64()).round() as usize;
@@ -384,7 +384,7 @@ fn at_random(calls: u32, time: Duration) -> impl Iterator<Item = Instant> {
     due.into_iter()
 }
 
-/// Records the delay of each chunk in `data`, from the time that the vendor wrote into it.
+/// Records the delay of each chunk in `data`: until now, from the time that the vendor wrote into the chunk.
 fn record_delays(data: &Bytes, delays: &mut Vec<Duration>) {
     const STAMP: &[u8] = b"\"sent\":";
     let now = unix_ns();

@@ -1,4 +1,4 @@
-//! The vendor's process. Its CPU time is not counted.
+//! The vendor's process, whose CPU time is not counted.
 
 use tokio::runtime;
 

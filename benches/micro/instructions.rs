@@ -1,8 +1,8 @@
 //! Makes calls of one kind, one after another, on one thread, for a counter of instructions.
 //!
-//! `tests/instructions` runs this binary under callgrind and compares the cost of a call with
-//! `benches/micro/instructions.toml`. The gateway is the whole one, from its listener to its client, with its ledger in
-//! memory and its log in JSON; the caller and the vendor run on the same thread. With `--direct` the same calls go to
+//! `tests/instructions` runs this binary under callgrind, and compares the instructions of a call with
+//! `benches/micro/instructions.toml`. The gateway is complete, from its listener to its client, with its ledger in
+//! memory and its log in JSON. The caller and the vendor run on the same thread. With `--direct` the same calls go to
 //! the vendor without the gateway: the difference is the gateway's own cost.
 
 #[path = "../fixtures/mod.rs"]
@@ -74,7 +74,7 @@ enum Kind {
 }
 
 impl Kind {
-    /// The vendor's answer, and the caller's format.
+    /// The vendor's answer for this kind of call, and the caller's format.
     const fn call(self) -> (Canned, Format) {
         match self {
             Self::Plain => (Canned::Plain, Format::Chat),
@@ -94,7 +94,7 @@ impl Kind {
 fn main() -> anyhow::Result<()> {
     let options = Options::parse();
     let _ = rustls::crypto::ring::default_provider().install_default();
-    // Log lines are made and then discarded.
+    // Log lines are formatted, as in a running gateway, and then discarded.
     let _log = tollgate::observe::log::to(io::sink());
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -116,7 +116,7 @@ async fn run(kind: Kind, direct: bool, calls: u32) -> anyhow::Result<()> {
     serving.spawn(async move { Vendor::new().serve(listener).await });
     let (canned, caller) = kind.call();
     if direct {
-        // The model is called in its vendor's own format, as the gateway prefers to do.
+        // The gateway calls a vendor in the vendor's own format, so the direct call uses that format too.
         let format = canned.format();
         let body = body(canned, format);
         let host = vendor.to_string();
@@ -129,7 +129,7 @@ async fn run(kind: Kind, direct: bool, calls: u32) -> anyhow::Result<()> {
     let (path, body) = (gateway_path(caller), body(canned, caller));
     let call = Prepared::post(&host, path, caller, key.expose(), body)?;
     send(gateway.address(), &call, calls).await?;
-    // The drain waits until all calls are settled.
+    // The drain waits until all calls are settled, so that settling is counted too.
     gateway.drain().await
 }
 
@@ -140,8 +140,8 @@ fn body(canned: Canned, caller: Format) -> Bytes {
     }
 }
 
-/// Makes the calls over one connection. The answers are only read: work per piece would be subtracted from what the
-/// gateway costs, which sends fewer pieces than its vendor.
+/// Makes the calls over one connection. The answers are read but not examined: work per chunk would be subtracted from
+/// the gateway's cost, because the gateway sends fewer chunks than the vendor.
 async fn send(to: SocketAddr, call: &Prepared, calls: u32) -> anyhow::Result<()> {
     let mut connection = Connection::open(&Origin::Loopback(to)).await?;
     for _ in 0..calls {

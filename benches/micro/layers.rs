@@ -1,11 +1,11 @@
-//! Measures what each layer adds to a call, in nanoseconds.
+//! Measures the time that each layer adds to a call, in nanoseconds.
 //!
-//! Each line is one layer over a service that answers at once; what the layer adds is the line less its `nothing` line.
-//! The timed part is a server's work on a request: clone the service, call it, read the answer's body to its end.
-//! Making the request is not timed.
+//! Each line is one layer over a service that answers at once. The layer's own time is its line minus the line
+//! `nothing` for the same answer. The timed part is a server's work on a request: clone the service, call it, read the
+//! answer's body to its end. Making the request is not timed.
 //!
-//! The ledger is in memory. A caller does not wait for settlement, so the lines exclude it, except those that end in
-//! `settled`.
+//! The ledger is in memory. A caller does not wait for settlement, so the lines exclude settlement, except those whose
+//! name ends in `settled`.
 
 #[path = "../fixtures/mod.rs"]
 mod fixtures;
@@ -66,9 +66,9 @@ use crate::fixtures::{
     messages_request, priced, redis_server, support::redis::RedisServer,
 };
 
-/// Calls between two readings of the clock, and the most that the settler has to catch up with.
+/// Calls between two readings of the clock. The settler has to settle at most this number of calls at a time.
 const BATCH: u64 = 256;
-/// More than the first two caches of a core, and less than the shared one.
+/// The memory that is read to empty the caches: more than the first two caches of a core, less than the shared cache.
 const OTHERS_BYTES: usize = 4 << 20;
 const LINE_BYTES: usize = 64;
 const HOLD_TTL: Duration = Duration::from_secs(960);
@@ -85,7 +85,7 @@ fn main() {
         .build()
         .expect("a runtime starts");
     let desk = runtime.block_on(Desk::open());
-    // The settler runs on the same runtime as the calls: it settles while `settled` waits, and at no other time.
+    // The settler runs on the same runtime as the calls. It settles only while `settled` waits.
     let (settler, settling) = {
         let ended = Arc::clone(&desk.ended);
         let settings = SettlerSettings::default();
@@ -113,7 +113,7 @@ fn main() {
     criterion.final_summary();
 }
 
-/// The layers that get the request unparsed.
+/// The layers that process a request before it is parsed.
 fn before_parsing(lines: &mut Lines<'_, '_>, desk: &Desk) {
     let empty = Answers::empty();
     let request = || {
@@ -168,8 +168,8 @@ fn parsing(lines: &mut Lines<'_, '_>) {
     }
 }
 
-/// Calls without the header, as all calls whose key does not allow it; calls with the header, which are claimed, run in
-/// a task of their own, sealed and stored in each kind of store; and repeated calls.
+/// Calls without the header, as for keys whose answers are not stored; calls with the header, which are claimed, run in
+/// a task of their own, and have their answer encrypted and stored in each kind of store; and repeated calls.
 fn idempotency(lines: &mut Lines<'_, '_>, desk: &Desk) {
     let called = desk.called(lines.runtime, Canned::Plain, false);
     let answers = ServiceBuilder::new()
@@ -221,7 +221,8 @@ where
     A: AnswerStore,
 {
     let settings = IdempotencySettings {
-        // Short, so that millions of answers do not pile up; about one repeat in ten thousand then becomes a call.
+        // Short, so that millions of stored answers do not accumulate. About one repeat in ten thousand finds no stored
+        // answer and runs as a call.
         kept: Duration::from_millis(100),
         ..IdempotencySettings::default()
     };
@@ -250,7 +251,7 @@ impl Money for NobodyDied {
     }
 }
 
-/// The layers that get a parsed call.
+/// The layers that process a parsed call.
 fn after_parsing(lines: &mut Lines<'_, '_>, desk: &Desk, settler: &Settler) {
     let called = desk.called(lines.runtime, Canned::Plain, false);
     let priced = desk.priced(lines.runtime, Canned::Plain, false);
@@ -303,7 +304,7 @@ fn after_parsing(lines: &mut Lines<'_, '_>, desk: &Desk, settler: &Settler) {
     }
 }
 
-/// Measured in comparison with the same answers without the layer.
+/// Compared with the same answers without the layer.
 fn passthrough(lines: &mut Lines<'_, '_>, desk: &Desk) {
     let cases = [
         ("JSON of 1 KB", Canned::Plain, false, Answers::json(1024)),
@@ -324,8 +325,8 @@ fn passthrough(lines: &mut Lines<'_, '_>, desk: &Desk) {
     }
 }
 
-/// A request's way through all layers, in the gateway's order: the sum, and what boxes and moves between the layers
-/// add.
+/// A request's way through all layers, in the gateway's order: the sum of all layers, and what boxing and moves between
+/// the layers add.
 fn all(lines: &mut Lines<'_, '_>, desk: &Desk, settler: &Settler) {
     let cases = [
         (
@@ -379,11 +380,11 @@ fn reserve_layer(desk: &Desk, settler: &Settler) -> ReserveLayer<MemoryLedger, B
 
 // --- timing ---
 
-/// The group that lines are added to.
+/// The benchmark group to which lines are added.
 struct Lines<'a, 'c> {
     runtime: &'a Runtime,
     group: BenchmarkGroup<'c, WallTime>,
-    /// Calls whose hold has ended.
+    /// The number of calls whose hold has ended.
     ended: &'a AtomicU64,
 }
 
@@ -437,9 +438,8 @@ impl Lines<'_, '_> {
             });
     }
 
-    /// Times the same calls with their settlement, each after other memory has filled the core's first and second
-    /// cache. This is the situation in a gateway, where calls alternate with the system, other layers and other
-    /// programs.
+    /// Times the same calls with their settlement. Before each call, other memory fills the core's first and second
+    /// cache, as in a gateway, where calls alternate with the system, other layers and other programs.
     fn time_cold<S, B, A>(&mut self, name: &str, service: &S, request: impl Fn() -> Request<B>)
     where
         S: Service<Request<B>, Response = Response<A>> + Clone,
@@ -532,7 +532,7 @@ where
 
 // --- requests, each made by the layers above it ---
 
-/// A catalog, a ledger, and a funded key.
+/// A catalog, a ledger, and a funded key, for all measurements.
 struct Desk {
     live: Arc<Live>,
     ledger: MemoryLedger,
@@ -559,7 +559,7 @@ impl Desk {
         }
     }
 
-    /// A request with the key, as the server passes it on.
+    /// A request with the key, as the gateway's server passes it to the first layer.
     fn request<B>(&self, body: B, canned: Canned) -> Request<B> {
         let mut req = posted(canned, body);
         req.headers_mut()
@@ -617,12 +617,12 @@ impl Desk {
     }
 }
 
-/// Returns the request that a layer passes on.
+/// The service under a layer, which returns the request that the layer passes on.
 fn kept<T>(req: Request<T>) -> Ready<Result<Request<T>, Error>> {
     ready(Ok(req))
 }
 
-/// Returns the call with a new number and a new meter: with the old ones it would not be held again.
+/// Returns the call with a new number and a new meter: with the old number it would not get another hold.
 fn fresh(priced: &Request<Priced>) -> Request<Priced> {
     let mut req = priced.clone();
     req.extensions_mut().insert(RequestNumber::now_v7());

@@ -1,9 +1,9 @@
-//! Measures what a streamed chunk costs before it can be forwarded.
+//! Measures the time that a streamed chunk takes in the gateway before it can be forwarded.
 //!
-//! Each line is a chat stream of 100 events; criterion's `elem/s` are events. First the parts of passthrough by
-//! themselves, then the answer's body as a whole, then the same body without the layer. `cut` means that each event
-//! begins in one chunk and ends in the next: the only case in which bytes are copied. `in 1 KiB` is the same stream as
-//! a buffer of that size would cut it: most of its chunks end within an event, and contain many whole events.
+//! Each line is a chat stream of 100 events; criterion's `elem/s` are events per second. The first lines are the parts
+//! of passthrough, then comes the answer's body with the whole layer, then the same body without the layer. `cut`: each
+//! event begins in one chunk and ends in the next, the only case in which bytes are copied. `in 1 KiB`: the stream as a
+//! buffer of that size would cut it, so that most chunks end within an event, and contain many whole events.
 
 #[path = "../fixtures/mod.rs"]
 mod fixtures;
@@ -96,7 +96,7 @@ const ANSWER: AnswerCx = AnswerCx {
     thinking_asked: true,
 };
 
-/// A stream translated to another format, from its first event to the events added at its end.
+/// Measures a stream translated to another format, from its first event to the events added at its end.
 macro_rules! translation {
     ($group:expr, $to:literal, $name:expr, $chunks:expr, $events:expr) => {
         $group.bench_function(
@@ -116,7 +116,8 @@ macro_rules! translation {
     };
 }
 
-/// Measures chunks of a chat vendor for callers of the other formats. The responses format repeats the whole answer at
+/// Translates chunks of a chat vendor for callers of the other formats. The responses format repeats the whole answer
+/// at its end.
 /// its end.
 fn translated(group: &mut BenchmarkGroup<'_, WallTime>, name: &str, chunks: &[Bytes]) {
     translation!(
@@ -136,7 +137,7 @@ fn translated(group: &mut BenchmarkGroup<'_, WallTime>, name: &str, chunks: &[By
     );
 }
 
-/// Streams with as many events from vendors of the other formats.
+/// Translates streams of vendors of the other formats, with as many events.
 fn from_others(group: &mut BenchmarkGroup<'_, WallTime>) {
     const EACH: &str = "a chunk an event";
     let chunks = messages_events();
@@ -181,7 +182,7 @@ fn split(chunks: &[Bytes], mut each: impl FnMut(Event)) {
     }
 }
 
-/// The body that a caller's connection polls, with the usage chunk left in and taken out.
+/// Measures the body that a caller's connection polls: once with the usage chunk forwarded, once with it taken out.
 fn passthrough(
     group: &mut BenchmarkGroup<'_, WallTime>,
     runtime: &Runtime,
@@ -195,7 +196,7 @@ fn passthrough(
         group.bench_function(format!("passthrough {how}, {name}"), |bencher| {
             bencher.iter_batched(
                 || (layer.layer(answers.clone()), Request::new(outbound.clone())),
-                // The time includes the answer's head, which waits for the first frame.
+                // The time includes the answer's head, which is only returned with the first frame.
                 |(service, req)| {
                     runtime.block_on(async {
                         let res = service.oneshot(req).await;
@@ -222,7 +223,7 @@ async fn read<A: Body<Data = Bytes, Error = Error>>(body: A) {
     }
 }
 
-/// A streamed call on its way to a chat vendor.
+/// A streamed call, as the passthrough layer gets it, to a chat vendor.
 fn outbound(strip_usage: bool) -> Outbound {
     let nowhere = SocketAddr::from((Ipv4Addr::LOCALHOST, 9));
     let models = config(nowhere, "memory:").live.models;
@@ -248,7 +249,8 @@ fn one_chunk() -> Vec<Bytes> {
     vec![chat_events().concat().into()]
 }
 
-/// Each chunk is the rest of one event and the beginning of the next.
+/// The stream in chunks that end in the middle of each event, so that an event's end and the next one's beginning share
+/// a chunk.
 fn cut() -> Vec<Bytes> {
     let mut chunks = Vec::new();
     let mut begun = BytesMut::new();
@@ -262,7 +264,7 @@ fn cut() -> Vec<Bytes> {
     chunks
 }
 
-/// The stream, cut at fixed sizes regardless of the events.
+/// The stream in chunks of 1 KiB, regardless of where events end.
 fn in_pieces() -> Vec<Bytes> {
     let stream = chat_events().concat();
     stream.chunks(1024).map(Bytes::copy_from_slice).collect()

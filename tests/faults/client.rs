@@ -1,4 +1,4 @@
-//! Callers of a case: some read to the end, others leave.
+//! The callers of a case: some read their answer to its end, others disconnect before.
 
 use std::{net::SocketAddr, time::Duration};
 
@@ -23,7 +23,7 @@ pub struct Key {
     pub account: String,
 }
 
-/// A caller of one gateway, through the proxy in front of it. Each call has a connection of its own.
+/// A caller of one gateway, through the proxy in front of the gateway. Each call has a connection of its own.
 #[derive(Clone)]
 pub struct Client {
     pub(crate) gateway: usize,
@@ -35,21 +35,21 @@ pub struct Client {
 /// The result of a call.
 #[derive(Clone, Debug)]
 pub struct Outcome {
-    /// The status; `None` if no head arrived.
+    /// The status; `None` if the head of the answer did not arrive.
     pub status: Option<StatusCode>,
     pub number: Option<String>,
     pub body: Bytes,
-    /// Whether the body is complete.
+    /// Whether the body arrived completely.
     pub whole: bool,
 }
 
 impl Outcome {
-    /// Whether the complete answer arrived.
+    /// Whether a complete answer with status 200 arrived.
     pub fn answered(&self) -> bool {
         self.status == Some(StatusCode::OK) && self.whole
     }
 
-    /// Whether the gateway refused.
+    /// Whether the gateway answered with a status other than 200.
     pub fn refused(&self) -> bool {
         self.status.is_some_and(|status| status != StatusCode::OK)
     }
@@ -69,12 +69,12 @@ impl Outcome {
 }
 
 impl Client {
-    /// A new call of this caller's gateway; [`Call`] has its options.
+    /// Creates a call of this caller's gateway, without sending it. [`Call`] has its options.
     pub fn call(&self, format: Format) -> Call {
         self.vendor.call(self.gateway, format)
     }
 
-    /// Sends it and reads the answer to its end.
+    /// Sends the call and reads the answer to its end.
     pub async fn ask(&self, call: &Call) -> Outcome {
         let answer = async {
             match self.open(call).await {
@@ -87,9 +87,9 @@ impl Client {
             .unwrap_or(Outcome::nothing())
     }
 
-    /// Sends the call and reads its answer concurrently with the case.
+    /// Sends the call and reads its answer in a task, while the case continues.
     pub fn ask_in_background(&self, call: &Call) -> Asked {
-        // Registered at once, so that the case can wait until the vendor receives the call.
+        // Registered before the task runs, so that the case can wait until the vendor receives the call.
         self.vendor.register(call);
         let (client, call) = (self.clone(), call.clone());
         let mut task = JoinSet::new();
@@ -97,7 +97,7 @@ impl Client {
         Asked(task)
     }
 
-    /// Sends it and waits for the head of the answer.
+    /// Sends the call and waits for the head of the answer.
     pub async fn open(&self, call: &Call) -> Result<Open, BoxError> {
         self.vendor.register(call);
         let socket = TcpStream::connect(self.front).await?;
@@ -115,7 +115,7 @@ impl Client {
         })
     }
 
-    /// Sends it on a bare socket, which the case controls.
+    /// Sends the call on a bare socket, which the case reads and closes itself.
     pub async fn raw(&self, call: &Call) -> Result<TcpStream, BoxError> {
         self.vendor.register(call);
         let mut socket = TcpStream::connect(self.front).await?;
@@ -124,7 +124,7 @@ impl Client {
         Ok(socket)
     }
 
-    /// The request's bytes.
+    /// The bytes of the HTTP request.
     pub fn bytes(&self, call: &Call) -> Vec<u8> {
         let (parts, _) = self.request(call).into_parts();
         let body = call.body();
@@ -164,7 +164,7 @@ impl Client {
     }
 }
 
-/// A call that waits for its answer. Its drop closes the connection.
+/// A call whose answer a task reads. Its drop closes the connection.
 pub struct Asked(JoinSet<Outcome>);
 
 impl Asked {
@@ -178,7 +178,7 @@ pub struct Open {
     pub call: Call,
     res: Response<Incoming>,
     read: Vec<u8>,
-    /// Whether the body ended normally; `None` before its end.
+    /// Whether the body has ended normally; `None` while it has not ended.
     ended: Option<bool>,
     _driver: JoinSet<()>,
 }
@@ -198,7 +198,7 @@ impl Open {
         String::from_utf8_lossy(&self.read).into_owned()
     }
 
-    /// Reads until this many tokens have arrived.
+    /// Reads until this number of tokens has arrived.
     pub async fn read_tokens(&mut self, count: usize) {
         let mark = self.call.token_mark();
         self.read_until(&format!("{count} tokens"), |text| {
@@ -227,7 +227,7 @@ impl Open {
             .unwrap_or_else(|_| panic!("twenty seconds without {what}"));
     }
 
-    /// Reads a piece; false at the end.
+    /// Reads a piece of the body. Returns false at its end.
     async fn frame(&mut self) -> bool {
         match self.res.body_mut().frame().await {
             Some(Ok(frame)) => {
@@ -242,11 +242,11 @@ impl Open {
         }
     }
 
-    /// Reads to the end.
+    /// Reads the answer to its end.
     pub async fn rest(mut self) -> Outcome {
         while self.ended.is_none() && self.frame().await {}
         let text = self.text();
-        // A stream may also end with an error event.
+        // A stream may also end with an error event, which is not an answer.
         let ends = ["[DONE]", "message_stop", "response.completed"];
         let last = !self.call.stream || ends.iter().any(|end| text.contains(end));
         let error = text.contains("\"error\"") && !text.contains("\"error\":null");

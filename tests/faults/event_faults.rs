@@ -1,6 +1,6 @@
-//! Group 8: a receiver of events is unreachable, slow, or loses its answers, and gateways are killed between a charge
-//! and its delivery, and between a delivery and its mark. Every event reaches its receiver, in order, at least once; a
-//! repetition has the same id.
+//! Group 8: a receiver of events is unreachable, slow, or its answers are lost; and gateways are killed between a
+//! charge and the delivery of its event, or between a delivery and its record. Every event reaches its receiver, in
+//! order, at least once; a repeat has the same id.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -24,7 +24,8 @@ use crate::{
 };
 
 const LEDGERS: [LedgerKind; 2] = [LedgerKind::Sqlite, LedgerKind::Redis];
-/// A killed gateway keeps the receiver for another 30 s; a pause between attempts may be added.
+/// The time in which all events must be delivered: a killed gateway keeps its right to deliver for another 30 s, and a
+/// pause between attempts may be added.
 const DELIVERED_WITHIN: Duration = Duration::from_secs(75);
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
@@ -70,15 +71,15 @@ pub fn cases() -> Vec<Case> {
 /// The moment at which the gateway dies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum At {
-    /// The charge is booked with its event, and the receiver does not have it yet.
+    /// The charge is booked with its event. The gateway has sent the event, and the receiver has not received it.
     Delivery,
-    /// The receiver has accepted the event, and the gateway has no answer.
+    /// The receiver has accepted the event, but its answer has not reached the gateway.
     Answer,
-    /// The gateway has the receiver's answer, and has not recorded it.
+    /// The gateway has the receiver's answer, but has not recorded it.
     Mark,
 }
 
-/// A webhook, whether the receiver accepted it or not.
+/// A received webhook request; `taken` is whether the receiver accepted it.
 #[derive(Clone, Debug)]
 struct Post {
     id: String,
@@ -86,7 +87,7 @@ struct Post {
     taken: bool,
 }
 
-/// A world with a receiver behind a proxy.
+/// A world with a receiver of events behind a proxy.
 struct Given {
     world: World,
     edge: Arc<Proxy>,
@@ -131,7 +132,7 @@ impl Given {
             status,
             _receiver: receiver,
         };
-        // Waits until the event of the first payment is delivered.
+        // Waits until the event of the world's first payment is delivered.
         given.delivered().await;
         given
     }
@@ -146,7 +147,7 @@ impl Given {
         told(&self.world, 0, Method::POST, path, Some(body)).await;
     }
 
-    /// A charge with an event: the balance falls to a level.
+    /// Makes a call whose charge emits an event: the balance falls to an alert level.
     async fn charge(&self) {
         let path = "/admin/v1/accounts/acme";
         let account = told(&self.world, 0, Method::GET, path, None).await;
@@ -160,7 +161,7 @@ impl Given {
         self.world.expect(&call, Charge::Full);
     }
 
-    /// The ledger's events.
+    /// Returns the ledger's events.
     async fn events(&self) -> Result<Vec<Value>, String> {
         let path = "/admin/v1/events?after=0&limit=1000";
         let (status, page) = self.world.admin(0, Method::GET, path, None).await?;
@@ -171,7 +172,7 @@ impl Given {
     }
 
     /// Waits until the receiver has accepted every event of the ledger, in order, with the ledger's content and one id
-    /// each. Returns the number of repetitions after acceptance.
+    /// per event. Returns the number of deliveries that were repeated after acceptance.
     async fn delivered(&self) -> usize {
         let until = Instant::now() + DELIVERED_WITHIN;
         loop {
@@ -184,7 +185,7 @@ impl Given {
                 .collect();
             let all = |events: &Vec<Value>| {
                 let numbers = events.iter().filter_map(|event| event["number"].as_u64());
-                // Events before the receiver was first looked up are not sent to it.
+                // Events from before the gateways knew this receiver are not sent to it.
                 numbers
                     .skip_while(|number| taken.first().is_some_and(|first| number < first))
                     .eq(taken.iter().copied())
@@ -233,7 +234,7 @@ fn number(post: &Post) -> u64 {
     post.data["number"].as_u64().unwrap()
 }
 
-/// An amount that is slightly lower.
+/// The amount that is one micro-ruble lower.
 fn below(rubles: &str) -> String {
     let micro = crate::verdict::micro(&json!(rubles)) - 1;
     format!("{}.{:06}", micro / 1_000_000, micro % 1_000_000)
@@ -255,7 +256,8 @@ async fn away(ledger: LedgerKind) -> Verdict {
     given.world.verdict().await
 }
 
-/// The receiver has accepted it, but the gateway cannot know: the same event is sent again, with the same id.
+/// The receiver has accepted the event, but its answer is lost. The gateway sends the same event again, with the same
+/// id.
 async fn answers_lost(ledger: LedgerKind) -> Verdict {
     let given = Given::over(Plan::over(ledger)).await;
     for (turn, then) in [Then::LoseAnswer, Then::CutAnswer(5), Then::LoseAnswer]
@@ -273,7 +275,7 @@ async fn answers_lost(ledger: LedgerKind) -> Verdict {
     given.world.verdict().await
 }
 
-/// The receiver accepts every request and answers none: calls are as fast as before.
+/// The receiver accepts every request, but its answers are held back. Calls must be as fast as before.
 async fn slow(ledger: LedgerKind) -> Verdict {
     let given = Given::over(Plan::over(ledger)).await;
     let world = &given.world;
@@ -290,7 +292,7 @@ async fn slow(ledger: LedgerKind) -> Verdict {
     let meanwhile = timed().await;
     given.edge.heal();
     given.delivered().await;
-    // No call waits for a receiver: 15 s would be visible.
+    // If a call waited for the receiver, it would take the gateway's timeout of 15 s.
     assert!(
         meanwhile < before * 3 + Duration::from_secs(1),
         "{meanwhile:?}, {before:?} before"
@@ -313,7 +315,7 @@ async fn killed(ledger: LedgerKind, at: At) -> Verdict {
     };
     given.charge().await;
     trap.sprung().await;
-    // The call's own end is acknowledged; the rest of the case is about its event.
+    // The call's own end is acknowledged, so that the fault affects only its event.
     world.settled().await;
     if at == At::Mark {
         let mark = world
@@ -324,7 +326,7 @@ async fn killed(ledger: LedgerKind, at: At) -> Verdict {
     }
     world.gateway(0).kill9();
     if at == At::Delivery {
-        // Data on the wire is lost with it.
+        // The request in the proxy is dropped together with the process that has sent it.
         given.edge.reset();
     }
     given.edge.heal();
@@ -333,7 +335,7 @@ async fn killed(ledger: LedgerKind, at: At) -> Verdict {
         proxy.heal();
     }
     let began = Instant::now();
-    // The top-up's event follows the one that was being delivered.
+    // The top-up's event must be delivered after the event whose delivery was interrupted.
     given.top_up("after").await;
     let again = given.delivered().await;
     let expected = usize::from(at != At::Delivery);
@@ -345,7 +347,7 @@ async fn killed(ledger: LedgerKind, at: At) -> Verdict {
     given.world.verdict().await
 }
 
-/// Events wait for their receiver when the primary dies; its replica takes over with its current data.
+/// Events wait for their receiver when the primary dies. Its replica, which has all current data, takes over.
 async fn failover() -> Verdict {
     let given = Given::over(Plan::over(LedgerKind::RedisReplica).gateways(2)).await;
     *given.status.lock().unwrap() = 500;

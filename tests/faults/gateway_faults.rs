@@ -1,5 +1,5 @@
-//! Group 1: the gateway is killed at every step of a call, stopped for longer than its holds live, drained, and
-//! out of files.
+//! Group 1: the gateway is killed at every step of a call, stopped for longer than its holds live, drained, and run
+//! without free file descriptors.
 
 use std::time::Duration;
 
@@ -21,11 +21,12 @@ use crate::{
 };
 
 const LEDGERS: [LedgerKind; 2] = [LedgerKind::Sqlite, LedgerKind::Redis];
-/// A drain takes at most its 30 seconds, plus the delays of a busy machine.
+/// The longest time of a drain: the gateway's 30 seconds, plus the delays of a busy machine.
 const ENDS_WITHIN: Duration = Duration::from_secs(40);
-/// Rubles that cover the first hold of a large call and the lowered one of another, but not two first holds.
+/// Rubles that cover the first hold of a large call plus the lowered hold of another such call, but not two first
+/// holds.
 const HOLDS_ONE: &str = "17.50";
-/// The number of open streams when a fault affects all of them.
+/// The number of streams that are open when a fault hits all of them.
 const STREAMS: usize = 50;
 
 pub fn cases() -> Vec<Case> {
@@ -95,7 +96,7 @@ pub fn cases() -> Vec<Case> {
     cases
 }
 
-/// The gateway dies, data on its wires is lost, and another one starts.
+/// Kills the gateway, drops the data in its proxies, and starts the gateway again.
 pub(crate) async fn dies_and_comes_back(world: &World) {
     world.gateway(0).kill9();
     world.vendor_proxy(0).reset();
@@ -106,8 +107,8 @@ pub(crate) async fn dies_and_comes_back(world: &World) {
     world.round();
 }
 
-/// The reserve has not arrived, or was executed without an answer: nothing reaches a vendor (I6), nothing is charged,
-/// and the hold ends (I8).
+/// The gateway is killed after it has sent a RESERVE, which has either not arrived, or was executed without an answer.
+/// No request may reach a vendor (I6), nothing may be charged, and the hold must end (I8).
 async fn at_the_reserve(then: Then) -> Verdict {
     let world = Plan::over(LedgerKind::Redis).call_seconds(2).start().await;
     warm_up(&world).await;
@@ -125,10 +126,10 @@ async fn at_the_reserve(then: Then) -> Verdict {
     world.verdict().await
 }
 
-/// The hold exists, and the request is between the gateway and its vendor.
+/// The gateway is killed when the hold exists and the request has not reached the vendor.
 async fn before_the_vendor(ledger: LedgerKind) -> Verdict {
     let world = Plan::over(ledger).call_seconds(2).start().await;
-    // The calls that warm the gateway up end just before the first kill.
+    // The calls that warm the gateway up end just before the first kill, so their ends may be lost.
     world.stated(Bound::killed());
     warm_up(&world).await;
     let client = world.client(0);
@@ -146,7 +147,7 @@ async fn before_the_vendor(ledger: LedgerKind) -> Verdict {
     world.verdict().await
 }
 
-/// Streams of both formats, each after this many tokens.
+/// Starts streams of both formats, and waits until each has delivered this number of tokens.
 async fn streams(world: &World, tokens: u64, shape: impl Fn(Call) -> Call) -> Vec<(Call, Asked)> {
     let client = world.client(0);
     let streams: Vec<(Call, Asked)> = (0..STREAMS)
@@ -162,7 +163,7 @@ async fn streams(world: &World, tokens: u64, shape: impl Fn(Call) -> Call) -> Ve
     streams
 }
 
-/// Checkpoints of the running streams are charged at the next start.
+/// The gateway is killed in the middle of streams. The next start charges their checkpoints.
 async fn mid_stream(ledger: LedgerKind) -> Verdict {
     let world = Plan::over(ledger).start().await;
     world.stated(Bound::running_text());
@@ -186,7 +187,8 @@ async fn mid_stream(ledger: LedgerKind) -> Verdict {
     world.verdict().await
 }
 
-/// The call has ended for its client, and its settlement is on the wire, or was executed without an answer.
+/// The gateway is killed when a call has ended for its client, and its settlement has either not arrived, or was
+/// executed without an answer.
 async fn at_the_settle(then: Then) -> Verdict {
     let world = Plan::over(LedgerKind::Redis).start().await;
     warm_up(&world).await;
@@ -199,27 +201,27 @@ async fn at_the_settle(then: Then) -> Verdict {
         trap.sprung().await;
         written(&world, 0, [&call], |call| call.ended).await;
         dies_and_comes_back(&world).await;
-        // The next trap must not catch the charge that is sent again now.
+        // Wait for the charge that the restarted gateway sends again, so that the next trap does not catch it.
         world.gateway(0).says("call", SOON).await;
         world.expect(&call, Charge::Full);
     }
     world.verdict().await
 }
 
-/// The vendor has counted the input, and the smaller amount has not arrived, or is recorded without an answer. The text
-/// up to the last checkpoint is charged in both cases, and the end frees what was held last: a call of the same account
-/// at another gateway keeps its hold.
+/// The gateway is killed when the vendor has counted the input, and the smaller hold has either not been requested, or
+/// was set without an answer. In both cases the text up to the last checkpoint is charged, and the end frees all that
+/// the call held: a call of the same account at another gateway keeps its hold.
 async fn at_the_adjustment(then: Then) -> Verdict {
     let world = Plan::over(LedgerKind::Redis).gateways(2).start().await;
     world.stated(Bound::running_text());
     warm_up(&world).await;
     let (client, other) = (world.client(0), world.client(1));
     prove_first_counts(&client).await;
-    // The server has the script from here on: it was sent for this call.
+    // The first such call made the server load the script, so that the trap finds the script's hash from here on.
     prove_first_counts(&client).await;
     for _ in 0..3 {
         world.settled().await;
-        // This vendor counts at the end, so the hold of its call is not lowered.
+        // This vendor reports its counts at the end, so that the call's hold is not lowered.
         let uncounted = other.call(Format::Chat).gate(Gate::Token(5));
         let answered = other.ask_in_background(&uncounted);
         world.vendor().wait_served(&uncounted, 5).await;
@@ -253,13 +255,14 @@ async fn held_in_redis(world: &World) -> i64 {
     ask(world.redis(), &["HGET", "tg:{acme}", "h"]).await
 }
 
-/// A hold is lowered, another call holds the money that this freed, and the gateway dies. The account pays for both,
-/// although it could not hold the first amounts of both.
+/// A hold is lowered, another call holds the money that this freed, and the gateway is killed. The account pays for
+/// both calls, although it could not hold the first amounts of both.
 async fn after_the_adjustment(ledger: LedgerKind) -> Verdict {
     let world = Plan::over(ledger).start().await;
     world.stated(Bound::running_text());
     for id in ["one", "two", "three"] {
-        // Nothing is lowered before the first count of the vendor is proved, which this call then does.
+        // In a new process no hold is lowered before a call has shown that the vendor's first count is right. This call
+        // does that.
         let key = world.account(&format!("{id}-unproved"), HOLDS_ONE).await;
         let client = world.client_of(0, &key);
         let running = || large(&client);
@@ -288,8 +291,8 @@ async fn after_the_adjustment(ledger: LedgerKind) -> Verdict {
     world.verdict().await
 }
 
-/// Makes a call to its end. A vendor's first count is believed in a process only after a call has ended with it. The
-/// tokens arrive slowly, so that an adjustment of this call has been answered before its end.
+/// Makes a call to its end. A process relies on a vendor's first count only after a call has ended with the same count.
+/// The tokens arrive slowly, so that an adjustment of this call is answered before the call ends.
 pub(crate) async fn prove_first_counts(client: &Client) {
     let call = client.call(Format::Messages).large();
     let call = call.gap(Duration::from_millis(50));
@@ -297,12 +300,12 @@ pub(crate) async fn prove_first_counts(client: &Client) {
     assert!(outcome.answered(), "{}", outcome.text());
 }
 
-/// A large call whose vendor waits after five tokens.
+/// Creates a large call whose vendor waits after five tokens.
 pub(crate) fn large(client: &Client) -> Call {
     client.call(Format::Messages).large().gate(Gate::Token(5))
 }
 
-/// Whether this amount is about the cost of the call, which its first hold exceeds by half or more.
+/// Whether a hold has been lowered to about the cost of its call. The first hold is at least half larger.
 fn is_lowered(held: i64, call: &Call) -> bool {
     held > 0 && held * 4 < call.full_cost() * 5
 }
@@ -333,7 +336,7 @@ pub(crate) async fn charged_by_checkpoint(world: &World, call: &Call) {
     world.expect(call, Charge::Tokens(5));
 }
 
-/// The ledger has settled, but the gateway gets no answer: it repeats the request, which changes nothing.
+/// The ledger has settled the call, but its answer is lost. The gateway repeats the settlement, which changes nothing.
 async fn settle_answer_lost() -> Verdict {
     let world = Plan::over(LedgerKind::Redis).start().await;
     warm_up(&world).await;
@@ -351,7 +354,7 @@ async fn settle_answer_lost() -> Verdict {
     world.verdict().await
 }
 
-/// Calls end, and some milliseconds later the gateway dies.
+/// Calls end, and some milliseconds later the gateway is killed.
 async fn as_calls_end(ledger: LedgerKind) -> Verdict {
     let world = Plan::over(ledger).call_seconds(4).start().await;
     world.stated(Bound::killed());
@@ -373,20 +376,20 @@ async fn as_calls_end(ledger: LedgerKind) -> Verdict {
     world.verdict().await
 }
 
-/// Calls of all kinds continue while gateways die in turn, at arbitrary moments.
+/// Calls of all kinds continue while gateways are killed in turn, at arbitrary moments.
 pub(crate) async fn under_load(plan: Plan, kills: usize, calls: usize) -> Verdict {
     let gateways = if plan.ledger == LedgerKind::Sqlite {
         1
     } else {
         3
     };
-    // If its gateway died before recording it, a hold lives until it expires.
+    // Calls are short, because a hold that a dead gateway has not recorded lives until it expires.
     let world = plan.gateways(gateways).call_seconds(4).start().await;
     world.stated(Bound::killed());
     warm_up(&world).await;
     let load = world.load_until_told(12);
     for turn in 0..kills {
-        // The delay is chosen so that the kills do not coincide with work that runs every second.
+        // The delays vary, so that the kills do not coincide with the work that gateways do every second.
         sleep(Duration::from_millis(350 + 37 * (turn as u64 % 11))).await;
         let gateway = world.gateway(turn % gateways);
         gateway.kill9();
@@ -403,8 +406,8 @@ pub(crate) async fn under_load(plan: Plan, kills: usize, calls: usize) -> Verdic
     world.verdict().await
 }
 
-/// A gateway that was stopped for longer than its holds live finds them expired: the delivered part is charged, late
-/// and once.
+/// A gateway is stopped for longer than its holds live, and continues after they have expired. The delivered part of
+/// its calls is charged, late and once.
 async fn stopped(ledger: LedgerKind) -> Verdict {
     let gateways = if ledger == LedgerKind::Sqlite { 1 } else { 2 };
     let world = Plan::over(ledger)
@@ -421,7 +424,7 @@ async fn stopped(ledger: LedgerKind) -> Verdict {
         open.read_tokens(5).await;
         opened.push(open);
         world.expect(&stream, Charge::Tokens(5));
-        // No part of the late answer was delivered.
+        // This answer has not begun when the gateway stops, so nothing of it is delivered.
         let plain = client.call(format).plain().gate(Gate::Head);
         asked.push(client.ask_in_background(&plain));
         world.vendor().wait_asked(&plain).await;
@@ -431,7 +434,7 @@ async fn stopped(ledger: LedgerKind) -> Verdict {
     if gateways == 1 {
         sleep(Duration::from_secs(4)).await;
     } else {
-        // The other gateway ends the expired holds.
+        // The other gateway's sweep ends the expired holds.
         let expired = Instant::now() + Duration::from_secs(15);
         while held(&world, 1).await {
             assert!(Instant::now() < expired, "the holds do not expire: I8");
@@ -454,7 +457,7 @@ async fn held(world: &World, gateway: usize) -> bool {
     accounts.iter().any(|account| account["held_rub"] != "0.00")
 }
 
-/// A draining gateway accepts no more calls and lets running ones end.
+/// A draining gateway accepts no new calls and lets the running calls end.
 async fn drain_finishes(ledger: LedgerKind) -> Verdict {
     let world = Plan::over(ledger).start().await;
     let gap = Duration::from_millis(30);
@@ -462,7 +465,7 @@ async fn drain_finishes(ledger: LedgerKind) -> Verdict {
     let gateway = world.gateway(0);
     gateway.term();
     gateway.says("draining", SOON).await;
-    // The gateway logs this just before it closes its listener.
+    // The gateway logs that it drains just before it closes its listener.
     let closed = timeout(SOON, async {
         while TcpStream::connect(world.client_proxy(0).target())
             .await
@@ -487,7 +490,7 @@ async fn drain_finishes(ledger: LedgerKind) -> Verdict {
     world.verdict().await
 }
 
-/// Calls that do not finish in time are cut, and pay for what was delivered.
+/// Calls that do not end in time are cut by the drain, and are charged for what was delivered.
 async fn drain_cuts(ledger: LedgerKind) -> Verdict {
     let world = Plan::over(ledger).drain_seconds(1).start().await;
     let running = streams(&world, 10, |call| call.tokens(20).gate(Gate::Token(10))).await;
@@ -503,7 +506,7 @@ async fn drain_cuts(ledger: LedgerKind) -> Verdict {
     world.verdict().await
 }
 
-/// A second signal ends it at once: checkpoints of the running calls are charged at the next start, unless they were
+/// A second signal ends a draining gateway at once. The next start charges the checkpoints of calls that were not
 /// charged before.
 async fn stopped_twice(ledger: LedgerKind) -> Verdict {
     let world = Plan::over(ledger).start().await;
@@ -516,7 +519,7 @@ async fn stopped_twice(ledger: LedgerKind) -> Verdict {
     let gateway = world.gateway(0);
     gateway.term();
     gateway.says("draining", SOON).await;
-    // The gateway listens for the second signal right after that line; an earlier signal is ignored.
+    // The gateway listens for a second signal only after the line that it drains, so the signal is repeated.
     let until = Instant::now() + SOON;
     while gateway.is_running() {
         assert!(Instant::now() < until, "it goes on after the second signal");
@@ -532,10 +535,10 @@ async fn stopped_twice(ledger: LedgerKind) -> Verdict {
     world.verdict().await
 }
 
-/// Without free file descriptors running calls continue, new ones are refused without a charge, and the gateway
+/// Without free file descriptors, running calls continue, new calls are refused without a charge, and the gateway
 /// recovers by itself.
 async fn out_of_files(ledger: LedgerKind) -> Verdict {
-    // More connections than descriptors: the exact number of refusals does not matter.
+    // There are more connections than descriptors. How many of them are refused does not matter.
     let world = Plan::over(ledger)
         .nofile(64)
         .edit("[limits]", "[limits]\nconnections_max = 1000")
@@ -552,7 +555,7 @@ async fn out_of_files(ledger: LedgerKind) -> Verdict {
     }
     let front = world.client_proxy(0).address();
     let mut spare = TcpStream::connect(front).await.unwrap();
-    // This connection is accepted before the others arrive.
+    // The gateway accepts this connection before the others arrive.
     spare
         .write_all(b"GET /nowhere HTTP/1.1\r\nhost: g\r\n\r\n")
         .await
@@ -568,7 +571,7 @@ async fn out_of_files(ledger: LedgerKind) -> Verdict {
         .says("cannot accept a connection", SOON)
         .await;
 
-    // No descriptor is left for the connection to the vendor either.
+    // No descriptor is left for a connection to the vendor either, so the call is refused.
     let call = client.call(Format::Chat);
     world.vendor().register(&call);
     spare.write_all(&client.bytes(&call)).await.unwrap();
@@ -592,7 +595,7 @@ async fn out_of_files(ledger: LedgerKind) -> Verdict {
     world.verdict().await
 }
 
-/// Reads until an answer's head has arrived, with the data that came with it.
+/// Reads until the head of an answer has arrived. Returns the head, and the data that came with it.
 async fn head(socket: &mut TcpStream) -> String {
     let mut read = Vec::new();
     let come = timeout(Duration::from_secs(10), async {

@@ -1,4 +1,4 @@
-//! The end of a case: drain, audit, comparison; and the check of balances during the case.
+//! The end of a case: drain, audit, comparison. Also the check of balances during the case.
 
 use std::{
     collections::BTreeMap,
@@ -20,11 +20,11 @@ use crate::{
     world::{AdminClient, World, ask_admin},
 };
 
-/// Gauges of unacknowledged work of a gateway: calls that hold money, and calls in its outbox.
+/// Metrics of a gateway's unacknowledged work: the calls that hold money, and the calls in its outbox.
 const LEFT: [&str; 2] = ["tollgate_holds_open ", "tollgate_outbox_rows "];
 
 impl World {
-    /// Heals all faults, drains the gateways, runs the audits and compares.
+    /// Ends all faults, drains the gateways, runs the audits, and compares the vendor's log with the ledger.
     pub async fn verdict(mut self) -> Verdict {
         self.heal().await;
         for gateway in 0..self.gateways.len() {
@@ -38,7 +38,7 @@ impl World {
         }
         let mut problems = self.drained().await;
         let mut tally = compare(&self.facts().await, &bound);
-        // A hold that expired is settled late: even if nothing is held, a charge may still arrive.
+        // A call whose hold has expired is settled late, so that a charge may arrive although nothing is held.
         let patience = Instant::now() + Duration::from_secs(3);
         while (tally.lost > 0 || !tally.problems.is_empty()) && Instant::now() < patience {
             sleep(Duration::from_millis(100)).await;
@@ -63,8 +63,8 @@ impl World {
         verdict
     }
 
-    /// Waits until nothing is held, and no gateway has unacknowledged work: a booked charge may be sent again if its
-    /// answer was late or lost.
+    /// Waits until nothing is held, and no gateway has unacknowledged work: a charge whose answer was late or lost may
+    /// be sent again.
     pub async fn settled(&self) {
         self.nothing_is_held().await;
         let until = Instant::now() + self.plan.patience;
@@ -82,7 +82,7 @@ impl World {
         assert!(held.is_empty(), "{held:?}");
     }
 
-    /// A gateway's unacknowledged work, if any, or why it does not report it.
+    /// Returns a gateway's unacknowledged work, if any, or why the gateway does not report it.
     async fn left_to_tell(&self, gateway: usize) -> Option<String> {
         let Some(address) = self.gateways[gateway].admin_address() else {
             return Some("it does not run".to_owned());
@@ -100,7 +100,7 @@ impl World {
         (!none).then(|| left.join(", "))
     }
 
-    /// The ledger's line of a call, once there is one.
+    /// Waits for the ledger's line of a call, and returns it.
     pub async fn line_of(&self, call: &Call) -> Line {
         let until = Instant::now() + self.plan.patience;
         loop {
@@ -114,7 +114,7 @@ impl World {
         }
     }
 
-    /// Waits until nothing is held; returns what remains.
+    /// Waits until nothing is held. Returns the holds that are left after the time limit.
     async fn drained(&self) -> Vec<String> {
         let until = Instant::now() + self.plan.patience;
         loop {
@@ -145,7 +145,7 @@ impl World {
         }
     }
 
-    /// All lines of the ledger's export.
+    /// Returns all lines of the ledger's export.
     pub async fn exported(&self) -> Vec<Value> {
         let until = Instant::now() + self.plan.patience;
         loop {
@@ -156,7 +156,7 @@ impl World {
                 Ok(lines) => format!("it has no end: {:?}", lines.last()),
                 Err(error) => error,
             };
-            // A ledger that has just come back may cut a call off.
+            // If the ledger has just come back, the export may be cut off, so it is repeated.
             assert!(Instant::now() < until, "export: {problem}");
             sleep(Duration::from_millis(100)).await;
         }
@@ -176,7 +176,7 @@ impl World {
             .collect()
     }
 
-    /// Breaches that the gateways' own audits find.
+    /// Returns the breaches that the gateways' own audits find.
     async fn audited(&self) -> Vec<String> {
         let mut breaches = Vec::new();
         for gateway in 0..self.gateways.len() {
@@ -194,7 +194,7 @@ impl World {
         breaches
     }
 
-    /// Checks that payments minus charges equal the balance.
+    /// Returns the accounts whose payments minus charges differ from the balance.
     async fn balanced(&self) -> Vec<String> {
         let mut sums: BTreeMap<String, (i64, i64)> = BTreeMap::new();
         for line in self.exported().await {
@@ -226,7 +226,7 @@ impl World {
     }
 }
 
-/// Watches for balances below zero, as long as any gateway answers.
+/// Counts balances below zero, as long as any gateway answers.
 pub(crate) async fn watch(
     gateways: Vec<Arc<GatewayProcess>>,
     negative: Arc<AtomicUsize>,

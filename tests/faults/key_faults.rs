@@ -1,6 +1,6 @@
-//! Group 9: limits of a key beyond its own ceiling, while answers are lost and gateways are killed. A call with an
-//! idempotency key is charged once, whichever gateway runs it; a group spends at most its ceiling; concurrency and
-//! rates hold over the remaining gateways.
+//! Group 9: limits of a key in addition to its own ceiling, while answers are lost and gateways are killed. A call with
+//! an idempotency key is charged once, whichever gateway runs it. A group spends at most its ceiling. Limits of open
+//! calls and of rates hold over the gateways that are left.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ use crate::{
 
 const LEDGERS: [LedgerKind; 2] = [LedgerKind::Sqlite, LedgerKind::Redis];
 const LOOK_EVERY: Duration = Duration::from_millis(20);
-/// The lifetime of a claim that is not renewed.
+/// Configuration: a claim on an idempotency key that is not renewed expires after a second.
 const CLAIM: &str = "[idempotency]\nlease_seconds = 1\n";
 
 pub fn cases() -> Vec<Case> {
@@ -88,18 +88,18 @@ pub fn cases() -> Vec<Case> {
 /// The moment at which the gateway dies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum At {
-    /// The vendor is in the middle of its answer.
+    /// The vendor has sent a part of its answer.
     Running,
-    /// The caller has the answer, and nobody else has it yet.
+    /// The caller has the answer, but the call is neither charged nor is its answer stored.
     Ended,
-    /// The call is charged, and its answer is not stored.
+    /// The call is charged, but its answer is not stored.
     Charged,
-    /// The call's answer is stored, and the gateway has no acknowledgement.
+    /// The call's answer is stored, but the gateway has no acknowledgement of that.
     Kept,
 }
 
-/// Switches the calls to a new key of the first account with these fields, because gateways cache the old key's record
-/// for a while.
+/// Creates a key of the first account with these fields, and uses it for all later calls. Gateways cache records of
+/// keys for a while, so that a change of the old key would take effect late.
 async fn key_with(world: &mut World, fields: Value) {
     let path = "/admin/v1/accounts/acme/keys";
     let made = told(world, 0, Method::POST, path, Some(fields)).await;
@@ -111,7 +111,7 @@ async fn key_with(world: &mut World, fields: Value) {
     };
 }
 
-/// Gateways on one ledger, and a key whose answers are stored.
+/// Starts gateways on one ledger, with a key whose answers are stored.
 async fn started(plan: Plan) -> World {
     let gateways = if plan.ledger == LedgerKind::Sqlite {
         1
@@ -125,7 +125,7 @@ async fn started(plan: Plan) -> World {
         .await;
     warm_up(&world).await;
     key_with(&mut world, json!({ "idempotency": true })).await;
-    // These calls make every gateway load its scripts.
+    // These calls make every gateway load its scripts into the server.
     for gateway in 0..gateways {
         let client = world.client(gateway);
         let outcome = client.ask(&client.call(Format::Chat).once()).await;
@@ -135,7 +135,7 @@ async fn started(plan: Plan) -> World {
     world
 }
 
-/// Repeats a call until it no longer runs elsewhere.
+/// Repeats a call until no gateway reports that the call is still running.
 async fn sent_again(client: &Client, call: &Call) -> Outcome {
     let until = Instant::now() + SOON;
     loop {
@@ -149,7 +149,8 @@ async fn sent_again(client: &Client, call: &Call) -> Outcome {
     }
 }
 
-/// Each kind of call, whose caller gets nothing, or only the beginning; repeated at all gateways it stays one call.
+/// Makes a call of each kind, whose caller receives nothing, or only the beginning. Repeated at all gateways, it stays
+/// one call.
 async fn answers_lost(ledger: LedgerKind) -> Verdict {
     let world = started(Plan::over(ledger)).await;
     let first = world.client(0);
@@ -177,8 +178,8 @@ async fn answers_lost(ledger: LedgerKind) -> Verdict {
     world.verdict().await
 }
 
-/// The gateway that runs the call dies, and its caller repeats it at another one, or at the same one after its restart:
-/// by then the ledger has decided whether it was charged.
+/// The gateway that runs a call is killed. Its caller repeats the call at another gateway, or at the same gateway after
+/// its restart. By then the ledger has decided whether the call was charged.
 async fn killed(plan: Plan, at: At) -> Verdict {
     let (ledger, leased) = (
         plan.ledger,
@@ -197,7 +198,7 @@ async fn killed(plan: Plan, at: At) -> Verdict {
         let redis = |then, needles| world.redis_proxy(0).trap(Way::Up, needles, then);
         let traps = match at {
             At::Running => Vec::new(),
-            // Redis is held at whichever of these two commands arrives first, or at both.
+            // The gateway sends these two commands in any order. The trap holds the first of them, or both.
             At::Ended => vec![
                 redis(Then::Hold, script("settle")),
                 redis(Then::Hold, answers_script("room")),
@@ -208,7 +209,7 @@ async fn killed(plan: Plan, at: At) -> Verdict {
         let asked = first.ask_in_background(&call);
         if at == At::Running {
             world.vendor().wait_served(&call, 5).await;
-            // SQLite's next start charges the checkpoint.
+            // With SQLite, the next start charges the checkpoint, so wait until it is recorded.
             written(&world, 0, [&call], |call| call.output > 0).await;
         } else {
             world.vendor().wait_told(&call).await;
@@ -239,7 +240,8 @@ async fn killed(plan: Plan, at: At) -> Verdict {
                 proxy.reset();
             }
         };
-        // The caller of a running call is cut off; any other has the complete answer, whatever the ledger waits for.
+        // The caller of a running call is cut off. In all other cases the caller has the complete answer before the
+        // kill.
         let outcome = if at == At::Running {
             kill();
             asked.outcome().await
@@ -257,13 +259,14 @@ async fn killed(plan: Plan, at: At) -> Verdict {
         }
         let again = tokio::select! {
             again = sent_again(&other, &call) => again,
-            // The call that now waits at the vendor is the one that runs.
+            // Lets the vendor continue, so that the repeated call can end.
             () = opens_gates(&world, &call) => unreachable!("it goes on"),
         };
         let gone = again.text().contains("idempotent_answer_gone");
         let asked = world.vendor().asked(&call);
         match at {
-            // The call's checkpoint is charged, or may be when the dead gateway restarts.
+            // The call's checkpoint is charged, or may be charged when the killed gateway restarts, so the call must
+            // not run again.
             At::Running if ledger == LedgerKind::Sqlite || leased => {
                 assert!(gone && asked == 1, "{asked} asked: {}", again.text());
                 world.expect(&call, Charge::Any);
@@ -282,7 +285,7 @@ async fn killed(plan: Plan, at: At) -> Verdict {
                 world.expect(&call, Charge::Full);
             }
         }
-        // Every later repetition gets the same answer, and so does the dead gateway's caller.
+        // All later repeats get the same answer, also at the gateway that was killed.
         world.heal().await;
         world.ready(0, SOON).await;
         for client in [&first, &other] {
@@ -308,7 +311,7 @@ async fn opens_gates(world: &World, call: &Call) {
     }
 }
 
-/// Waits until the ledger has a charge for a call, as seen by this gateway.
+/// Waits until the ledger has a charge for a call, according to this gateway.
 async fn charged(world: &World, gateway: usize, call: &Call) {
     let until = Instant::now() + SOON;
     loop {
@@ -326,7 +329,7 @@ async fn charged(world: &World, gateway: usize, call: &Call) {
     }
 }
 
-/// Calls of many keys at three gateways for more than their group's ceiling; gateways die in turn.
+/// Calls of many keys at three gateways would cost more than their group's ceiling. Gateways are killed in turn.
 async fn ceiling_of_a_group(plan: Plan, kills: usize) -> Verdict {
     const CEILING: i64 = 10_000_000;
     let mut world = plan.gateways(3).call_seconds(3).start().await;
@@ -361,7 +364,7 @@ async fn ceiling_of_a_group(plan: Plan, kills: usize) -> Verdict {
     let loaded = load.end().await;
     world.settled().await;
     let all = spent(0).await;
-    // Some of the money may be held by calls of dead gateways until those holds expire.
+    // Calls of killed gateways may hold some of the money until their holds expire.
     assert!(all > CEILING * 3 / 4, "{all}");
     world.note(format!(
         "{all} of {CEILING} micro-rubles, {} answered, {} refused",
@@ -370,8 +373,8 @@ async fn ceiling_of_a_group(plan: Plan, kills: usize) -> Verdict {
     world.verdict().await
 }
 
-/// A key with concurrency four has four calls at a gateway that dies: they count until their holds end, and not longer,
-/// whether or not the gateway restarts.
+/// A key with a limit of four open calls has four calls at a gateway that is killed. These calls count until their
+/// holds end, and not longer, whether or not the gateway restarts.
 async fn calls_at_once() -> Verdict {
     const AT_ONCE: usize = 4;
     let mut world = Plan::over(LedgerKind::Redis)
@@ -409,7 +412,7 @@ async fn calls_at_once() -> Verdict {
     refused(1).await;
     let died = world.gateway(0).kill9();
     refused(1).await;
-    // The slots of the dead gateway's calls are freed: first one of them, later all.
+    // The holds of the killed gateway's calls end: first one of them, later all.
     let until = died + SOON;
     let client = world.client(1);
     while !client.ask(&client.call(Format::Chat)).await.answered() {
@@ -423,7 +426,7 @@ async fn calls_at_once() -> Verdict {
     }
     let running = open(1).await;
     refused(1).await;
-    // After its restart, this gateway has no free slot either.
+    // The restarted gateway also refuses a further call.
     world.vendor_proxy(0).reset();
     world.redis_proxy(0).reset();
     world.gateway(0).restart().await;
@@ -443,10 +446,10 @@ async fn calls_at_once() -> Verdict {
     world.verdict().await
 }
 
-/// A key's rate applies to all gateways together, and to the remaining ones: no permit is used twice, and a dead
-/// gateway's permits return when their time is over.
+/// The rate of a key applies to all gateways together, and to those that are left after a kill. No permit is used
+/// twice, and the permits that a killed gateway had are available again after their time.
 async fn rates() -> Verdict {
-    // The burst, and the rate per second.
+    // The largest burst, and the rate per second.
     const BURST: f64 = 200.0;
     const PER_SECOND: f64 = 20.0;
     let world = Plan::over(LedgerKind::Redis).gateways(3).start().await;
@@ -479,12 +482,12 @@ async fn rates() -> Verdict {
     let (first, took) = count(&[0, 1, 2], 12).await;
     let most = (BURST + PER_SECOND * took) * 1.02 + 1.0;
     assert!(f64::from(first) <= most, "{first} answered in {took} s");
-    // The burst is used up: from here on only the rate per second is available.
+    // The burst is used up, so that from here on only the rate per second is available.
     world.gateway(0).kill9();
     world.round();
     let (left, took_left) = count(&[1, 2], 15).await;
     let (ideal, count_left) = (PER_SECOND * took_left, f64::from(left));
-    // Each gateway may have kept 1/300 of the quota in memory.
+    // Each gateway may have had 1/300 of the quota in memory.
     assert!(
         count_left <= ideal * 1.02 + 8.0 && count_left >= ideal * 0.9,
         "{left} answered in {took_left} s by those that are left"

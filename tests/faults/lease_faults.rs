@@ -1,7 +1,7 @@
 //! Group 6: leases of busy keys.
 //!
-//! Losses are the same as without leases. The lease of a dead gateway ends with its calls' maximum time, so calls are
-//! short here.
+//! Losses must be the same as without leases. The lease of a killed gateway lives as long as its calls may take, so the
+//! calls of these cases are short.
 
 use std::{fs, time::Duration};
 
@@ -24,7 +24,7 @@ use crate::{
     world::{LedgerKind, Plan, World},
 };
 
-/// The number of callers that keep a key busy.
+/// The number of concurrent callers, enough to keep a key busy.
 const CALLERS: usize = 24;
 
 pub fn cases() -> Vec<Case> {
@@ -91,7 +91,7 @@ async fn leased(world: &World, gateway: usize) {
         let asked = world.admin(gateway, Method::GET, path, None).await;
         if let Ok((StatusCode::OK, answer)) = &asked {
             let leases = answer["leases"].as_array().into_iter().flatten();
-            // The gateway has a lease of its own, from which it has granted holds.
+            // This gateway has a lease, from which its running calls hold money.
             if leases
                 .into_iter()
                 .any(|lease| lease["calls_rub"].is_string())
@@ -104,7 +104,7 @@ async fn leased(world: &World, gateway: usize) {
     }
 }
 
-/// The amount that running calls of a gateway hold in its leases, in micro-rubles.
+/// Returns the amount that running calls of a gateway hold in its leases, in micro-rubles.
 async fn held_in_leases(world: &World, gateway: usize) -> i64 {
     let path = "/admin/v1/leases?account=acme";
     let answer = told(world, gateway, Method::GET, path, None).await;
@@ -121,7 +121,8 @@ async fn ends(world: &World, load: Load) {
     ));
 }
 
-/// The gateway dies while a turn that grants, or one that reports ends, is on the wire or executed without an answer.
+/// The gateway is killed while a turn of its lease, which requests money or reports ends, is in the proxy, or was
+/// executed without an answer.
 async fn at_a_turn(of_ends: bool, then: Then) -> Verdict {
     let world = Plan::over(LedgerKind::Redis)
         .leases()
@@ -151,8 +152,8 @@ async fn at_a_turn(of_ends: bool, then: Then) -> Verdict {
     world.verdict().await
 }
 
-/// The holds of calls are lowered within their gateway's lease, without Redis, and the gateway dies: the next process
-/// charges their checkpoints.
+/// Holds of calls are lowered within their gateway's lease, without a request to Redis. Then the gateway is killed, and
+/// the next process charges the calls' checkpoints.
 async fn after_adjustments() -> Verdict {
     let world = Plan::over(LedgerKind::Redis)
         .leases()
@@ -193,7 +194,7 @@ async fn after_adjustments() -> Verdict {
     world.verdict().await
 }
 
-/// Each turn is sent again, and then changes nothing.
+/// The answers to turns of leases are lost. Each turn is sent again, and changes nothing the second time.
 async fn answers_lost() -> Verdict {
     let world = Plan::over(LedgerKind::Redis).leases().start().await;
     warm_up(&world).await;
@@ -211,8 +212,8 @@ async fn answers_lost() -> Verdict {
     world.verdict().await
 }
 
-/// As if a machine were restored from an image: another gateway gets a copy of the outbox of a gateway that died with
-/// unreported ends. Both report them.
+/// A gateway is killed with unreported ends, and another gateway gets a copy of its outbox, as if a machine were
+/// restored from an image. Both gateways report the ends.
 async fn copied_outbox() -> Verdict {
     let world = Plan::over(LedgerKind::Redis)
         .leases()
@@ -228,7 +229,7 @@ async fn copied_outbox() -> Verdict {
         .redis_proxy(0)
         .trap(Way::Up, script("turn"), Then::Hold);
     trap.sprung().await;
-    // By now the end is recorded in the outbox, but not reported to the ledger.
+    // By now the outbox has recorded ends that the held turn has not reported to the ledger.
     sleep(Duration::from_millis(100)).await;
     world.gateway(0).kill9();
     world.gateway(1).kill9();
@@ -252,7 +253,7 @@ async fn copied_outbox() -> Verdict {
     world.verdict().await
 }
 
-/// No call that begins after the operator got the answer is served, at any gateway.
+/// After the operator got the answer that the account is suspended, no gateway serves a call that begins then.
 async fn suspended() -> Verdict {
     const GATEWAYS: usize = 3;
     let world = Plan::over(LedgerKind::Redis)

@@ -1,6 +1,6 @@
-//! Group 2: the client leaves at every step of a call, for every pair of formats. It pays for what was delivered, or
-//! for everything if the vendor's answer is read to its end; once, and no hold remains. The same applies if the
-//! vendor's answer breaks off.
+//! Group 2: the client disconnects at every step of a call, for every pair of formats. It pays for what was delivered,
+//! or for the whole answer if the gateway reads the vendor's answer to its end. It pays once, and no hold is left. The
+//! same applies if the vendor's answer breaks off.
 
 use std::{iter, time::Duration};
 
@@ -57,7 +57,7 @@ pub fn cases() -> Vec<Case> {
     cases
 }
 
-/// Streams of each pair of formats, cancelled and drained.
+/// Streams of each pair of formats, each once cancelled and once read to its end when the client disconnects.
 fn streams(client: &Client) -> Vec<Call> {
     let pairs = FORMATS
         .iter()
@@ -70,7 +70,7 @@ fn streams(client: &Client) -> Vec<Call> {
         .collect()
 }
 
-/// For a cancelled stream the client pays what it received; every other answer is read to its end.
+/// The client of a cancelled stream pays for what it received. Every other answer is read to its end and paid.
 async fn before_the_headers(ledger: LedgerKind) -> Verdict {
     let world = Plan::over(ledger).start().await;
     let client = world.client(0);
@@ -110,7 +110,7 @@ async fn after_the_first_chunk(ledger: LedgerKind) -> Verdict {
     world.verdict().await
 }
 
-/// Everything except the end was delivered: that is a complete call.
+/// Everything except the last event was delivered, which counts as a complete call.
 async fn before_the_last_event(ledger: LedgerKind) -> Verdict {
     let world = Plan::over(ledger).start().await;
     let client = world.client(0);
@@ -156,7 +156,7 @@ async fn after_the_last_event(ledger: LedgerKind) -> Verdict {
     world.verdict().await
 }
 
-/// A hundred clients, each of which leaves slightly later than the one before.
+/// A hundred clients disconnect, each of them slightly later than the one before.
 async fn at_any_moment(ledger: LedgerKind) -> Verdict {
     let world = Plan::over(ledger).start().await;
     let client = world.client(0);
@@ -165,7 +165,8 @@ async fn at_any_moment(ledger: LedgerKind) -> Verdict {
     for (turn, call) in kinds.take(100).enumerate() {
         let call = call.tokens(20).gap(Duration::from_millis(4));
         let call = if turn % 5 == 0 { call.plain() } else { call };
-        // The rest is the vendor's usage if it was reported, and an estimate otherwise.
+        // The charge is the vendor's usage if it was reported, and an estimate otherwise, so any amount up to the full
+        // cost is right.
         world.expect(&call, Charge::Any);
         let client = client.clone();
         leaving.spawn(async move {
@@ -180,7 +181,7 @@ async fn at_any_moment(ledger: LedgerKind) -> Verdict {
     world.verdict().await
 }
 
-/// The client closes its sending side, and reads on.
+/// The client closes its sending side and continues to read. It gets the whole answer.
 async fn half_closes(ledger: LedgerKind) -> Verdict {
     let world = Plan::over(ledger).start().await;
     let client = world.client(0);
@@ -198,7 +199,7 @@ async fn half_closes(ledger: LedgerKind) -> Verdict {
     world.verdict().await
 }
 
-/// A client that reads a byte per second, and leaves after a while.
+/// A client reads a byte per second, and disconnects after a while.
 async fn reads_slowly(ledger: LedgerKind) -> Verdict {
     let world = Plan::over(ledger).start().await;
     let client = world.client(0);

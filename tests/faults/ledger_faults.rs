@@ -1,5 +1,5 @@
-//! Group 5: more calls than money, changes during a storm of calls, amounts at the cap, and files that are full, torn,
-//! corrupted or read-only.
+//! Group 5: more calls than money, changes while many calls run, amounts at the largest balance, and files that are
+//! full, torn, corrupted or read-only.
 
 use std::{
     collections::BTreeSet,
@@ -34,12 +34,12 @@ const CLUSTER: LedgerKind = LedgerKind::Cluster {
     replicas: 0,
 };
 const LEDGERS: [LedgerKind; 2] = [LedgerKind::Sqlite, LedgerKind::Redis];
-/// The number of concurrent calls, and how many of them the money pays for.
+/// The number of concurrent calls, and the number of calls that the money pays for.
 const STORM: usize = 500;
 const PAID_FOR: usize = 10;
 /// The largest balance.
 const CAP: &str = "9007199254.740991";
-/// How much a file may still grow if its disk is to be full.
+/// The bytes by which a file may still grow before its disk counts as full.
 const ROOM: u64 = 64 * 1024;
 
 pub fn cases() -> Vec<Case> {
@@ -73,7 +73,7 @@ pub fn cases() -> Vec<Case> {
     cases
 }
 
-/// Starts three gateways, if the ledger supports several.
+/// The number of gateways for a ledger: three if it supports several.
 fn gateways_of(ledger: LedgerKind) -> usize {
     if ledger == LedgerKind::Sqlite { 1 } else { 3 }
 }
@@ -90,13 +90,13 @@ fn rubles(micro: i64) -> String {
     MicroRub::new(micro).to_string()
 }
 
-/// An account as seen by a gateway.
+/// Returns an account as a gateway reports it.
 async fn account(world: &World, gateway: usize, id: &str) -> Value {
     let path = format!("/admin/v1/accounts/{id}");
     told(world, gateway, Method::GET, &path, None).await
 }
 
-/// The hold of one call of a storm, in micro-rubles.
+/// Returns the amount that one of the concurrent calls holds, in micro-rubles.
 async fn hold_of_one(world: &World) -> i64 {
     let client = world.client(0);
     let call = client.call(Format::Chat).same_hold().gate(Gate::Head);
@@ -109,7 +109,7 @@ async fn hold_of_one(world: &World) -> i64 {
     held
 }
 
-/// The first calls are served, up to the last hold that fits; all others are refused, and pay nothing.
+/// Calls are served until no further hold fits. All other calls are refused and not charged.
 async fn at_once(ledger: LedgerKind) -> Verdict {
     let world = start(ledger).await;
     warm_up(&world).await;
@@ -126,7 +126,8 @@ async fn at_once(ledger: LedgerKind) -> Verdict {
         let call = client.call(Format::Chat).same_hold().gate(Gate::Head);
         calls.push(call.clone());
         storm.spawn(async move {
-            // Like an SDK, repeats a call if a busy machine's ledger did not answer in time: 503 charges nothing.
+            // Repeats a call that gets 503, as an SDK does: on a busy machine the ledger may not answer in time. 503
+            // charges nothing.
             loop {
                 let outcome = client.ask(&call).await;
                 if outcome.status != Some(StatusCode::SERVICE_UNAVAILABLE) {
@@ -140,7 +141,7 @@ async fn at_once(ledger: LedgerKind) -> Verdict {
         let Ok(Some(Ok((call, outcome)))) = ended else {
             panic!("{refused} are refused, and the others are served");
         };
-        // The status is 403, because the money exists but is held.
+        // The status is 403, because the account has the money but it is held.
         assert_eq!(
             outcome.status,
             Some(StatusCode::FORBIDDEN),
@@ -183,7 +184,7 @@ async fn at_once(ledger: LedgerKind) -> Verdict {
     }
     world.note(format!("{} of {STORM} served", served.len()));
 
-    // The returned money pays for more calls, down to the last hold, and no hold ends with a loss.
+    // The money that the served calls gave back pays for more calls, and no call ends with a loss.
     let mut rest: JoinSet<bool> = JoinSet::new();
     for turn in 0..100 {
         let client = clients[turn % clients.len()].clone();
@@ -205,7 +206,7 @@ async fn key_of(world: &World, method: Method, body: Option<Value>) -> Value {
     told(world, world.gateways.len() - 1, method, &path, body).await
 }
 
-/// Once the new ceiling is acknowledged, no gateway makes a hold beyond it; existing holds are charged.
+/// After the new ceiling is acknowledged, no gateway makes a hold beyond it. Existing holds are still charged.
 async fn ceiling_lowered(ledger: LedgerKind) -> Verdict {
     let world = start(ledger).await;
     warm_up(&world).await;
@@ -218,7 +219,7 @@ async fn ceiling_lowered(ledger: LedgerKind) -> Verdict {
     let key = key_of(&world, Method::PATCH, Some(body)).await;
     let most = ceiling.max(micro(&key["spent_rub"]) + micro(&key["held_rub"]));
     load.has_refused(1).await;
-    // The load includes calls that must not be served.
+    // The load includes calls that exceed the new ceiling and must be refused.
     sleep(Duration::from_millis(200)).await;
     let loaded = load.end().await;
     world.settled().await;
@@ -229,7 +230,7 @@ async fn ceiling_lowered(ledger: LedgerKind) -> Verdict {
     );
     for gateway in 0..gateways_of(ledger) {
         let client = world.client(gateway);
-        // Such a call may need more than is left.
+        // This call may need more money than the ceiling leaves, so it must be refused.
         let call = client.call(Format::Messages).tokens(4000);
         let outcome = client.ask(&call).await;
         assert!(outcome.refused(), "{outcome:?}");
@@ -261,7 +262,7 @@ fn halve_prices(config: &Path) {
     fs::write(config, text).unwrap();
 }
 
-/// A call pays the price at which it was held (I11); later calls pay the new one.
+/// A call is charged at the price at which it was held (I11). Later calls are charged at the new price.
 async fn price_changed(ledger: LedgerKind) -> Verdict {
     let world = start(ledger).await;
     warm_up(&world).await;
@@ -271,7 +272,7 @@ async fn price_changed(ledger: LedgerKind) -> Verdict {
         .map(|turn| {
             let client = world.client(turn % gateways);
             let call = any_call(&client, turn);
-            // Either price is right for these calls: see below.
+            // These calls may be charged at either price; the total is checked below.
             world.expect(&call, Charge::Any);
             (client, call)
         })
@@ -304,7 +305,7 @@ async fn price_changed(ledger: LedgerKind) -> Verdict {
     }
     let served: usize = storm.join_all().await.into_iter().sum();
     assert_eq!(served, calls.len(), "a change of prices refuses nobody");
-    // Running calls are charged in full, at the earlier price.
+    // The running calls are charged in full, at the price from before the change.
     running.end(&world).await;
     for call in later {
         let line = world.line_of(&call).await;
@@ -334,7 +335,7 @@ async fn price_changed(ledger: LedgerKind) -> Verdict {
     world.verdict().await
 }
 
-/// Payments arrive while calls spend them, each booked at two gateways at once: each counts once (I10).
+/// Payments arrive while calls spend them. Each payment is booked at two gateways at once, and counts once (I10).
 async fn topped_up(ledger: LedgerKind) -> Verdict {
     const PAYMENTS: usize = 40;
     let world = start(ledger).await;
@@ -403,7 +404,7 @@ async fn top_up(
     answer.map(|(status, _)| status)
 }
 
-/// Balances stop at the largest exact amount, and every booked micro-ruble counts.
+/// Balances stop at the largest exact amount. Every micro-ruble that was booked counts.
 async fn at_the_cap(ledger: LedgerKind) -> Verdict {
     let world = start(ledger).await;
     let key = world.account("rich", CAP).await;
@@ -432,7 +433,7 @@ async fn at_the_cap(ledger: LedgerKind) -> Verdict {
     world.verdict().await
 }
 
-/// The outbox is full: the node reports it and admits no calls, and recovers by itself.
+/// The outbox is full. The gateway reports that, admits no calls, and recovers by itself.
 async fn outbox_full() -> Verdict {
     let world = Plan::over(LedgerKind::Redis)
         .edit("outbox_calls_max = 100000", "outbox_calls_max = 5")
@@ -449,7 +450,7 @@ async fn outbox_full() -> Verdict {
         if dead {
             world.redis().kill();
         } else {
-            // The server accepts connections but answers nothing.
+            // Redis lacks replicas and so refuses writes.
             few("1").await;
         }
         for running in running {
@@ -477,7 +478,7 @@ fn write_alone(path: &Path, bytes: &[u8]) {
     fs::write(path, bytes).unwrap();
 }
 
-/// The number of recorded calls in the outbox's file and its log.
+/// The number of recorded calls in the outbox's file and its write-ahead log.
 fn intents(path: &Path) -> usize {
     let files = beside(path);
     let texts = files.iter().map(PathBuf::as_path).chain([path]);
@@ -487,14 +488,14 @@ fn intents(path: &Path) -> usize {
         .sum()
 }
 
-/// A damaged outbox is named, and no call is served with it; without it the gateway starts.
+/// A gateway with a damaged outbox names the file and does not start. Without the file, it starts.
 async fn outbox_damaged() -> Verdict {
     let world = Plan::over(LedgerKind::Redis).start().await;
     warm_up(&world).await;
     let path = world.dir().join("outbox-0.db");
     let before = intents(&path);
     let calls = midway(&world, &world.client(0)).await;
-    // Only calls that run this long leave a row in the file.
+    // Only calls that run longer than an intent waits have a row in the file.
     let written = async {
         while intents(&path) <= before {
             sleep(Duration::from_millis(5)).await;
@@ -514,7 +515,7 @@ async fn outbox_damaged() -> Verdict {
     let mut flips = 0;
     for at in 0..whole.len() - needle.len() {
         if whole[at..].starts_with(needle) {
-            // Every copy is changed, because some rows were rewritten.
+            // The text is changed at every place in the file, because SQLite may have left copies of rewritten rows.
             flipped[at + 1] ^= 1;
             flips += 1;
         }
@@ -536,8 +537,8 @@ async fn outbox_damaged() -> Verdict {
     world.verdict().await
 }
 
-/// A power cut may lose the newest lines of the log: calls that are only there may be lost, but no others, and none of
-/// them is charged twice or stays held.
+/// A power cut may lose the newest lines of the write-ahead log. Calls that are only in those lines may be lost, but no
+/// others, and no call is charged twice or keeps its hold.
 async fn outbox_log_torn() -> Verdict {
     let world = Plan::over(LedgerKind::Redis).call_seconds(4).start().await;
     warm_up(&world).await;
@@ -564,7 +565,7 @@ async fn outbox_log_torn() -> Verdict {
     world.verdict().await
 }
 
-/// A gateway that cannot record its charges admits no calls; ended calls are reported to the ledger.
+/// A gateway that cannot record charges admits no calls. It reports the calls that have ended to the ledger.
 async fn outbox_disk_full() -> Verdict {
     if let Err(why) = run("prlimit", &["--version"]) {
         return skipped(why);
@@ -580,7 +581,7 @@ async fn outbox_disk_full() -> Verdict {
     limit_files(world.gateway(0), Some(size_of(&log) + ROOM)).unwrap();
     let mut served = 0;
     loop {
-        // The call lasts long enough for a checkpoint to be recorded.
+        // The call lasts long enough that the gateway must record a checkpoint.
         let gap = Duration::from_millis(10);
         let call = client.call(FORMATS[served % 2]).tokens(20).gap(gap);
         if !client.ask(&call).await.answered() {
@@ -599,13 +600,13 @@ async fn outbox_disk_full() -> Verdict {
     world.verdict().await
 }
 
-/// An earlier version's script of this name, which has another hash.
+/// The script of this name as an earlier version would have it: with another hash.
 fn earlier(name: &str) -> redis::Script {
     redis::Script::new(&format!("{}\n-- an earlier version\n", script_text(name)))
 }
 
-/// During a rolling upgrade gateways of two versions work on one account, each with its own scripts, and the server
-/// sometimes loses both.
+/// During a rolling upgrade, gateways of two versions use one account, each with its own scripts, and the server
+/// sometimes loses all scripts.
 async fn two_versions() -> Verdict {
     let world = Plan::over(LedgerKind::Redis).gateways(2).start().await;
     warm_up(&world).await;
@@ -651,7 +652,7 @@ fn may_be_written(path: &Path, may: bool) {
     fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
 }
 
-/// How to start a process to which file modes apply, whatever user runs the tests.
+/// The shell text that starts a process to which file modes apply, even if root runs the tests.
 fn bound_by_modes() -> Result<&'static str, String> {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("file");
@@ -660,7 +661,7 @@ fn bound_by_modes() -> Result<&'static str, String> {
     if fs::OpenOptions::new().write(true).open(&file).is_err() {
         return Ok("exec \"$0\" \"$@\"");
     }
-    // The superuser can drop this capability.
+    // Root may drop the capability to ignore file modes.
     let bound = "exec setpriv --bounding-set -dac_override -- \"$0\" \"$@\"";
     let script = format!("echo x >> {}", file.display());
     match run("sh", &["-c", bound, "sh", "-c", &script]) {
@@ -670,7 +671,7 @@ fn bound_by_modes() -> Result<&'static str, String> {
     }
 }
 
-/// A read-only file is refused at the start. An open file stays open, even if its mode changes.
+/// A gateway does not start on a read-only file. A file that is already open stays writable if its mode changes.
 async fn sqlite_read_only() -> Verdict {
     let shell = match bound_by_modes() {
         Ok(shell) => shell,
@@ -695,7 +696,7 @@ async fn sqlite_read_only() -> Verdict {
     world.verdict().await
 }
 
-/// When the file cannot grow, no more calls are admitted. Everything that was acknowledged is in it.
+/// If the file cannot grow, the gateway admits no more calls. Everything that it has acknowledged is in the file.
 async fn sqlite_disk_full() -> Verdict {
     if let Err(why) = run("prlimit", &["--version"]) {
         return skipped(why);
@@ -722,7 +723,7 @@ async fn sqlite_disk_full() -> Verdict {
     }
     not_ready(&world, 0, "").await;
     nothing_sold(&world, &client).await;
-    // With free space again, the book in memory still differs from the file.
+    // After free space is available again, the book in memory still differs from the file, so that a restart is needed.
     limit_files(world.gateway(0), None).unwrap();
     nothing_sold(&world, &client).await;
     world.gateway(0).restart().await;

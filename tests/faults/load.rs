@@ -22,17 +22,17 @@ use crate::{
 };
 
 impl World {
-    /// Makes this many calls of all kinds over all gateways, a number of them at a time, and waits for their ends.
+    /// Makes `calls` calls of all kinds over all gateways, `parallel` at a time, and waits for their ends.
     pub async fn load(&self, parallel: usize, calls: usize) -> Loaded {
         self.load_in_background(parallel, calls).await_all().await
     }
 
-    /// Makes calls concurrently with the case, until [`Load::end`].
+    /// Makes calls in tasks, while the case continues, until [`Load::end`].
     pub fn load_until_told(&self, parallel: usize) -> Load {
         self.load_in_background(parallel, usize::MAX)
     }
 
-    /// Makes at most `calls` calls concurrently with the case.
+    /// Makes at most `calls` calls in tasks, while the case continues.
     pub fn load_in_background(&self, parallel: usize, calls: usize) -> Load {
         let next = Arc::new(AtomicUsize::new(0));
         let enough = Arc::new(AtomicBool::new(false));
@@ -54,7 +54,7 @@ impl World {
                     let outcome = client.ask(&any_call(client, turn / clients.len())).await;
                     loaded.send_modify(|loaded| loaded.count(&outcome));
                     if !outcome.answered() {
-                        // If no gateway answers, the rest would be over at once.
+                        // If no gateway answers, all remaining calls would fail at once, so wait a little.
                         sleep(Duration::from_millis(20)).await;
                     }
                 }
@@ -68,7 +68,7 @@ impl World {
     }
 }
 
-/// A load that runs concurrently with the case.
+/// A load whose calls run in tasks while the case continues.
 pub struct Load {
     tasks: JoinSet<()>,
     enough: Arc<AtomicBool>,
@@ -76,7 +76,7 @@ pub struct Load {
 }
 
 impl Load {
-    /// Starts no more calls, and waits for the running ones.
+    /// Starts no more calls, and waits until the running calls have ended.
     pub async fn end(self) -> Loaded {
         self.enough.store(true, Ordering::SeqCst);
         self.await_all().await
@@ -89,12 +89,12 @@ impl Load {
         *self.loaded.borrow()
     }
 
-    /// Waits until this many calls have been answered.
+    /// Waits until this number of calls has been answered.
     pub async fn has_answered(&self, calls: usize) {
         self.wait_for(|loaded| loaded.answered >= calls).await;
     }
 
-    /// Waits until this many calls have been refused.
+    /// Waits until this number of calls has been refused.
     pub async fn has_refused(&self, calls: usize) {
         self.wait_for(|loaded| loaded.refused >= calls).await;
     }
@@ -129,7 +129,7 @@ impl Loaded {
     }
 }
 
-/// A call whose kind depends on its number: both formats, streams and others, short and longer.
+/// Creates a call whose kind depends on its number: both formats, streamed and not, short and longer.
 pub fn any_call(client: &Client, turn: usize) -> Call {
     let format = [Format::Chat, Format::Messages][turn % 2];
     let call = client.call(format).tokens(3 + turn as u64 % 20);

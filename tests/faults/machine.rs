@@ -1,5 +1,5 @@
-//! Measures how late this machine is. The bounds of a killed gateway are times, and if other work takes the cores and
-//! the disk, a process runs later than it should: this is measured in parallel, not guessed.
+//! Measures how late this machine runs processes. The bounds for a killed gateway are times, and if other work takes
+//! the cores and the disk, a process runs later than it should. This delay is measured during the case, not guessed.
 
 use std::{
     fs::File,
@@ -25,7 +25,7 @@ pub(crate) struct Machine {
 }
 
 impl Machine {
-    /// A file in the folder of the gateways' files.
+    /// Starts the thread, on a file in the folder of the gateways' files.
     pub(crate) fn watch(dir: &Path) -> Self {
         let (longest_us, enough) = (Arc::<AtomicU64>::default(), Arc::<AtomicBool>::default());
         let mut file = File::create(dir.join("machine")).unwrap();

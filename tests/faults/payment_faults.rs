@@ -142,30 +142,30 @@ pub fn cases() -> Vec<Case> {
 /// The moment at which the gateway dies.
 #[derive(Clone, Copy, Debug)]
 enum At {
-    /// The provider has not received the request.
+    /// The gateway has requested the payment from the provider, which has not received the request.
     Fetch,
-    /// The provider has answered, and the gateway has no answer.
+    /// The provider has answered, but the answer has not reached the gateway.
     Fetched,
-    /// The gateway has sent the top-up to the ledger.
+    /// The gateway has sent the top-up to the ledger, which has not received it.
     TopUp,
-    /// The top-up is booked, and the gateway has no answer.
+    /// The top-up is booked, but the ledger's answer has not reached the gateway.
     TopUpAnswered,
-    /// The top-up is booked, and the payment is still recorded as open.
+    /// The top-up is booked, but the payment is still recorded as open.
     State,
-    /// A saved card is about to be charged.
+    /// The gateway has requested the charge of a saved card, and the provider has not received the request.
     Asked,
-    /// The card is charged, and the gateway has no answer.
+    /// The card is charged, but the provider's answer has not reached the gateway.
     Charged,
 }
 
-/// The time at which the gateway dies that takes a refund off.
+/// The moment at which the gateway that takes a refund off the account is killed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Refunding {
-    /// The provider has reported the refund, and the gateway has no answer.
+    /// The provider has reported the refund, but its answer has not reached the gateway.
     Fetched,
-    /// The gateway has sent the correction to the ledger.
+    /// The gateway has sent the correction to the ledger, which has not received it.
     Correction,
-    /// The correction is booked, and the gateway has no answer.
+    /// The correction is booked, but the ledger's answer has not reached the gateway.
     Corrected,
 }
 
@@ -195,14 +195,14 @@ impl Given {
         Self::over(Plan::over(ledger).gateways(gateways)).await
     }
 
-    /// Creates a payment with a link.
+    /// Creates a payment for which the payer gets a link.
     async fn asked_for(&self) -> Value {
         let wish = json!({ "account": "acme", "amount_rub": RUBLES });
         let path = "/admin/v1/payments";
         told(&self.world, 0, Method::POST, path, Some(wish)).await
     }
 
-    /// A gateway's answer to a notification; `None` if there is none.
+    /// Sends a notification to a gateway and returns the status of the answer; `None` if no answer arrived.
     async fn tell(&self, gateway: usize, notification: &Value) -> Option<StatusCode> {
         let front = self.world.client_proxy(gateway).address();
         let body = Some(notification.clone());
@@ -211,7 +211,7 @@ impl Given {
         asked.await.ok().map(|(status, _)| status)
     }
 
-    /// A provider repeats a notification until it is answered with 200.
+    /// Repeats a notification, as the provider does, until it is answered with 200.
     async fn tell_until_done(&self, gateway: usize, notification: &Value) {
         let until = Instant::now() + SOON;
         while self.tell(gateway, notification).await != Some(StatusCode::OK) {
@@ -241,7 +241,7 @@ impl Given {
         }
     }
 
-    /// Entries for a payment and its refunds, in the ledger's order.
+    /// Returns the entries of a payment and its refunds, in the ledger's order.
     async fn entered(&self, payment: &Value) -> Vec<(String, i64)> {
         let lines = self.world.exported().await;
         let entries = lines.iter().filter(|line| line["kind"] == "entry");
@@ -270,7 +270,7 @@ impl Given {
         }
     }
 
-    /// The number of booked charges of saved cards; each is booked once.
+    /// Returns the number of booked charges of saved cards. Checks that each charge is booked once.
     async fn charges_booked(&self) -> i64 {
         let charges = self.shop.charges();
         let lines = self.world.exported().await;
@@ -286,7 +286,7 @@ impl Given {
         i64::try_from(booked.len()).unwrap()
     }
 
-    /// The number of events for an entry, once there is one.
+    /// Waits for an event of an entry, and returns the number of its events.
     async fn events_of(&self, entry: &str) -> usize {
         let until = Instant::now() + SOON;
         loop {
@@ -311,7 +311,7 @@ fn of(payment: &Value) -> &str {
     payment["payment"].as_str().unwrap()
 }
 
-/// Without a notification, the poll finds the payment.
+/// The notification never arrives. The gateway finds the payment when it polls the provider.
 async fn never(ledger: LedgerKind) -> Verdict {
     let given = Given::start(ledger).await;
     for _ in 0..3 {
@@ -323,7 +323,7 @@ async fn never(ledger: LedgerKind) -> Verdict {
     given.world.verdict().await
 }
 
-/// At all gateways at once; most of a flood gets "try again later".
+/// All gateways get the notification at the same time. Most copies in a flood are answered with "try again later".
 async fn doubled(ledger: LedgerKind) -> Verdict {
     let given = Given::start(ledger).await;
     for _ in 0..3 {
@@ -347,7 +347,8 @@ async fn doubled(ledger: LedgerKind) -> Verdict {
     given.world.verdict().await
 }
 
-/// The payment was cancelled here, and the money arrived nevertheless; then the cancel is notified once more.
+/// The payment was canceled at the gateway, but the money arrived nevertheless. Then the provider repeats its
+/// notification that the payment was canceled.
 async fn late(ledger: LedgerKind) -> Verdict {
     let given = Given::start(ledger).await;
     let payment = given.asked_for().await;
@@ -361,11 +362,11 @@ async fn late(ledger: LedgerKind) -> Verdict {
     given.world.verdict().await
 }
 
-/// The refund is notified first, and both are notified twice.
+/// The notification of the refund arrives before that of the payment, and both arrive twice.
 async fn reordered(ledger: LedgerKind) -> Verdict {
     let given = Given::start(ledger).await;
     let payment = given.asked_for().await;
-    // The regular poll must not fetch the payment before the notification.
+    // Keep the gateway's regular poll from fetching the payment before the notification arrives.
     given.edge.refuse(true);
     given.edge.reset();
     given.shop.pay(of(&payment));
@@ -383,7 +384,7 @@ async fn reordered(ledger: LedgerKind) -> Verdict {
     given.world.verdict().await
 }
 
-/// The remaining money is taken; the rest is a debt, and no balance is below zero.
+/// A refund exceeds the balance. The remaining money is taken, the rest is a debt, and no balance is below zero.
 async fn owed(ledger: LedgerKind) -> Verdict {
     let plan = Plan::over(ledger).rubles(100);
     let given = Given::over(plan).await;
@@ -411,8 +412,8 @@ async fn owed(ledger: LedgerKind) -> Verdict {
     given.world.verdict().await
 }
 
-/// A notification that cannot be verified is answered so that it comes again; one that does not come again is not
-/// needed.
+/// While the provider is down, a notification is answered with 503, so that the provider repeats it. If it is never
+/// repeated, the poll finds the payment.
 async fn provider_down(ledger: LedgerKind) -> Verdict {
     let given = Given::start(ledger).await;
     for comes_again in [true, false] {
@@ -432,7 +433,7 @@ async fn provider_down(ledger: LedgerKind) -> Verdict {
     given.world.verdict().await
 }
 
-/// The notified gateway dies; the notification comes again, or never.
+/// The gateway that got the notification is killed. The provider repeats the notification, or never does.
 async fn killed(ledger: LedgerKind, at: At) -> Verdict {
     let given = Given::over(Plan::over(ledger)).await;
     let world = &given.world;
@@ -451,7 +452,8 @@ async fn killed(ledger: LedgerKind, at: At) -> Verdict {
             }
             At::Asked | At::Charged => unreachable!("these are of saved cards"),
             At::State => {
-                // The trap catches the ledger's answer to the top-up, and then the record of it.
+                // A trap holds the ledger's answer to the top-up. After that, another trap holds the record of the
+                // payment's new status.
                 let booked =
                     world
                         .redis_proxy(0)
@@ -500,8 +502,8 @@ async fn killed(ledger: LedgerKind, at: At) -> Verdict {
     given.world.verdict().await
 }
 
-/// The provider has created the payment, and the gateway dies before the answer. A repetition with the same id gets the
-/// link of the same payment.
+/// The provider has created the payment, and the gateway is killed before the provider's answer. If the operator
+/// repeats the request with the same id, the answer is the link of the same payment.
 async fn killed_as_made(ledger: LedgerKind) -> Verdict {
     let given = Given::over(Plan::over(ledger)).await;
     let world = &given.world;
@@ -538,7 +540,8 @@ async fn killed_as_made(ledger: LedgerKind) -> Verdict {
     given.world.verdict().await
 }
 
-/// The gateway that is notified of a refund dies; the notification comes again, or, if the refund was recorded, never.
+/// The gateway that got the notification of a refund is killed. The provider repeats the notification, or, if the
+/// refund was recorded, never does.
 async fn killed_at_a_refund(ledger: LedgerKind, at: Refunding) -> Verdict {
     let given = Given::over(Plan::over(ledger)).await;
     let world = &given.world;
@@ -571,7 +574,7 @@ async fn killed_at_a_refund(ledger: LedgerKind, at: Refunding) -> Verdict {
         trap.open();
         world.gateway(0).restart().await;
         world.ready(0, SOON).await;
-        // The provider repeats the notification of an unrecorded refund until it is answered.
+        // If the refund is not recorded, the provider repeats the notification until it is answered.
         if comes_again || at == Refunding::Fetched {
             given.tell_until_done(0, &told).await;
         }
@@ -596,7 +599,8 @@ async fn killed_at_a_refund(ledger: LedgerKind, at: Refunding) -> Verdict {
     given.world.verdict().await
 }
 
-/// The gateway that charges a saved card dies, and another process continues: one crossing is one charge, booked once.
+/// The gateway that charges a saved card is killed, and another process continues. The card is charged once, and the
+/// charge is booked once.
 async fn charge_killed(ledger: LedgerKind, at: At) -> Verdict {
     let given = Given::over(Plan::over(ledger).rubles(100)).await;
     let world = &given.world;
@@ -666,7 +670,7 @@ async fn charge_killed(ledger: LedgerKind, at: At) -> Verdict {
     given.world.verdict().await
 }
 
-/// The primary dies while the provider answers; its replica takes over with its current data.
+/// The primary dies while the provider answers. Its replica, which has all current data, takes over.
 async fn failover() -> Verdict {
     let given = Given::over(Plan::over(LedgerKind::RedisReplica).gateways(2)).await;
     let payment = given.asked_for().await;
@@ -686,8 +690,8 @@ async fn failover() -> Verdict {
     given.world.verdict().await
 }
 
-/// The replica that takes over lacks the top-up. It also lacks the record that the payment is done, so the payment is
-/// fetched again.
+/// The replica that takes over does not have the top-up, nor the record that the payment is done. So the gateway
+/// fetches the payment again.
 async fn promoted_behind() -> Verdict {
     let given = Given::over(Plan::over(LedgerKind::RedisReplica).gateways(2)).await;
     let payment = given.asked_for().await;
@@ -701,18 +705,18 @@ async fn promoted_behind() -> Verdict {
     for gateway in 0..2 {
         given.world.ready(gateway, SOON).await;
     }
-    // The provider does not repeat the notification, because it was answered with 200.
+    // The provider got 200 for its notification, so it does not repeat it.
     given.is_booked(&payment, &[]).await;
     given.world.note("booked again by its id");
     given.world.verdict().await
 }
 
-/// As [`promoted_behind`], while a gateway that has read the top-up's event from the old primary is about to number it.
-/// The event that the new primary lacks is emitted once, when the top-up is booked again.
+/// Like [`promoted_behind`], but a gateway has read the top-up's event from the old primary and is about to number it.
+/// The new primary lacks that event. It is emitted once, when the top-up is booked again.
 async fn promoted_behind_an_event() -> Verdict {
     let given = Given::over(Plan::over(LedgerKind::RedisReplica).gateways(2)).await;
     let payment = given.asked_for().await;
-    // By now earlier events have their numbers.
+    // Reading events makes the gateways number the earlier events.
     for gateway in 0..2 {
         let path = "/admin/v1/events";
         told(&given.world, gateway, Method::GET, path, None).await;
@@ -725,7 +729,7 @@ async fn promoted_behind_an_event() -> Verdict {
     });
     given.shop.pay(of(&payment));
     let notification = paid(of(&payment));
-    // The answer to the notification may be delayed too.
+    // The answer to the notification may wait for the held script, so do not wait for the answer only.
     let telling = async {
         given.tell_until_done(0, &notification).await;
         std::future::pending::<()>().await;
@@ -735,7 +739,7 @@ async fn promoted_behind_an_event() -> Verdict {
         () = numbered[0].sprung() => {}
         () = numbered[1].sprung() => {}
     }
-    // Requests that are repeated after a lost connection go to the new primary at once.
+    // Promote first: a request that is repeated after a lost connection then goes to the new primary at once.
     promote(&given.world, 0..2).await;
     given.world.redis().kill();
     numbered.iter().for_each(Trap::open);
@@ -743,7 +747,7 @@ async fn promoted_behind_an_event() -> Verdict {
         given.world.ready(gateway, SOON).await;
     }
     given.tell_until_done(0, &notification).await;
-    // Once this event has a number, all earlier ones of the account have theirs.
+    // If this later event has a number, all earlier events of the account have theirs.
     let off = json!({ "id": "behind", "amount_rub": "-1", "reason": "behind the top-up" });
     let path = "/admin/v1/accounts/acme/adjustments";
     told(&given.world, 0, Method::POST, path, Some(off)).await;

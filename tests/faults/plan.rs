@@ -1,4 +1,4 @@
-//! The parts of a world, and its gateways' configuration.
+//! The parts of a case's world, and the configuration of its gateways.
 
 use std::{net::SocketAddr, path::Path, time::Duration};
 
@@ -11,11 +11,11 @@ pub enum LedgerKind {
     Sqlite,
     /// A ledger in one Redis server, behind a proxy for each gateway.
     Redis,
-    /// A server and its replica, behind proxies that lead to the primary.
+    /// A Redis server and its replica, behind a proxy for each gateway that leads to the primary.
     RedisReplica,
-    /// A primary, its replica and three Sentinels, which gateways query; without proxies.
+    /// A primary, its replica and three Sentinels that report the primary's address to gateways; without proxies.
     Sentinel,
-    /// A Redis ledger without proxies.
+    /// A Redis Cluster, without proxies.
     Cluster { primaries: usize, replicas: usize },
 }
 
@@ -31,7 +31,7 @@ impl LedgerKind {
     }
 }
 
-/// The parts of a world.
+/// The parts of a world, chosen by a case.
 #[derive(Clone, Debug)]
 pub struct Plan {
     pub(crate) ledger: LedgerKind,
@@ -72,7 +72,7 @@ impl Plan {
         self
     }
 
-    /// Limits calls to this many seconds; a hold lives a second longer.
+    /// Limits calls to this number of seconds. A hold lives one second longer.
     pub fn call_seconds(self, seconds: u64) -> Self {
         self.edit("call_seconds = 900", &format!("call_seconds = {seconds}"))
             .edit("hold_grace_seconds = 60", "hold_grace_seconds = 1")
@@ -87,7 +87,7 @@ impl Plan {
         self.edit("drain_seconds = 30", &format!("drain_seconds = {seconds}"))
     }
 
-    /// The first payment of the account.
+    /// The first payment of the account `acme`, in rubles.
     pub fn rubles(mut self, rubles: u64) -> Self {
         self.rubles = rubles;
         self
@@ -98,8 +98,8 @@ impl Plan {
         self.shells(&[&format!("ulimit -n {files}; exec \"$0\" \"$@\"")])
     }
 
-    /// Starts gateways by a shell whose text ends with `exec … "$0" "$@"`; with several texts, each gateway has its
-    /// own.
+    /// Starts gateways by a shell whose text ends with `exec … "$0" "$@"`. If there are several texts, each gateway has
+    /// its own text.
     pub fn shells(mut self, texts: &[&str]) -> Self {
         self.shells = texts.iter().map(|text| (*text).to_owned()).collect();
         self
@@ -110,13 +110,13 @@ impl Plan {
         Some(self.shells[turn].clone())
     }
 
-    /// Options of the Redis servers, instead of an append-only file.
+    /// Options of the Redis servers, in place of the usual append-only file.
     pub fn redis_args(mut self, args: &[&str]) -> Self {
         self.redis_args = args.iter().map(|arg| (*arg).to_owned()).collect();
         self
     }
 
-    /// The maximum duration of the drain.
+    /// The longest time that the drain at the end of the case may take.
     pub fn patience(mut self, patience: Duration) -> Self {
         self.patience = patience;
         self
@@ -127,8 +127,8 @@ impl Plan {
     }
 }
 
-/// A gateway's configuration: the usual one, twice, with a responses vendor at the price of the chat one, and with
-/// limits that a case may change.
+/// A gateway's configuration: the shared text, with all vendors twice, a responses vendor at the chat vendor's prices,
+/// and limits that a case may change.
 pub fn config_text(vendor: SocketAddr, ledger: &str, outbox: &Path) -> String {
     let responses = |text: ConfigText, suffix: &str, more: &str| {
         let name = format!("responses-vendor{suffix}");

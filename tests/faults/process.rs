@@ -1,4 +1,4 @@
-//! A gateway as a process: killed, stopped, drained, restarted.
+//! A gateway as a process that can be killed, stopped, drained and restarted.
 
 use std::{
     net::SocketAddr,
@@ -20,7 +20,7 @@ use crate::{
 pub struct GatewayProcess {
     index: usize,
     config: PathBuf,
-    /// The text of the shell that starts it, if any.
+    /// The text of the shell that starts the process, if any.
     shell: Option<String>,
     front: Arc<Proxy>,
     log: Log,
@@ -55,7 +55,7 @@ impl GatewayProcess {
         gateway
     }
 
-    /// Starts it again, with the same files, and waits until it serves. Kills it first if it still runs.
+    /// Starts the gateway again with the same files, and waits until it serves. Kills it first if it is still running.
     pub async fn restart(&self) {
         self.spawn();
         let (address, admin) = self.served().serving().await;
@@ -65,7 +65,7 @@ impl GatewayProcess {
         }
     }
 
-    /// Starts it again without waiting, for starts that should fail.
+    /// Starts the gateway again without waiting, for starts that should fail.
     pub fn spawn(&self) {
         self.end();
         let start = Start {
@@ -89,7 +89,7 @@ impl GatewayProcess {
         running.served
     }
 
-    /// Kills the process, and returns the time.
+    /// Kills the process, and returns when.
     pub fn kill9(&self) -> Instant {
         let at = self.served().kill();
         self.deaths.lock().unwrap().push(at);
@@ -97,7 +97,7 @@ impl GatewayProcess {
         at
     }
 
-    /// Stops the process, including its timers.
+    /// Stops the process as SIGSTOP does: its timers stop too.
     pub fn stop(&self) {
         self.signal("-STOP");
     }
@@ -107,7 +107,7 @@ impl GatewayProcess {
         self.signal("-CONT");
     }
 
-    /// Sends SIGTERM: drains it; a second one ends it at once.
+    /// Sends SIGTERM, which drains the gateway. A second SIGTERM ends it at once.
     pub fn term(&self) {
         self.signal("-TERM");
     }
@@ -121,7 +121,7 @@ impl GatewayProcess {
         self.served().signal(name);
     }
 
-    /// Waits for the gateway's exit status. A process that failed counts as dead from then on.
+    /// Waits for the gateway's exit status. If the process has failed, this counts as a death.
     pub async fn wait_exit(&self, limit: Duration) -> Option<ExitStatus> {
         let served = self.running()?.served;
         let status = timeout(limit, served.ended()).await.ok()?;
@@ -136,7 +136,7 @@ impl GatewayProcess {
         self.running().is_some_and(|it| it.served.is_running())
     }
 
-    /// Kills the gateway if it is running. This is not recorded as a death.
+    /// Kills the gateway if it is running. This does not count as a death.
     pub fn end(&self) {
         if let Some(running) = self.running.lock().ok().and_then(|mut it| it.take()) {
             running.served.kill();
@@ -148,7 +148,7 @@ impl GatewayProcess {
         self.deaths.lock().unwrap().clone()
     }
 
-    /// The address of operators, while it runs.
+    /// The address of the operators' listener, while the process runs.
     pub fn admin_address(&self) -> Option<SocketAddr> {
         self.running()?.admin
     }
@@ -157,12 +157,12 @@ impl GatewayProcess {
         Some(self.running()?.served.pid())
     }
 
-    /// Waits for the first line since its last start whose message has this beginning.
+    /// Waits for the first log line since the last start whose message has this beginning.
     pub async fn says(&self, begin: &str, limit: Duration) -> Value {
         self.served().says_within(begin, limit).await
     }
 
-    /// All of its output.
+    /// All lines of the process's output.
     pub fn log(&self) -> Vec<String> {
         self.log.text().lines().map(str::to_owned).collect()
     }

@@ -1,4 +1,4 @@
-//! A TCP proxy with faults; there is one on every connection between processes.
+//! A TCP proxy that injects faults. There is one in each connection between processes.
 
 use std::{
     io,
@@ -40,43 +40,43 @@ impl Way {
     }
 }
 
-/// The treatment of the bytes of one direction, on every connection.
+/// How the bytes of one direction are treated, on every connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Flow {
     Pass,
-    /// Each piece is forwarded this much later.
+    /// Each piece of data is forwarded after this delay.
     Delay(Duration),
-    /// Nothing is forwarded until this changes.
+    /// No data is forwarded until the flow changes.
     Stall,
-    /// Everything is dropped: the other side receives nothing, and the connection stays open.
+    /// All data is dropped, but the connection stays open.
     Discard,
-    /// A connection is reset after this many bytes.
+    /// A connection is reset after it has forwarded this number of bytes.
     CutAfter(u64),
 }
 
-/// The action when the needle of a trap passes.
+/// The action of a trap, when one of its needles (byte strings) passes the proxy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Then {
     /// The needle is forwarded and reported.
     Tell,
-    /// Holds the needle in the proxy with everything after it, until [`Trap::open`].
+    /// Holds the needle and all later data in the proxy, until [`Trap::open`].
     Hold,
-    /// Forwards it, and holds the answer in the proxy until [`Trap::open`]. Springs when an answer is there.
+    /// Forwards the needle, and holds the answer in the proxy until [`Trap::open`]. Springs when an answer has arrived.
     HoldAnswer,
-    /// Forwards the needle, and resets the connection when the answer comes.
+    /// Forwards the needle, and resets the connection when the answer arrives.
     LoseAnswer,
-    /// Forwards it, and resets the connection after this many bytes of the answer.
+    /// Forwards the needle, and resets the connection after this number of bytes of the answer.
     CutAnswer(u64),
-    /// The needle is dropped and the connection reset.
+    /// Drops the needle and resets the connection.
     Reset,
 }
 
-/// A needle that is the head of an HTTP answer.
+/// A needle that finds the head of an HTTP answer.
 pub const ANSWER_HEAD: &[u8] = b"HTTP/1.1 ";
-/// A needle that is the head of a call.
+/// A needle that finds the head of a call.
 pub const REQUEST: &[u8] = b"POST /";
 
-/// Needles for a script of the Redis ledger in a command: its hash, for servers from 7.0 on and for older ones.
+/// Needles that find calls of a Redis script: its hash with flags (servers from 7.0 on), and without.
 pub fn script(name: &str) -> Vec<Vec<u8>> {
     let with_flags = script_text(name);
     let without = match with_flags.split_once('\n') {
@@ -88,8 +88,8 @@ pub fn script(name: &str) -> Vec<Vec<u8>> {
         .to_vec()
 }
 
-/// Needle for a script of the Redis ledger that is sent as text each time, because it waits for a replica: a comment in
-/// it.
+/// A needle that finds a Redis script that is sent as text each time, because it waits for a replica: a comment in the
+/// script's text.
 pub fn durable_script(name: &str) -> Vec<Vec<u8>> {
     let text = own_text(name);
     let mut lines = text.lines().filter_map(|line| line.strip_prefix("-- "));
@@ -102,7 +102,7 @@ fn own_text(name: &str) -> String {
     std::fs::read_to_string(lua.join(format!("{name}.lua"))).unwrap()
 }
 
-/// Needles for a script of the answers stored in Redis.
+/// Needles that find calls of a script for the answers that are stored in Redis.
 pub fn answers_script(name: &str) -> Vec<Vec<u8>> {
     let lua = Path::new(env!("CARGO_MANIFEST_DIR")).join("layers/ledger/src/idempotency/redis");
     let code = std::fs::read_to_string(lua.join(format!("{name}.lua"))).unwrap();
@@ -156,12 +156,12 @@ struct Shared {
     target: Mutex<SocketAddr>,
     flows: [watch::Sender<Flow>; 2],
     refusing: AtomicBool,
-    /// Counts the resets.
+    /// Counts the resets, so that each connection notices a new one.
     resets: watch::Sender<u64>,
     traps: Mutex<Vec<Armed>>,
-    /// Stages of all traps that a case may wait for.
+    /// The stages of all traps that are set, so that `heal` can open them.
     stages: Mutex<Vec<Arc<watch::Sender<Stage>>>>,
-    /// Function that gets the bytes sent to the client.
+    /// A function that gets a copy of the bytes sent to the client.
     tap: Option<Tap>,
     connections: AtomicUsize,
     next: AtomicU64,
@@ -172,7 +172,7 @@ impl Proxy {
         Self::with_tap(target, None).await
     }
 
-    /// Starts with a tap on the bytes sent to the client, by connection.
+    /// Starts a proxy with a tap on the bytes sent to the client. The tap also gets the connection's number.
     pub async fn tapped(
         target: SocketAddr,
         tap: impl Fn(u64, &[u8]) + Send + Sync + 'static,
@@ -207,7 +207,7 @@ impl Proxy {
         self.address
     }
 
-    /// Sets the target of new connections.
+    /// Sets the server to which new connections are forwarded.
     pub fn set_target(&self, target: SocketAddr) {
         *self.shared.target.lock().unwrap() = target;
     }
@@ -220,7 +220,7 @@ impl Proxy {
         self.shared.flows[way as usize].send_replace(flow);
     }
 
-    /// Resets new connections at once. (The port stays in use, so that no other process gets it.)
+    /// Resets new connections at once. The port stays in use, so that no other process gets it.
     pub fn refuse(&self, refuse: bool) {
         self.shared.refusing.store(refuse, Ordering::SeqCst);
     }
@@ -230,7 +230,7 @@ impl Proxy {
         self.shared.resets.send_modify(|count| *count += 1);
     }
 
-    /// Ends every fault: held bytes are forwarded, new connections are accepted.
+    /// Ends every fault: held bytes are forwarded, and new connections are accepted.
     pub fn heal(&self) {
         self.refuse(false);
         self.shared.traps.lock().unwrap().clear();
@@ -247,7 +247,7 @@ impl Proxy {
         self.shared.connections.load(Ordering::SeqCst)
     }
 
-    /// Acts once, the next time that one of the needles passes in this direction.
+    /// Sets a trap. It acts once, the next time that one of the needles passes in this direction.
     pub fn trap(&self, way: Way, needles: Vec<Vec<u8>>, then: Then) -> Trap {
         let stage = Arc::new(watch::channel(Stage::Set).0);
         self.shared.stages.lock().unwrap().push(Arc::clone(&stage));
@@ -261,11 +261,11 @@ impl Proxy {
     }
 }
 
-/// A trap that was set.
+/// A trap that a case has set.
 pub struct Trap(Arc<watch::Sender<Stage>>);
 
 impl Trap {
-    /// Waits until it has sprung; panics if it does not within ten seconds.
+    /// Waits until the trap has sprung. Panics if that takes more than ten seconds.
     pub async fn sprung(&self) {
         let mut stage = self.0.subscribe();
         let sprung = stage.wait_for(|stage| *stage != Stage::Set);
@@ -277,7 +277,7 @@ impl Trap {
         *self.0.borrow() != Stage::Set
     }
 
-    /// Releases what it holds; a trap that has not sprung never will.
+    /// Releases the data that the trap holds. If it has not sprung yet, it never will.
     pub fn open(&self) {
         self.0.send_replace(Stage::Open);
     }
@@ -315,7 +315,7 @@ async fn opened(stage: &watch::Sender<Stage>) {
 }
 
 impl Shared {
-    /// Takes out the traps of this direction that this piece springs.
+    /// Removes the traps of this direction that this piece of data springs, and returns them.
     fn sprung_by(&self, way: Way, seen: &[u8]) -> Vec<Armed> {
         let mut traps = self.traps.lock().unwrap();
         let mut sprung = Vec::new();
@@ -333,7 +333,7 @@ impl Shared {
         sprung
     }
 
-    /// The length of the longest needle of this direction.
+    /// The length of the longest needle of a trap in this direction.
     fn needle_len(&self, way: Way) -> usize {
         let traps = self.traps.lock().unwrap();
         let needles = traps.iter().filter(|trap| trap.way == way);
@@ -404,7 +404,7 @@ struct Link {
     /// The number of resets when the connection began.
     resets: u64,
     doors: Mutex<[Door; 2]>,
-    /// The client has gone, so bytes to it are not received.
+    /// Whether the client has disconnected, so that it does not receive more bytes.
     left: AtomicBool,
 }
 
@@ -413,7 +413,7 @@ struct Link {
 enum Door {
     Open,
     Held(Arc<watch::Sender<Stage>>),
-    /// Reset after this many more bytes.
+    /// The connection is reset after this number of further bytes.
     Cut(u64, Arc<watch::Sender<Stage>>),
 }
 
@@ -431,7 +431,7 @@ fn cut() -> io::Error {
     io::ErrorKind::ConnectionReset.into()
 }
 
-/// Waits until the peer has closed; does not end while bytes are unread.
+/// Waits until the peer has closed its side. Never returns if the peer has sent bytes that are not read.
 async fn closed(from: &mut ReadHalf<'_>) {
     match from.peek(&mut [0]).await {
         Ok(0) | Err(_) => {}
@@ -439,7 +439,7 @@ async fn closed(from: &mut ReadHalf<'_>) {
     }
 }
 
-/// An error means that the connection must be reset.
+/// Forwards the bytes of one direction. An error means that the connection must be reset.
 async fn pump(
     shared: &Shared,
     link: &Link,
@@ -448,7 +448,7 @@ async fn pump(
     mut to: WriteHalf<'_>,
 ) -> io::Result<()> {
     let mut buffer = vec![0; 16 * 1024];
-    // The last bytes of earlier pieces, because a needle may span two pieces.
+    // The last bytes of earlier pieces, since a needle may span two pieces.
     let mut tail: Vec<u8> = Vec::new();
     let mut left_to_cut = None;
     let mut flow = shared.flows[way as usize].subscribe();
@@ -485,7 +485,7 @@ async fn pump(
                 Then::Tell => spring(&trap.stage),
                 Then::Hold => {
                     spring(&trap.stage);
-                    // Bytes that a dead process had sent are not delivered after its death.
+                    // If the sender dies meanwhile, the bytes that it has sent must not be delivered.
                     tokio::select! {
                         biased;
                         () = closed(&mut from) => return Err(cut()),
@@ -532,7 +532,7 @@ async fn pump(
         if *flow.borrow() == Flow::Discard {
             continue;
         }
-        // Bytes released by a reset that is followed by a heal are dropped.
+        // A reset may be followed by a heal, which would release these bytes. Drop them.
         if *shared.resets.borrow() != link.resets {
             return Err(cut());
         }

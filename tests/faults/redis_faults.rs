@@ -1,6 +1,6 @@
 //! Group 4: Redis is down, slow, emptied, out of memory or disk, promoted with old data, partitioned, resharded.
 //!
-//! Gateways survive almost all of these, so nothing may be lost: they send again what a server has lost.
+//! Gateways survive almost all of these faults, so no charge may be lost: they send again what a server has lost.
 
 use std::{collections::BTreeMap, fs, path::Path, path::PathBuf, time::Duration};
 
@@ -28,7 +28,7 @@ const CLUSTER_WITH_REPLICAS: LedgerKind = LedgerKind::Cluster {
     primaries: 3,
     replicas: 1,
 };
-/// The journal and the holds of the first account.
+/// The Redis keys of the first account's journal and holds.
 const JOURNAL: &str = "tg:{acme}:j";
 const DUE: &str = "tg:{acme}:x";
 const HOUR_MS: i64 = 3_600_000;
@@ -85,7 +85,7 @@ fn said_in(slowest: Duration) -> String {
     format!("refused within {} ms", slowest.as_millis())
 }
 
-/// Waits until the gateways are ready and serve.
+/// Waits until all gateways are ready and serve calls.
 async fn all_serve(world: &World) {
     for gateway in 0..world.gateways.len() {
         world.ready(gateway, SOON).await;
@@ -93,7 +93,7 @@ async fn all_serve(world: &World) {
     }
 }
 
-/// A gateway that finds no ledger exits with the reason, instead of serving or waiting.
+/// A gateway that cannot reach its ledger at the start exits with the reason, instead of serving or waiting.
 async fn down_at_start() -> Verdict {
     let world = Plan::over(LedgerKind::Redis).start().await;
     warm_up(&world).await;
@@ -121,7 +121,8 @@ async fn down_at_start() -> Verdict {
     world.verdict().await
 }
 
-/// No hold, no service: with a server that is dead, refuses, or is silent in the middle of a connection.
+/// Without a ledger no call is served: the server is dead, refuses connections, or stops answering on an open
+/// connection.
 async fn down_at_reserve() -> Verdict {
     let world = Plan::over(LedgerKind::Redis).start().await;
     warm_up(&world).await;
@@ -151,8 +152,8 @@ async fn down_at_reserve() -> Verdict {
     world.verdict().await
 }
 
-/// Calls that end while Redis is away are charged when it returns: by the gateway that recorded their ends, or by the
-/// next one.
+/// Calls that end while Redis is down are charged when it is back: by the gateway that recorded their ends, or by the
+/// next process.
 async fn down_at_settle(gateway_dies: bool) -> Verdict {
     let world = Plan::over(LedgerKind::Redis).start().await;
     warm_up(&world).await;
@@ -176,7 +177,7 @@ async fn down_at_settle(gateway_dies: bool) -> Verdict {
     world.verdict().await
 }
 
-/// A draining gateway exits without its ledger, and leaves the charges to the next start.
+/// A draining gateway exits although its ledger is down. The next start books the charges.
 async fn stopped_while_down() -> Verdict {
     let world = Plan::over(LedgerKind::Redis).start().await;
     warm_up(&world).await;
@@ -190,7 +191,7 @@ async fn stopped_while_down() -> Verdict {
     world.verdict().await
 }
 
-/// Redis is stopped: its sockets stay open and answer nothing. It executes the commands later, all at once.
+/// Redis is stopped: its sockets stay open but answer nothing. Later it executes all received commands at once.
 async fn stands_still() -> Verdict {
     let world = Plan::over(LedgerKind::Redis).gateways(2).start().await;
     warm_up(&world).await;
@@ -214,7 +215,7 @@ async fn stands_still() -> Verdict {
     world.verdict().await
 }
 
-/// Answers that are slow, slower than the gateway's timeout, and one that arrives when no call waits for it.
+/// Redis answers slowly, more slowly than the gateway's timeout, or after the call that waited has given up.
 async fn answers_late() -> Verdict {
     let world = Plan::over(LedgerKind::Redis).start().await;
     warm_up(&world).await;
@@ -241,7 +242,7 @@ async fn answers_late() -> Verdict {
         assert_eq!(world.vendor().asked(&call), 0, "I6");
         world.expect(&call, Charge::Nothing);
         trap.open();
-        // The hold without a call is released (I8), long before it expires.
+        // The hold of the refused call is released (I8), long before it would expire.
         all_serve(&world).await;
         world.settled().await;
         world.round();
@@ -256,7 +257,7 @@ async fn answers_late() -> Verdict {
         assert!(outcome.answered(), "{}", outcome.text());
         world.expect(&call, Charge::Full);
         trap.sprung().await;
-        // The charge has been sent again by then.
+        // By now the gateway has sent the charge again.
         sleep(Duration::from_millis(800)).await;
         trap.open();
         world.round();
@@ -264,7 +265,7 @@ async fn answers_late() -> Verdict {
     world.verdict().await
 }
 
-/// Commands may have been executed without an answer.
+/// Redis executes commands, but their answers are lost.
 async fn answers_lost() -> Verdict {
     let world = Plan::over(LedgerKind::Redis).start().await;
     warm_up(&world).await;
@@ -276,7 +277,7 @@ async fn answers_lost() -> Verdict {
             let trap = world.redis_proxy(0).trap(Way::Up, script("reserve"), then);
             let outcome = client.ask(&call).await;
             trap.sprung().await;
-            // The ledger gives the same answer to a repetition, so a later attempt may use that hold.
+            // The gateway may repeat the RESERVE and get the same answer, so that the call is served after all.
             if outcome.answered() {
                 world.expect(&call, Charge::Full);
             } else {
@@ -291,7 +292,7 @@ async fn answers_lost() -> Verdict {
     sleep(Duration::from_millis(200)).await;
     world.redis_proxy(0).set(Way::Down, Flow::Discard);
     sleep(Duration::from_millis(1500)).await;
-    // A client that has lost a part of a connection's answers cannot continue with it.
+    // After a part of a connection's answers was lost, the connection cannot be used any more.
     world.redis_proxy(0).reset();
     world.heal().await;
     all_serve(&world).await;
@@ -300,7 +301,7 @@ async fn answers_lost() -> Verdict {
     world.verdict().await
 }
 
-/// A server's files.
+/// A copy of a server's files.
 struct Copied {
     from: PathBuf,
     copy: TempDir,
@@ -330,15 +331,15 @@ fn copy_files(from: &Path, to: &Path) {
     }
 }
 
-/// An emptied server has no keys, but callers are not refused with an unknown key. Ended calls are kept until the right
-/// data set is back.
+/// An emptied server has no keys, but gateways must not refuse callers for an unknown key. Ends of calls are kept until
+/// the right data set is back.
 async fn flushed() -> Verdict {
     let world = Plan::over(LedgerKind::Redis)
         .gateways(2)
         .redis_args(&["--appendonly", "yes", "--appendfsync", "always"])
         .start()
         .await;
-    // No gateway has looked this key up yet.
+    // No gateway has cached this key.
     let strange = world.account("other", "100").await;
     warm_up(&world).await;
     let running = midway(&world, &world.client(0)).await;
@@ -365,7 +366,7 @@ async fn flushed() -> Verdict {
     world.verdict().await
 }
 
-/// Without memory no new hold is made, but existing ones are settled.
+/// A server without free memory makes no new hold, but settles existing holds.
 async fn out_of_memory() -> Verdict {
     let world = Plan::over(LedgerKind::Redis).start().await;
     warm_up(&world).await;
@@ -416,7 +417,7 @@ impl Drop for SmallDisk {
     }
 }
 
-/// A server that cannot write its file accepts no more writes; earlier ones are in its memory.
+/// A server that cannot write its file refuses writes. The writes that it has acknowledged are in its memory.
 async fn aof_disk_full() -> Verdict {
     let disk = match SmallDisk::mount() {
         Ok(disk) => disk,
@@ -453,20 +454,20 @@ async fn aof_disk_full() -> Verdict {
     fs::remove_file(disk.filler()).unwrap();
     all_serve(&world).await;
     world.settled().await;
-    // After this restart the server's file is complete.
+    // After this restart the server's file has all its data.
     world.redis().restart().await;
     all_serve(&world).await;
     world.note(format!("{served} calls served before it noticed"));
     world.verdict().await
 }
 
-/// The end of the file is lost, as after a power cut; the server starts without it.
+/// The end of the server's file is lost, as in a power cut. The server starts without it.
 async fn aof_truncated() -> Verdict {
     let world = Plan::over(LedgerKind::Redis).gateways(2).start().await;
     warm_up(&world).await;
     let running = midway(&world, &world.client(0)).await;
     world.load(4, 40).await;
-    // Stop the gateways, so that the loss is visible before they send the charges again.
+    // The gateways are stopped, so that the loss can be seen before they send the charges again.
     for gateway in 0..2 {
         world.gateway(gateway).stop();
     }
@@ -479,7 +480,7 @@ async fn aof_truncated() -> Verdict {
         .unwrap();
     let file = fs::OpenOptions::new().write(true).open(file).unwrap();
     let whole = file.metadata().unwrap().len();
-    // The file is cut in the middle of a command.
+    // The new end of the file is in the middle of a command.
     file.set_len(whole * 2 / 3 + 1).unwrap();
     drop(file);
     world.redis().restart().await;
@@ -494,7 +495,7 @@ async fn aof_truncated() -> Verdict {
     world.verdict().await
 }
 
-/// A script that the server has lost is sent again, within the same call.
+/// The server loses its scripts. A call sends the missing script again, without failing.
 async fn scripts_flushed() -> Verdict {
     let world = Plan::over(LedgerKind::Redis).gateways(2).start().await;
     warm_up(&world).await;
@@ -509,13 +510,13 @@ async fn scripts_flushed() -> Verdict {
     world.verdict().await
 }
 
-/// The replica receives nothing more from its primary, and keeps its data.
+/// Cuts the replica off from its primary. The replica keeps its data.
 async fn cut_off(world: &World) {
     let nobody = free_port().to_string();
     ask::<String>(world.replica(), &["REPLICAOF", "127.0.0.1", &nobody]).await;
 }
 
-/// Promotes the replica to a primary, and redirects these gateways to it.
+/// Makes the replica a primary, and redirects the proxies of these gateways to it.
 pub(crate) async fn promote(world: &World, gateways: impl IntoIterator<Item = usize>) {
     ask::<String>(world.replica(), &["REPLICAOF", "NO", "ONE"]).await;
     for gateway in gateways {
@@ -526,7 +527,7 @@ pub(crate) async fn promote(world: &World, gateways: impl IntoIterator<Item = us
     }
 }
 
-/// Waits until the replica has this many holds.
+/// Waits until the replica has this number of holds.
 async fn replica_holds(world: &World, holds: i64) {
     let until = Instant::now() + SOON;
     while ask::<i64>(world.replica(), &["ZCARD", DUE]).await != holds {
@@ -535,8 +536,8 @@ async fn replica_holds(world: &World, holds: i64) {
     }
 }
 
-/// A replica takes over that lacks the newest holds and charges: the charges are sent to it again, and calls without a
-/// hold are charged by force.
+/// A replica without the newest holds and charges takes over. The charges are sent to it again, and calls whose hold it
+/// does not have are charged from free money.
 async fn promoted_behind() -> Verdict {
     let world = Plan::over(LedgerKind::RedisReplica)
         .gateways(2)
@@ -565,7 +566,7 @@ async fn promoted_behind() -> Verdict {
     world.verdict().await
 }
 
-/// The primary dies during calls of all kinds; its replica takes over with its current data.
+/// The primary dies during calls of all kinds. Its replica, which has all current data, takes over.
 pub(crate) async fn promoted_under_load(plan: Plan) -> Verdict {
     let world = plan.gateways(3).start().await;
     warm_up(&world).await;
@@ -584,7 +585,7 @@ pub(crate) async fn promoted_under_load(plan: Plan) -> Verdict {
     world.verdict().await
 }
 
-/// A replica takes over, promoted by Sentinels or by the Cluster.
+/// The primary dies, and Sentinels or the Cluster promote a replica.
 pub(crate) async fn fails_over(plan: Plan) -> Verdict {
     let ledger = plan.ledger;
     let world = plan
@@ -619,7 +620,7 @@ pub(crate) async fn fails_over(plan: Plan) -> Verdict {
     world.verdict().await
 }
 
-/// Each gateway refuses calls until the new primary is ready, and then serves.
+/// Checks that each gateway refuses all calls until the new primary is ready, and then serves them.
 async fn nothing_or_all(world: &World) {
     let until = Instant::now() + Duration::from_secs(30);
     for gateway in 0..world.gateways.len() {
@@ -641,8 +642,9 @@ async fn nothing_or_all(world: &World) {
     }
 }
 
-/// The old primary is partitioned with one of the gateways. It serves that one until it notices that its replicas are
-/// gone; then it accepts no writes, and the accepted ones are sent to the new primary.
+/// The old primary and one of the gateways are partitioned from the rest. The old primary serves that gateway until it
+/// notices that its replicas are gone. Then it refuses writes, and the gateway sends what it had written to the new
+/// primary.
 async fn minority() -> Verdict {
     let world = Plan::over(LedgerKind::RedisReplica)
         .gateways(2)
@@ -681,7 +683,7 @@ async fn minority() -> Verdict {
     world.verdict().await
 }
 
-/// Moves a slot with its keys, like `redis-cli --cluster reshard`.
+/// Moves a slot with its keys to another server, like `redis-cli --cluster reshard`.
 async fn move_slot(cluster: &RedisCluster, slot: u16, from: usize, to: usize) {
     let nodes = cluster.nodes();
     let slot = slot.to_string();
@@ -706,7 +708,7 @@ async fn move_slot(cluster: &RedisCluster, slot: u16, from: usize, to: usize) {
     }
 }
 
-/// The account's slot is moved over all three servers while calls continue.
+/// The account's slot is moved over all three servers, while calls continue.
 async fn slots_move() -> Verdict {
     let world = Plan::over(CLUSTER).gateways(3).start().await;
     warm_up(&world).await;
@@ -731,7 +733,7 @@ async fn slots_move() -> Verdict {
     world.verdict().await
 }
 
-/// Accounts on the other servers are served.
+/// One of three servers is down. Accounts on the other servers are served.
 async fn one_of_three() -> Verdict {
     let world = Plan::over(CLUSTER).gateways(2).start().await;
     let cluster = world.cluster();
@@ -749,7 +751,8 @@ async fn one_of_three() -> Verdict {
         let key = world.account(&id, "1000").await;
         keys.insert(at, key);
     }
-    // Records of keys are on any of the three servers, and are cached for some seconds.
+    // Records of keys may be on any of the three servers. Gateways cache them for some seconds, so load them before the
+    // fault.
     for gateway in 0..2 {
         for key in keys.values() {
             serves(&world.client_of(gateway, key)).await;
@@ -780,8 +783,8 @@ async fn one_of_three() -> Verdict {
     world.verdict().await
 }
 
-/// The server's clock jumps. Only holds depend on its time: so the test moves their times the other way instead of the
-/// clock.
+/// The server's clock jumps. Only the expiry of holds depends on the clock, so the test moves the expiry times the
+/// other way instead.
 async fn clock_jumps(by_ms: i64) -> Verdict {
     let world = Plan::over(LedgerKind::Redis).gateways(2).start().await;
     warm_up(&world).await;
@@ -806,13 +809,13 @@ async fn clock_jumps(by_ms: i64) -> Verdict {
     world.verdict().await
 }
 
-/// The gateways' own clocks decide nothing: the server's time counts.
+/// The gateways' clocks are wrong by an hour. That has no effect, because only the server's time counts.
 async fn clocks_apart() -> Verdict {
     if let Err(why) = run("faketime", &["--version"]) {
         return skipped(format!("no other clock to be had: {why}"));
     }
     let clocks = ["+1h", "-1h"].map(|by| {
-        // The `faketime` process itself would be between the gateway and the test that kills it.
+        // Preloads the library instead of running `faketime`, which would get the test's kill in the gateway's place.
         let preload = "LD_PRELOAD=$(faketime -f +0 sh -c 'echo $LD_PRELOAD')";
         format!("{preload} FAKETIME_DONT_FAKE_MONOTONIC=1 FAKETIME={by} exec \"$0\" \"$@\"")
     });

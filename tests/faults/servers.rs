@@ -1,4 +1,4 @@
-//! Servers of the ledger.
+//! The ledger's servers.
 
 use std::net::SocketAddr;
 
@@ -7,7 +7,7 @@ use crate::{
     support::redis::{RedisCluster, RedisSentinels, RedisServer},
 };
 
-/// The servers of a world.
+/// The servers of the ledger in a world.
 pub(crate) enum Servers {
     None,
     One(RedisServer),
@@ -45,7 +45,7 @@ impl Servers {
         }
     }
 
-    /// The only server, which a proxy can be in front of.
+    /// The address of the only server, if proxies can be in front of it.
     pub(crate) fn behind_proxy(&self) -> Option<SocketAddr> {
         match self {
             Self::One(server)

@@ -1,4 +1,4 @@
-//! Steps that several groups share: calls in the middle, refusals, starts that fail.
+//! Steps that several groups of cases share: calls in the middle of their answers, refusals, starts that fail.
 
 use std::{
     collections::BTreeMap,
@@ -27,20 +27,22 @@ use crate::{
 };
 
 pub const FORMATS: [Format; 2] = [Format::Chat, Format::Messages];
-/// A gateway waits half a second for each answer of its ledger, at most twice; the rest is for a busy machine.
+/// The time in which a gateway without its ledger must refuse a call: it waits half a second for an answer, at most
+/// twice. The rest is for a busy machine.
 pub const REFUSED_WITHIN: Duration = Duration::from_secs(3);
-/// The time in which a process has noticed, started or ended.
+/// The time in which a process must have noticed a fault, started or ended.
 pub const SOON: Duration = Duration::from_secs(15);
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
-/// Makes one call of each kind, until settled: connections are open, and the server has the scripts.
+/// Makes calls of each kind and waits until they are settled. Then connections are open, and the server has the
+/// scripts.
 pub async fn warm_up(world: &World) {
     let loaded = world.load(4, 12).await;
     assert_eq!(loaded.answered, 12, "{loaded:?}");
     world.settled().await;
 }
 
-/// One call of each format, streamed and not.
+/// Creates a call of each format, streamed and not streamed.
 pub fn each_kind(client: &Client) -> Vec<Call> {
     FORMATS
         .into_iter()
@@ -48,10 +50,10 @@ pub fn each_kind(client: &Client) -> Vec<Call> {
         .collect()
 }
 
-/// Calls that hold money and whose vendors wait: streams after five tokens, others before the first byte.
+/// Calls that hold money and whose vendors wait: streams after five tokens, other calls before the first byte.
 pub struct Midway(Vec<(Call, Asked)>);
 
-/// Begins a call of each kind, whose vendor then waits.
+/// Starts a call of each kind, and waits until its vendor waits.
 pub async fn midway(world: &World, client: &Client) -> Midway {
     let mut calls = Vec::new();
     for format in FORMATS {
@@ -70,7 +72,7 @@ pub async fn midway(world: &World, client: &Client) -> Midway {
 }
 
 impl Midway {
-    /// Lets the calls end completely; they are charged in full even if the ledger fails.
+    /// Lets the vendors finish. The calls are charged in full even if the ledger fails meanwhile.
     pub async fn end(self, world: &World) -> Vec<Call> {
         for (call, _) in &self.0 {
             world.vendor().open_gate(call);
@@ -89,13 +91,13 @@ impl Midway {
 /// A gateway's record of a call.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Written {
-    /// Output tokens recorded.
+    /// The output tokens of the recorded settlement.
     pub output: u64,
-    /// Whether its end is recorded.
+    /// Whether the call's end is recorded.
     pub ended: bool,
 }
 
-/// The additional files of an SQLite file.
+/// The files that SQLite keeps next to a file: the write-ahead log, and its index.
 pub fn beside(path: &Path) -> [PathBuf; 2] {
     ["-wal", "-shm"].map(|end| {
         let mut path = path.as_os_str().to_owned();
@@ -104,8 +106,8 @@ pub fn beside(path: &Path) -> [PathBuf; 2] {
     })
 }
 
-/// Calls in a gateway's local file, and in that file's log, by their input. A process that is killed leaves both
-/// unchanged.
+/// The calls in a gateway's local file and in its write-ahead log, by input tokens. A kill of the process changes
+/// neither file.
 fn written_down(world: &World, gateway: usize) -> BTreeMap<u64, Written> {
     let path = world.dir().join(match world.plan.ledger {
         LedgerKind::Sqlite => "books.db".to_owned(),
@@ -132,13 +134,14 @@ fn written_down(world: &World, gateway: usize) -> BTreeMap<u64, Written> {
     found
 }
 
-/// The number at the beginning of a text.
+/// The decimal number at the beginning of a text.
 fn number(text: &str) -> Option<u64> {
     let end = text.find(|letter: char| !letter.is_ascii_digit())?;
     text[..end].parse().ok()
 }
 
-/// Waits until a gateway has recorded this for all these calls: from then on it survives its process.
+/// Waits until `is_enough` accepts a gateway's record of each of these calls. From then on the record survives the
+/// process.
 pub async fn written(
     world: &World,
     gateway: usize,
@@ -193,8 +196,8 @@ pub async fn answer(client: &Client, call: &Call) -> Answer {
     }
 }
 
-/// Checks that calls of both formats get 503 with `retry-after`, soon, and that no vendor receives them (I13, I6, I9).
-/// Returns the time of the slower one.
+/// Checks that calls of both formats soon get 503 with `retry-after`, and that no vendor receives them (I13, I6, I9).
+/// Returns the time of the slower call.
 pub async fn nothing_sold(world: &World, client: &Client) -> Duration {
     let mut slowest = Duration::ZERO;
     for call in FORMATS.map(|format| client.call(format)) {
@@ -223,7 +226,7 @@ pub async fn serves(client: &Client) {
     }
 }
 
-/// Waits until a gateway reports that it is not ready, with these words.
+/// Waits until a gateway reports that it is not ready, with a reason that contains these words.
 pub async fn not_ready(world: &World, gateway: usize, words: &str) {
     let until = Instant::now() + SOON;
     loop {
@@ -243,7 +246,7 @@ pub async fn not_ready(world: &World, gateway: usize, words: &str) {
     }
 }
 
-/// Checks that a start fails with these words. Returns how long that took.
+/// Checks that a start fails with an error that contains these words. Returns how long the start took.
 pub async fn fails_to_start(gateway: &GatewayProcess, words: &[&str]) -> Duration {
     let (before, began) = (gateway.log().len(), Instant::now());
     gateway.spawn();
@@ -261,14 +264,14 @@ pub async fn fails_to_start(gateway: &GatewayProcess, words: &[&str]) -> Duratio
     }
 }
 
-/// Checks that it ends without an error after SIGTERM.
+/// Checks that the gateway ends without an error after SIGTERM.
 pub async fn stops_well(gateway: &GatewayProcess, limit: Duration) {
     gateway.term();
     let status = gateway.wait_exit(limit).await;
     assert!(status.is_some_and(|status| status.success()), "{status:?}");
 }
 
-/// A call of the admin API that must succeed.
+/// A call of a gateway's admin API, which must succeed. Returns the answer.
 pub async fn told(
     world: &World,
     gateway: usize,
@@ -282,7 +285,7 @@ pub async fn told(
     }
 }
 
-/// One command that must succeed.
+/// Sends one command, which must succeed, to a Redis server.
 pub async fn ask<T: FromRedisValue>(server: &RedisServer, words: &[&str]) -> T {
     match server.ask(words).await {
         Ok(answer) => answer,
@@ -290,7 +293,7 @@ pub async fn ask<T: FromRedisValue>(server: &RedisServer, words: &[&str]) -> T {
     }
 }
 
-/// The fault cannot be injected on this machine.
+/// The verdict of a case whose fault cannot be injected on this machine.
 pub fn skipped(why: impl std::fmt::Display) -> Verdict {
     println!("skipped: {why}");
     Verdict {
@@ -313,7 +316,7 @@ pub fn run(tool: &str, args: &[&str]) -> Result<String, String> {
     }
 }
 
-/// For [`crate::plan::Plan::shells`]: a write beyond the limit of a file's size is an error, and does not kill the
+/// For [`crate::plan::Plan::shells`]: a write beyond the limit of a file's size then fails, and does not kill the
 /// process.
 pub const SURVIVES_FILE_LIMIT: &str = "trap '' XFSZ; exec \"$0\" \"$@\"";
 

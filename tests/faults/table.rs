@@ -14,12 +14,12 @@ use tokio::{
 
 use crate::verdict::Verdict;
 
-/// The maximum number of concurrent cases, and at most the number of cores: each case has several processes.
+/// Cases that run at the same time, at most, and at most one per core: each case has several processes.
 const AT_ONCE_MAX: usize = 3;
 const QUICK_LIMIT: Duration = Duration::from_secs(90);
 const LONG_LIMIT: Duration = Duration::from_secs(900);
 
-/// Need not be `Send`: cases share one thread, and their tasks run on others.
+/// The future of a case. It need not be `Send`: cases share one thread, and their tasks run on others.
 type Running = Pin<Box<dyn Future<Output = Verdict>>>;
 
 /// One fault of the catalogue.
@@ -33,7 +33,7 @@ pub struct Case {
 }
 
 impl Case {
-    /// `group` is the number in the catalogue.
+    /// Creates a case. `group` is its group's number in the catalogue.
     pub fn new<F>(
         group: &'static str,
         name: impl Into<String>,
@@ -51,13 +51,13 @@ impl Case {
         }
     }
 
-    /// Takes more than ten seconds: only with `--long`.
+    /// Marks a case that takes more than ten seconds. It runs only with `--long`.
     pub fn long(mut self) -> Self {
         self.long = true;
         self
     }
 
-    /// Measures time, so no other case runs concurrently.
+    /// Marks a case that measures time. No other case runs at the same time.
     pub fn alone(mut self) -> Self {
         self.alone = true;
         self
@@ -72,7 +72,7 @@ struct Options {
     exact: bool,
     long: bool,
     list: bool,
-    /// libtest's `--ignored`: no case is ignored.
+    /// libtest's `--ignored`, under which no case runs, since no case is ignored.
     ignored: bool,
 }
 
@@ -157,7 +157,7 @@ pub fn run(cases: Vec<Case>) -> ExitCode {
     }
 }
 
-/// The verdicts, in the cases' order.
+/// Runs the cases. Returns the verdicts in the cases' order.
 async fn run_all(cases: &[Case]) -> Vec<Verdict> {
     let mut verdicts: Vec<Option<Verdict>> = cases.iter().map(|_| None).collect();
     let cores = thread::available_parallelism().map_or(1, usize::from);

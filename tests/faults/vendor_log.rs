@@ -1,5 +1,5 @@
-//! A scripted vendor that recognises the calls of its callers, and logs which part of each answer reached a gateway:
-//! token by token, as written to the gateway's socket.
+//! A scripted vendor that recognises the calls of a case, and logs which part of each answer reached a gateway: token
+//! by token, when it was written to the gateway's socket.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -22,15 +22,15 @@ use tollgate_layers::{call::Format, text_size::TextSize};
 /// The point at which a vendor waits for [`VendorLog::open_gate`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Gate {
-    /// Before the first byte of its answer's body, and so before the gateway sends its head.
+    /// The vendor waits before the first byte of the body, and so before the gateway can send a head to the client.
     Head,
-    /// After this many tokens of the answer.
+    /// The vendor waits after this number of tokens.
     Token(u64),
-    /// After the usage, before the event that ends the stream.
+    /// The vendor waits after the usage, before the event that ends the stream.
     Last,
 }
 
-/// A call with a case's options. Its id determines its input.
+/// A call with the options that a case has set. The id determines the number of input tokens.
 #[derive(Clone, Debug)]
 pub struct Call {
     pub id: u64,
@@ -40,46 +40,47 @@ pub struct Call {
     /// The caller's format, by default the vendor's.
     pub caller: Format,
     pub stream: bool,
-    /// Output tokens.
+    /// The number of output tokens.
     pub tokens: u64,
     /// Pause between two tokens.
     pub gap: Duration,
     pub gate: Option<Gate>,
-    /// Sent to a vendor with `on_disconnect = "drain"`.
+    /// Whether the call goes to a vendor with `on_disconnect = "drain"`.
     pub drained: bool,
-    /// Whether all such calls hold the same amount.
+    /// Whether the call holds the same amount as all other calls with this option.
     pub same_hold: bool,
-    /// The vendor's connection breaks after this many tokens.
+    /// The number of tokens after which the vendor's connection breaks.
     pub cut: Option<u64>,
-    /// Has an idempotency key: a repetition is the same call.
+    /// Whether the call has an idempotency key, so that a repeat is the same call.
     pub once: bool,
 }
 
 /// The smallest number of tokens in a call's text.
 const TEXT_TOKENS_MIN: u64 = 50;
-/// Text tokens of a call that holds as much as the others.
+/// Text tokens of a call with `same_hold`.
 const TEXT_TOKENS_SAME: u64 = 600;
-/// Input tokens that a large call has in addition. They cost several rubles, and less of a reduction is not made.
+/// Input tokens that a large call has in addition. They cost several rubles, so that the gateway lowers the hold: it
+/// does not make small reductions.
 const LARGE_INPUT: u64 = 5_000;
-/// Tokens that an estimate adds for the one message.
+/// Tokens that the gateway's estimate adds for the call's only message.
 const MESSAGE_TOKENS: u64 = 4;
-/// One output token, for vendors and estimates alike: N repetitions are estimated as N tokens.
+/// The text of one output token. N repetitions count as N tokens, for vendors and in estimates.
 pub(crate) const TOKEN: &str = "777";
 
 impl Call {
-    /// The call is not streamed.
+    /// Requests an answer that is not streamed.
     pub fn plain(mut self) -> Self {
         self.stream = false;
         self
     }
 
-    /// The number of output tokens; default 10.
+    /// Sets the number of output tokens; the default is 10.
     pub fn tokens(mut self, tokens: u64) -> Self {
         self.tokens = tokens;
         self
     }
 
-    /// Pause between two tokens; default none.
+    /// Sets the pause between two tokens; by default there is no pause.
     pub fn gap(mut self, gap: Duration) -> Self {
         self.gap = gap;
         self
@@ -90,44 +91,45 @@ impl Call {
         self
     }
 
-    /// The vendor's answer is read to its end if the client leaves.
+    /// Sends the call to a vendor whose answer is read to its end if the client disconnects.
     pub fn drained(mut self) -> Self {
         self.drained = true;
         self
     }
 
-    /// The caller's format differs from the vendor's.
+    /// Sets the caller's format, if it differs from the vendor's.
     pub fn from(mut self, caller: Format) -> Self {
         self.caller = caller;
         self
     }
 
-    /// The vendor's connection breaks after this many tokens.
+    /// Lets the vendor's connection break after this number of tokens.
     pub fn cut(mut self, tokens: u64) -> Self {
         self.cut = Some(tokens);
         self
     }
 
-    /// The call has an idempotency key of its own.
+    /// Gives the call an idempotency key of its own.
     pub fn once(mut self) -> Self {
         self.once = true;
         self
     }
 
-    /// Adds input until the vendor's count of it lowers the hold. Calls keep different inputs.
+    /// Adds enough input for the vendor's count of it to lower the hold. Calls still have different counts of input.
     pub fn large(mut self) -> Self {
         assert!(self.id < LARGE_INPUT, "more calls than inputs");
         self.id += LARGE_INPUT;
         self
     }
 
-    /// Makes the call hold as much as all others of its kind, with any id.
+    /// Makes the call hold as much as all other calls of its kind, whatever its id.
     pub fn same_hold(mut self) -> Self {
         self.same_hold = true;
         self
     }
 
-    /// Input tokens: the vendor's count, and the estimate before that. Unique for each call of a world.
+    /// The number of input tokens, as the vendor counts them and as they are estimated before. Unique for each call of
+    /// a world.
     pub const fn input(&self) -> u64 {
         input_of(self.id)
     }
@@ -142,7 +144,7 @@ impl Call {
         self.input().abs_diff(input) <= most
     }
 
-    /// The cost of the call with this many output tokens, in micro-rubles.
+    /// The cost of the call with `output` output tokens, in micro-rubles.
     pub fn cost(&self, output: u64) -> i64 {
         self.cost_of_input(self.input()) + self.rate(200, 2000) * output.cast_signed()
     }
@@ -197,7 +199,7 @@ impl Call {
         .to_string()
     }
 
-    /// The steps before it sends anything else.
+    /// The steps of the vendor's answer.
     fn steps(&self, gate: &Arc<Notify>) -> Vec<Step> {
         let wait = |at: Gate| (self.gate == Some(at)).then(|| Step::Hold(Arc::clone(gate)));
         let mut steps: Vec<Step> = wait(Gate::Head).into_iter().collect();
@@ -317,12 +319,13 @@ impl Call {
         }
     }
 
-    /// Text on the wire that shows that this has passed.
+    /// A mark in the vendor's answer. It shows in the bytes on the wire that a token (`t`) or the usage (`u`) has
+    /// passed.
     pub(crate) fn mark(&self, what: char) -> String {
         format!("@{}:{what}@", self.id)
     }
 
-    /// The text in an answer that shows that a token of it has passed.
+    /// The text in the caller's answer that shows that a token has passed.
     pub fn token_mark(&self) -> String {
         let field = match self.caller {
             Format::Chat => "content",
@@ -350,7 +353,7 @@ pub struct Served {
     pub asked: u32,
     /// The time at which each token was written to the gateway's socket.
     pub tokens: Vec<Instant>,
-    /// Responses: whether the end of the text was reported.
+    /// Responses format: whether the event that ends the text was written.
     pub said: bool,
     /// The time at which the usage was written.
     pub told: Option<Instant>,
@@ -371,7 +374,7 @@ struct Inner {
 
 struct Shared {
     calls: Mutex<BTreeMap<u64, Served>>,
-    /// The bytes of a connection that may be the beginning of a mark.
+    /// The last bytes of each connection, if they may be the beginning of a mark.
     begun: Mutex<HashMap<(usize, u64), Vec<u8>>>,
     news: watch::Sender<u64>,
 }
@@ -402,7 +405,7 @@ impl VendorLog {
         self.0.server.open()
     }
 
-    /// A new call that was not sent yet: a stream of ten tokens.
+    /// Creates a call that is not sent yet: a stream of ten tokens.
     pub fn call(&self, gateway: usize, format: Format) -> Call {
         Call {
             id: self.0.next.fetch_add(1, Ordering::SeqCst),
@@ -437,7 +440,7 @@ impl VendorLog {
             });
     }
 
-    /// Called with the bytes that a proxy has written to this gateway.
+    /// Returns a function to be called with the bytes that a proxy has written to this gateway.
     pub fn tap(&self, gateway: usize) -> impl Fn(u64, &[u8]) + Send + Sync + 'static + use<> {
         let shared = Arc::clone(&self.0.shared);
         move |connection, bytes| shared.saw((gateway, connection), bytes)
@@ -453,29 +456,29 @@ impl VendorLog {
         self.0.shared.lock().get(&call.id).cloned()
     }
 
-    /// The tokens of a call that were written to its gateway.
+    /// The number of tokens of a call that were written to its gateway.
     pub fn served(&self, call: &Call) -> u64 {
         self.of(call).map_or(0, |served| served.tokens.len() as u64)
     }
 
-    /// Whether its usage was written to its gateway.
+    /// Whether the call's usage was written to its gateway.
     pub fn told(&self, call: &Call) -> bool {
         self.of(call).is_some_and(|served| served.told.is_some())
     }
 
-    /// The number of requests to a vendor for it.
+    /// The number of requests that a vendor got for the call.
     pub fn asked(&self, call: &Call) -> u32 {
         self.of(call).map_or(0, |served| served.asked)
     }
 
-    /// Lets the vendor continue with a call.
+    /// Lets the vendor continue a call that waits at its gate.
     pub fn open_gate(&self, call: &Call) {
         if let Some(served) = self.0.shared.lock().get(&call.id) {
             served.gate.notify_one();
         }
     }
 
-    /// Waits until this many tokens of the call were written to its gateway.
+    /// Waits until this number of tokens of the call was written to its gateway.
     pub async fn wait_served(&self, call: &Call, tokens: u64) {
         self.wait(&format!("{tokens} tokens of {call:?}"), || {
             self.served(call) >= tokens
@@ -489,8 +492,8 @@ impl VendorLog {
             .await;
     }
 
-    /// Waits until everything except the usage was written to the call's gateway, by a vendor that reports it in its
-    /// last event.
+    /// Waits until everything except the usage was written to the call's gateway. For a vendor that reports usage in
+    /// its last event.
     pub async fn wait_said(&self, call: &Call) {
         self.wait(&format!("all of {call:?}"), || {
             self.of(call).is_some_and(|served| served.said)
@@ -498,7 +501,7 @@ impl VendorLog {
         .await;
     }
 
-    /// Waits until the usage was written to the call's gateway.
+    /// Waits until the call's usage was written to its gateway.
     pub async fn wait_told(&self, call: &Call) {
         self.wait(&format!("the usage of {call:?}"), || self.told(call))
             .await;
@@ -549,7 +552,7 @@ impl Shared {
         }
     }
 
-    /// Searches bytes that passed for marks.
+    /// Searches the bytes that passed a proxy for marks.
     fn saw(&self, connection: (usize, u64), bytes: &[u8]) {
         let now = Instant::now();
         let mut begun = self.begun.lock().unwrap();
@@ -572,7 +575,7 @@ impl Shared {
                 served.said = true;
             } else {
                 served.told.get_or_insert(now);
-                // A plain answer includes its usage.
+                // An answer that is not streamed arrives with its usage, so that all tokens have arrived.
                 if !served.call.stream {
                     served.tokens = (0..served.call.tokens).map(|_| now).collect();
                 }
@@ -583,7 +586,7 @@ impl Shared {
     }
 }
 
-/// The marks in these bytes, and the position from which another one may begin.
+/// Returns the marks in these bytes, and the position from which the next mark may begin.
 pub fn marks(bytes: &[u8]) -> (Vec<(u64, String)>, usize) {
     let (mut marks, mut at) = (Vec::new(), 0);
     let next = |from: usize| Some(from + bytes[from..].iter().position(|byte| *byte == b'@')?);

@@ -1,4 +1,4 @@
-//! Compares the vendor's log with the ledger: lost, repeated and wrong charges.
+//! Compares the vendor's log with the ledger: finds lost, repeated and wrong charges.
 
 use std::{collections::BTreeMap, fmt::Write as _, time::Duration};
 
@@ -8,7 +8,7 @@ use tollgate_layers::money::MicroRub;
 
 use crate::vendor_log::{Call, Served, id_of};
 
-/// The bound on a fault's cost, as stated in the documentation and asserted here.
+/// The most that a fault may cost, as the documentation states it and the case asserts it.
 #[derive(Clone, Debug)]
 pub struct Bound {
     /// The bound in words, for the table.
@@ -17,20 +17,20 @@ pub struct Bound {
     pub ends: Duration,
     /// The text of a running call may be uncharged if it is at most this old when its gateway dies.
     pub text: Duration,
-    /// The bound: this many calls may be lost, of any age.
+    /// The number of calls that may be lost, however early they ended.
     pub lost_max: usize,
 }
 
-/// Calls that end within the window of a group commit.
+/// The age of ends that a kill may lose: the window in which a commit gathers them.
 const ENDS: Duration = Duration::from_millis(10);
-/// Checkpoints of running calls are recorded once a second.
+/// The age of text that a kill may lose: checkpoints of running calls are recorded once a second.
 const TEXT: Duration = Duration::from_secs(1);
-/// Delay of a process when all of this runs on two cores.
+/// How late a process may run if all processes of a case share two cores.
 pub(crate) const BUSY: Duration = Duration::from_millis(40);
 const BUSY_TIMER: Duration = Duration::from_millis(500);
 
 impl Bound {
-    /// The bound: everything that the vendor reported is booked.
+    /// The bound if no fault may lose a charge: everything that the vendor reported is booked.
     pub fn nothing_lost() -> Self {
         Self {
             stated: "nothing".to_owned(),
@@ -40,7 +40,7 @@ impl Bound {
         }
     }
 
-    /// A gateway dies without a warning: calls that ended in its last 10 ms are lost, and the text of running calls
+    /// The bound if a gateway is killed: calls that ended in its last 10 ms may be lost, and the text of running calls
     /// since their last checkpoint.
     pub fn killed() -> Self {
         Self {
@@ -51,7 +51,7 @@ impl Bound {
         }
     }
 
-    /// A gateway dies; all calls that had ended before are booked.
+    /// The bound if a gateway is killed, but all calls that had ended before are booked.
     pub fn running_text() -> Self {
         Self {
             stated: "text of the last 1 s".to_owned(),
@@ -60,13 +60,13 @@ impl Bound {
         }
     }
 
-    /// Whether the bound is a time.
+    /// Whether the bound contains a time.
     pub fn is_of_time(&self) -> bool {
         self.ends + self.text > Duration::ZERO
     }
 
-    /// Returns the bound for a machine where processes were measured to run this late: a process that waits for the disk
-    /// waits for earlier work, and then for its own.
+    /// Returns the bound for a machine on which processes were measured to run this late. The delay counts twice: a
+    /// process that waits for the disk waits for earlier work, and then for its own.
     pub fn on_a_machine(mut self, late: Duration) -> Self {
         let more = (2 * late).saturating_sub(BUSY);
         for bound in [&mut self.ends, &mut self.text] {
@@ -77,7 +77,7 @@ impl Bound {
         self
     }
 
-    /// The bound: at most this many calls, and the reason.
+    /// The bound that at most `max` calls may be lost, with the reason.
     pub fn lost(max: usize, stated: &str) -> Self {
         Self {
             stated: stated.to_owned(),
@@ -90,12 +90,12 @@ impl Bound {
 /// The expected charge of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Charge {
-    /// The charge is everything that the vendor reported.
+    /// Everything that the vendor reported.
     Full,
-    /// The charge is the input and this many output tokens.
+    /// The input, and this number of output tokens.
     Tokens(u64),
     Nothing,
-    /// The charge is any amount up to everything.
+    /// Any amount up to everything that the vendor reported.
     Any,
 }
 
@@ -162,14 +162,14 @@ pub fn micro(rubles: &Value) -> i64 {
     text.parse::<MicroRub>().unwrap().micro()
 }
 
-/// The facts to compare.
+/// The data to be compared.
 #[derive(Default)]
 pub struct Facts {
     pub served: Vec<Served>,
     pub lines: Vec<Line>,
-    /// The time at which each gateway died.
+    /// The times at which each gateway died.
     pub deaths: Vec<Vec<Instant>>,
-    /// Times when something died that every gateway needs.
+    /// The times at which a server that every gateway needs died.
     pub faults: Vec<Instant>,
     pub expected: BTreeMap<u64, Charge>,
 }
@@ -179,18 +179,18 @@ pub struct Facts {
 pub struct Tally {
     /// Calls that reached a vendor.
     pub calls: usize,
-    /// Calls whose vendor reported usage, but the ledger has neither a charge nor a loss.
+    /// Calls whose vendor reported usage, but which the ledger has neither charged nor booked as a loss.
     pub lost: usize,
-    /// Bookings of a call beyond its first.
+    /// Bookings of calls in addition to their first.
     pub double: usize,
-    /// How long before the death the oldest lost call had ended.
+    /// How long before the death the earliest lost call had ended.
     pub oldest_end: Option<Duration>,
-    /// The age of the oldest uncharged text at the death.
+    /// The age of the oldest uncharged text when its gateway died.
     pub oldest_text: Option<Duration>,
     pub problems: Vec<String>,
 }
 
-/// Compares the served with the booked amounts.
+/// Compares the served amounts with the booked amounts.
 pub fn compare(facts: &Facts, bound: &Bound) -> Tally {
     let mut tally = Tally::default();
     let mut by_id: BTreeMap<u64, Vec<Line>> = BTreeMap::new();
@@ -279,7 +279,7 @@ fn one(
         .chain(&facts.faults)
         .filter(|at| **at >= served.sent)
         .min();
-    // An end reported after the death counts as reported at the death.
+    // If the end was reported after the death, its age is zero.
     let age = |at: Instant| death.map(|death| death.saturating_duration_since(at));
     let ended_before = served.told.and_then(age);
     let excused = bound.ends > Duration::ZERO && ended_before.is_some_and(|age| age <= bound.ends);
@@ -311,11 +311,12 @@ fn one(
     }
 
     let most = match served.asked {
-        // The client left while its request was on its way, so it is unknown whether the vendor has read it.
+        // The client disconnected while its request was on its way, so that the vendor may or may not have received the
+        // input.
         0 if lines.iter().all(|line| line.end == "client_left") => call.cost(0),
         0 => 0,
         _ if told => call.full_cost(),
-        // A messages stream begins with an estimate of one token.
+        // A messages stream begins with the vendor's estimate of one output token.
         _ => call.cost((served.tokens.len() as u64).max(1)),
     };
     if cost > most {
@@ -332,7 +333,7 @@ fn one(
             call.full_cost()
         ));
     }
-    // If the gateway settled it itself, it has charged what it had received.
+    // If the gateway itself settled the call, it has charged all that it had received.
     let left_running = booked.is_none_or(|line| line.end == "gateway_stopped");
     if bound.text > Duration::ZERO && !told && left_running {
         let paid = booked.map_or(0, |line| line.output);
@@ -348,18 +349,18 @@ fn one(
     }
 }
 
-/// A case's line of the table.
+/// The result of a case, which is a line of the table.
 #[derive(Clone, Debug, Default)]
 pub struct Verdict {
     pub runs: usize,
     pub calls: usize,
     pub lost: usize,
     pub double: usize,
-    /// The interval at which a balance, or its free part, was negative.
+    /// How often a balance, or its free part, was negative.
     pub negative: usize,
     /// The stated bound.
     pub bound: String,
-    /// The measured values, and other notes.
+    /// Measured values and other notes, for the table.
     pub notes: Vec<String>,
     pub problems: Vec<String>,
     /// The last output of the processes, if there are problems.
@@ -405,7 +406,7 @@ impl Verdict {
         self
     }
 
-    /// The faults in words; empty if there are none.
+    /// The problems in words; empty if there are none.
     pub fn complaint(&self) -> String {
         let mut text = String::new();
         for problem in self.problems.iter().take(12) {
@@ -426,7 +427,7 @@ fn tenths(time: Duration) -> String {
     format!("{}.{}", tenths / 10, tenths % 10)
 }
 
-/// Tests the verdict itself: every fault in an invented ledger is found.
+/// Tests the verdict itself: with invented ledgers it must find every fault.
 pub async fn proves_itself() -> Verdict {
     use tollgate_layers::call::Format;
 
@@ -463,8 +464,8 @@ pub async fn proves_itself() -> Verdict {
     }];
     let (none, killed, expect) = (Bound::nothing_lost(), Bound::killed(), Charge::Tokens(3));
     let (twice, nothing) = ([full.clone(), full.clone()].concat(), Vec::new());
-    // Columns: name, usage before the death, age of each of the 10 tokens (`None`: not sent), lines, bound, expected,
-    // whether the verdict is right.
+    // Columns: name, age of the usage at the death, age of each of the 10 tokens (`None`: not sent), lines, bound,
+    // expected charge, whether the verdict must find no fault.
     for (name, told, tokens, lines, bound, expected, right) in [
         ("whole", ago(ms(9)), Some(ms(9)), &full, &none, None, true),
         (

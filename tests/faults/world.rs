@@ -1,4 +1,4 @@
-//! Gateways, a vendor, a ledger, and a proxy on each wire between them.
+//! Gateways, a vendor, a ledger, and a proxy in each connection between them.
 
 use std::{
     collections::BTreeMap,
@@ -101,7 +101,7 @@ impl World {
             let text = edited(text, &plan.edits);
             let config = dir.path().join(format!("gateway-{index}.toml"));
             std::fs::write(&config, text).unwrap();
-            // The gateway's address is set when it serves.
+            // The proxy gets the gateway's address when the gateway serves.
             let front = Proxy::start(([127, 0, 0, 1], 9).into()).await;
             let gateway =
                 GatewayProcess::start(index, config, plan.shell_of(index), Arc::clone(&front))
@@ -155,12 +155,12 @@ impl World {
         &self.fronts[index]
     }
 
-    /// Whether there is a proxy between each gateway and its ledger.
+    /// Whether there are proxies between the gateways and their ledger.
     pub fn has_redis_proxies(&self) -> bool {
         !self.redis_proxies.is_empty()
     }
 
-    /// The proxy between a gateway and its one Redis server.
+    /// The proxy between a gateway and its only Redis server.
     pub fn redis_proxy(&self, index: usize) -> &Proxy {
         &self.redis_proxies[index]
     }
@@ -170,7 +170,7 @@ impl World {
         &self.vendor_proxies[index]
     }
 
-    /// The server, or the original primary.
+    /// The Redis server, or the primary with which the case began.
     pub fn redis(&self) -> &RedisServer {
         match &self.servers {
             Servers::One(server)
@@ -209,7 +209,7 @@ impl World {
         &self.vendor
     }
 
-    /// Where the gateways' files are: `books.db`, `outbox-<index>.db`, `gateway-<index>.toml`.
+    /// The folder of the gateways' files: `books.db`, `outbox-<index>.db`, `gateway-<index>.toml`.
     pub fn dir(&self) -> &Path {
         self.dir.path()
     }
@@ -233,7 +233,7 @@ impl World {
         }
     }
 
-    /// Creates an account with this many rubles and a key without limits.
+    /// Creates an account with this amount in rubles, and a key without limits.
     pub async fn account(&self, id: &str, rubles: &str) -> Key {
         let account = json!({ "id": id, "name": id });
         self.done(0, Method::POST, "/admin/v1/accounts", account)
@@ -251,7 +251,7 @@ impl World {
         }
     }
 
-    /// A call of a gateway's admin API, without a proxy. `Err` if it did not answer.
+    /// Sends a request to a gateway's admin API, not through a proxy. `Err` if the gateway did not answer.
     pub async fn admin(
         &self,
         gateway: usize,
@@ -266,7 +266,7 @@ impl World {
         Ok((status, value))
     }
 
-    /// A call that must succeed.
+    /// Sends a request to a gateway's admin API, which must succeed.
     async fn done(&self, gateway: usize, method: Method, path: &str, body: Value) -> Value {
         match self.admin(gateway, method, path, Some(body)).await {
             Ok((status, answer)) if status.is_success() => answer,
@@ -274,7 +274,7 @@ impl World {
         }
     }
 
-    /// The accounts as seen by a gateway.
+    /// Returns the accounts as a gateway reports them.
     pub async fn accounts(&self, gateway: usize) -> Result<Vec<Value>, String> {
         let (status, answer) = self
             .admin(gateway, Method::GET, "/admin/v1/accounts", None)
@@ -307,8 +307,8 @@ impl World {
         self.expected.lock().unwrap().insert(call.id, charge);
     }
 
-    /// Sets the bound on losses; by default nothing. If the bound is a time, set it before the fault: delays of this
-    /// machine are measured from here on.
+    /// Sets the bound on losses; without it, nothing may be lost. Set a bound that contains a time before the fault:
+    /// from then on the delays of this machine are measured.
     pub fn stated(&self, bound: Bound) {
         if bound.is_of_time() {
             *self.machine.lock().unwrap() = Some(Machine::watch(self.dir.path()));
@@ -316,22 +316,22 @@ impl World {
         *self.bound.lock().unwrap() = bound;
     }
 
-    /// Records that something died at this time that all gateways need.
+    /// Records that a server that all gateways need died at this time.
     pub fn fault_at(&self, at: Instant) {
         self.faults.lock().unwrap().push(at);
     }
 
-    /// Counts one more injection of the fault.
+    /// Counts one more injection of the case's fault.
     pub fn round(&self) {
         self.rounds.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// Adds a note to the table's column of measures.
+    /// Adds a note to the case's line in the table.
     pub fn note(&self, text: impl Into<String>) {
         self.notes.lock().unwrap().push(text.into());
     }
 
-    /// Ends all faults: held bytes are forwarded, stopped processes continue, dead ones are restarted.
+    /// Ends all faults: held bytes are forwarded, stopped processes continue, dead processes are restarted.
     pub async fn heal(&self) {
         let proxies = [&self.fronts, &self.vendor_proxies, &self.redis_proxies];
         for proxy in proxies.into_iter().flatten() {
@@ -361,7 +361,7 @@ impl Drop for World {
         for gateway in &self.gateways {
             gateway.end();
         }
-        // The case ended before it reached a verdict.
+        // The case ended before it had a verdict, so show the output of its processes.
         if !self.judged {
             println!("{}", self.logs());
         }

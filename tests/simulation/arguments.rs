@@ -1,5 +1,5 @@
-//! The command line: the simulation's own flags, and those of the usual test harness, which `cargo test` passes to
-//! every test binary.
+//! The command line: the simulation's own flags, and the flags of Rust's usual test harness, which `cargo test` passes
+//! to every test binary.
 
 use std::{num::NonZero, thread::available_parallelism};
 
@@ -9,24 +9,24 @@ use crate::{plan::Kind, random::seed, world::Sabotage};
 #[derive(Debug)]
 pub(crate) struct Arguments {
     pub(crate) mode: Mode,
-    /// The first of many seeds; by default the value of `TOLLGATE_SEED`.
+    /// The first seed of a run of many seeds; by default the value of `TOLLGATE_SEED`.
     pub(crate) from: u64,
     pub(crate) seeds: Option<u64>,
     pub(crate) threads: usize,
     pub(crate) trace: bool,
     pub(crate) sabotage: Option<Sabotage>,
-    /// Only seeds of this kind.
+    /// If set, runs only seeds of this kind.
     pub(crate) kind: Option<Kind>,
-    /// Only seeds with leases, or only seeds without.
+    /// If set, runs only seeds with leases (`true`), or only seeds without leases (`false`).
     pub(crate) leases: Option<bool>,
-    /// File for the figures of regions.
+    /// The file to which the results of `--regions` are written.
     pub(crate) keep: Option<String>,
 }
 
-/// The runs to make.
+/// The runs that the command line requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mode {
-    /// Other tests were named, or none should run.
+    /// No run: the command line names other tests, or only requests a list of tests.
     Nothing,
     One(u64),
     Regions,

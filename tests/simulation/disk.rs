@@ -1,5 +1,6 @@
-//! The disks of the gateways' outboxes. A line is in memory, then in the system's cache, then on the disk. A crash
-//! keeps the lines in the system's cache, a power cut only those on the disk. Lines are complete or lost.
+//! The disks of the gateways' outboxes. A line is first in the process's memory, then in the system's cache, then on
+//! the disk. A crash of the process keeps lines in the system's cache; a power cut keeps only lines on the disk. A line
+//! is either complete or lost.
 
 use std::{
     sync::{Arc, Mutex},
@@ -26,12 +27,12 @@ pub(crate) struct Disk(Mutex<Platter>);
 
 #[derive(Debug, Default)]
 struct Platter {
-    /// The process that may write now; earlier ones are dead.
+    /// The number of the process that may write now. Writes of earlier processes, which are dead, are ignored.
     process: u32,
     lines: Vec<Stored>,
-    /// The number of lines that survive a power cut.
+    /// The number of lines on the disk, which survive a power cut.
     synced: usize,
-    /// Calls before this time need not be kept.
+    /// The outbox has allowed the disk to delete calls that were done before this time, in Unix milliseconds.
     forgotten_ms: u64,
     syncs: u64,
 }
@@ -39,12 +40,12 @@ struct Platter {
 #[derive(Debug)]
 struct Stored {
     line: CallStep,
-    /// The time at which the line reaches the system.
+    /// The time at which the line reaches the system's cache.
     written: Ms,
 }
 
 impl Disk {
-    /// The process dies at `now`; the next one reads the remaining lines.
+    /// Kills the process at `now`. The next process reads the lines that are left.
     pub(crate) fn crash(&self, now: Ms, power: bool, fate: &mut Random) {
         let mut platter = lock(&self.0);
         let written = platter
@@ -73,7 +74,7 @@ impl Disk {
     }
 }
 
-/// An outbox's log on the disk of its machine.
+/// The log of an outbox, on the disk of its gateway's machine.
 pub(crate) struct SimLog {
     pub(crate) sim: Arc<Sim>,
     pub(crate) gateway: usize,
@@ -85,7 +86,7 @@ impl SimLog {
         &self.sim.disks[self.gateway]
     }
 
-    /// The time until a line reaches the system.
+    /// The time until a line reaches the system's cache.
     fn delay(&self, line: &CallStep) -> Ms {
         let (slowest, kind) = match line {
             CallStep::Intent { .. } => (self.sim.plan.disk.write_ms_max, 0),
@@ -121,7 +122,7 @@ impl Log for SimLog {
         if platter.process != self.process {
             return;
         }
-        // Lines reach the disk in the order in which they were written.
+        // A line does not reach the system's cache before an earlier line.
         let before = platter.lines.last().map_or(0, |stored| stored.written);
         platter.lines.push(Stored {
             line,

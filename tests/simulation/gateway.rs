@@ -1,5 +1,5 @@
-//! A process of a gateway: the real layer, settler and outbox over a simulated ledger, disk and vendor, and the loops
-//! that the runtime runs around them.
+//! A gateway's process: the real layer, settler and outbox over a simulated ledger, disk and vendor, and the loops that
+//! the gateway runs around them.
 
 use std::{
     future::poll_fn,
@@ -39,7 +39,7 @@ use crate::{
     world::{Life, Sabotage, Sim},
 };
 
-/// The interval at which the identity of the ledger is checked.
+/// The interval at which the gateway checks whether its ledger is still the same server.
 const WATCH_EVERY: Duration = Duration::from_secs(1);
 /// The interval of sweeps of expired holds.
 pub(crate) const EXPIRE_EVERY: Duration = Duration::from_secs(5);
@@ -63,12 +63,12 @@ pub(crate) struct Process {
 #[derive(Default)]
 struct Status {
     recovered: AtomicBool,
-    /// The last server seen.
+    /// The number of the server that the gateway has last replayed to.
     epoch: AtomicU64,
 }
 
 impl Process {
-    /// Starts with the outbox that the previous process left. The ledger must be reachable.
+    /// Starts a process with the outbox that the previous process left. Waits for the ledger.
     pub(crate) async fn start(sim: &Arc<Sim>, gateway: usize) -> Self {
         let number = sim.disks[gateway].process();
         let life = Life::default();
@@ -149,20 +149,20 @@ impl Process {
         }
     }
 
-    /// A client makes a call.
+    /// Starts a task for a client that makes this call.
     pub(crate) fn call(&mut self, plan: CallPlan) {
         self.tasks
             .spawn(client(Arc::clone(&self.sim), self.front.clone(), plan));
     }
 
-    /// The gateway dies at once: none of its tasks continues, and the effects of their drops reach nothing.
+    /// Kills the gateway: none of its tasks continues, and nothing that their drops do has an effect.
     pub(crate) fn crash(mut self) {
         self.find_panics();
         self.life.end();
         self.tasks.abort_all();
     }
 
-    /// Whether all calls are settled, at the current ledger.
+    /// Whether all calls are settled, at the ledger's current server.
     pub(crate) fn is_idle(&self) -> bool {
         self.settler.running() == 0
             && self.outbox.backlog().calls == 0
@@ -234,12 +234,12 @@ async fn watch(sim: Arc<Sim>, gateway: usize, outbox: GatewayLedger, status: Arc
 async fn expire(outbox: GatewayLedger) {
     loop {
         sleep(EXPIRE_EVERY).await;
-        // The query is repeated in any case.
+        // The next sweep repeats a request that failed.
         drop(outbox.expire().await);
     }
 }
 
-/// A client, and the gateway's work for it.
+/// A client that makes a call, with the gateway's work for the call.
 async fn client(sim: Arc<Sim>, front: Front, plan: CallPlan) {
     let number = plan.number;
     let leaves_at = plan.leaves_after.map(|after| Instant::now() + ms(after));
@@ -288,7 +288,7 @@ async fn at(moment: Option<Instant>) {
     }
 }
 
-/// Whether the ledger refused the hold, or was not called: no hold must be ended.
+/// Whether the ledger refused the hold, or was not called, so that there is no hold to end.
 const fn holds_nothing(error: &Error) -> bool {
     matches!(
         error,

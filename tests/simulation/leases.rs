@@ -1,4 +1,4 @@
-//! Leases in a run: the gateways' clocks, rules that are left out on purpose, and checks of each grant.
+//! Leases in a run: the gateways' clocks, ledger rules that a sabotage leaves out, and checks of each grant.
 
 use std::{
     collections::BTreeMap,
@@ -27,7 +27,7 @@ use crate::{
     world::{Sabotage, Sim},
 };
 
-/// The maximum difference of clocks during a lease, plus the time of messages.
+/// The largest difference that clocks can gain during a lease, plus the time of messages.
 const SLACK_MS: Ms = 25;
 /// The maximum adjustment of a gateway's clock, in either direction.
 const CLOCK_JUMP_MS: i64 = 3_600_000;
@@ -35,17 +35,17 @@ const CLOCK_JUMP_MS: i64 = 3_600_000;
 /// The leases of a run.
 #[derive(Clone, Debug)]
 pub(crate) struct LeasePlan {
-    /// The time for which a lease may grant after a turn.
+    /// The time for which a lease may grant after a turn, in milliseconds.
     pub(crate) max: Ms,
     clocks: Vec<GatewayClock>,
-    /// The minimum time of a gateway's message, in either direction.
+    /// The shortest time that a gateway's message takes, in either direction.
     pub(crate) far: Ms,
 }
 
 /// A gateway's own clock.
 #[derive(Clone, Debug)]
 struct GatewayClock {
-    /// The length of its second relative to the run's, in thousandths.
+    /// The length of this clock's second relative to the run's, in thousandths.
     rate: u64,
     ahead: i64,
     jumps: Vec<(Ms, i64)>,
@@ -79,7 +79,7 @@ impl LeasePlan {
     }
 }
 
-/// A gateway's clocks, and names that follow the seed.
+/// A gateway's clocks, and names of leases and turns that depend on the seed only.
 struct SimSource {
     sim: Arc<Sim>,
     gateway: usize,
@@ -118,7 +118,7 @@ impl LeaseSource for SimSource {
     }
 }
 
-/// A process's leases, if the run has them. One is taken with a key's first call.
+/// The leases of a process; `None` if the run has none. A key gets a lease with its first call.
 pub(crate) fn leases_of(sim: &Arc<Sim>, gateway: usize, process: u32) -> Option<Arc<Leases>> {
     let plan = sim.plan.leases.as_ref()?;
     let settings = LeaseSettings {
@@ -170,14 +170,15 @@ impl LeaseLedger for SimLedger {
     }
 }
 
-/// The server's record of leases, to check their grants.
+/// The record of leases, kept by the test, with which each grant is checked.
 #[derive(Debug, Default)]
 pub(crate) struct Grants {
-    /// The time of the last turn after which a lease may grant.
+    /// The time of each lease's last turn that allowed grants.
     told: BTreeMap<RequestNumber, Ms>,
-    /// Until then a failover of the ledger, or its clock, may have lost the time that it must wait.
+    /// Until this time grants after a prohibition are not checked: a failover, or a jump of the ledger's clock, may
+    /// have made the ledger forget that it must wait for a lease.
     unsure_until: Ms,
-    /// Since when an operator has an acknowledgement that grants are forbidden.
+    /// Accounts and keys that may get no grants, and since when an operator has the acknowledgement of that.
     forbidden: BTreeMap<(AccountId, Option<KeyId>), Ms>,
     pub(crate) count: u64,
 }
@@ -193,7 +194,7 @@ impl Grants {
         self.unsure_until = self.unsure_until.max(until + SLACK_MS);
     }
 
-    /// Forbids grants of a key, or of a whole account.
+    /// Forbids, or permits again, grants on a key or on a whole account.
     pub(crate) fn forbid(
         &mut self,
         account: &AccountId,
@@ -209,7 +210,7 @@ impl Grants {
         }
     }
 
-    /// Records a lease's grant, and returns what is wrong with it.
+    /// Records a lease's grant. Returns the breach, if the grant was not allowed.
     pub(crate) fn granted(
         &mut self,
         hold: &Hold,
@@ -246,7 +247,7 @@ impl Grants {
     }
 }
 
-/// The kinds in which a living gateway may lose no lease.
+/// Whether a living gateway must not lose a lease in runs of this kind.
 pub(crate) const fn keeps_leases(kind: Kind) -> bool {
     matches!(
         kind,
@@ -261,13 +262,13 @@ pub(crate) const fn keeps_leases(kind: Kind) -> bool {
     )
 }
 
-/// The kinds in which every lease is returned at the end.
+/// Whether every lease must be given back at the end of runs of this kind.
 pub(crate) const fn gives_all_back(kind: Kind) -> bool {
     matches!(kind, Kind::Calm | Kind::Leaving | Kind::BrokenDisk)
 }
 
 impl Sabotage {
-    /// The ledger's rule that is left out.
+    /// The ledger's rule that this sabotage leaves out.
     pub(crate) const fn rule(self) -> Option<Rule> {
         Some(match self {
             Self::EndTwice => Rule::EndOnce,

@@ -1,4 +1,4 @@
-//! The ledger as one process of a gateway reaches it: over the network, with a timeout.
+//! The ledger as a gateway's process reaches it: over the simulated network, with a timeout.
 
 use std::{fmt, sync::Arc, time::Duration};
 
@@ -17,7 +17,7 @@ use crate::{
     world::{Sim, lock},
 };
 
-/// The connection to the server.
+/// A process's connection to the ledger's server.
 pub(crate) struct SimLedger {
     pub(crate) sim: Arc<Sim>,
     pub(crate) gateway: usize,

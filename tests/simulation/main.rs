@@ -1,5 +1,5 @@
-//! Gateways, ledger and outbox on one thread, under a clock, a network and disks that follow a seed. The layer, the
-//! settler and the outbox are the real ones; the ledger's server is the book.
+//! Runs gateways, ledger and outbox on one thread, under a clock, a network and disks that follow a seed. The layer,
+//! the settler and the outbox are the real ones; the ledger's server is the book.
 //!
 //! ```text
 //! cargo test --test simulation                              10 000 seeds
@@ -11,7 +11,7 @@
 //!
 //! A round has fourteen seeds, one for each kind of fault. Every other round has leases.
 
-// Randomness from the seed only.
+// Randomness that depends on the seed only.
 #[path = "../support/random.rs"]
 mod random;
 
@@ -43,7 +43,7 @@ use crate::{
     world::{Sabotage, play},
 };
 
-/// An injected fault is found within this many seeds.
+/// A sabotage must be found within this number of seeds.
 const SABOTAGE_SEEDS: u64 = 5_000;
 
 fn main() -> ExitCode {
@@ -94,7 +94,7 @@ fn one(seed: u64, arguments: &Arguments) -> bool {
     verdict.breaches.is_empty()
 }
 
-/// Checks that the same seed is the same run, line by line.
+/// Checks that the same seed gives the same run, by comparing every line of the log.
 fn reproduces(arguments: &Arguments) -> bool {
     let differing: Vec<u64> = (0..4 * Kind::ALL.len() as u64)
         .map(|seed| arguments.from + seed)
@@ -109,7 +109,7 @@ fn reproduces(arguments: &Arguments) -> bool {
     differing.is_empty()
 }
 
-/// Checks that an injected fault is found.
+/// Checks that a sabotage is found.
 fn finds(sabotage: Sabotage, arguments: &Arguments) -> bool {
     let seeds = arguments.seeds.unwrap_or(SABOTAGE_SEEDS);
     let found = sweep(arguments, seeds, Some(sabotage), 1);

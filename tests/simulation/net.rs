@@ -1,5 +1,5 @@
-//! The network between gateways, operators and the ledger's server. By the seed, messages are delayed, reordered, lost
-//! and repeated.
+//! The network between gateways, operators and the ledger's server. Depending on the seed, messages are delayed,
+//! reordered, lost and repeated.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -22,7 +22,7 @@ use crate::{
 
 /// The sender of a request that is not from a gateway.
 pub(crate) const OPERATOR: usize = usize::MAX;
-/// The time for which the sender of a lost message waits.
+/// The time after which the sender of a lost message gets an error, if at all: longer than its timeout.
 const SILENCE_MS: Ms = 2 * ASK_TIMEOUT.as_millis() as Ms;
 
 /// All messages in transit.
@@ -34,11 +34,11 @@ pub(crate) struct Net {
 
 #[derive(Debug, Default)]
 struct Queue {
-    /// Events by time, then in the order of sending.
+    /// Events by time. Events of the same time are in the order of sending.
     events: BTreeMap<(Ms, u64), Event>,
     sent: u64,
     requests: usize,
-    /// The interval at which each request was sent: each time has its own fate.
+    /// The number of times that each request was sent. Each repeat has a fate of its own.
     asked: HashMap<(u64, u64), u64>,
 }
 
@@ -50,24 +50,25 @@ enum Event {
         from: usize,
         ask: Ask,
         fate: Random,
-        /// `None` for the second copy.
+        /// Where the answer goes; `None` for the second copy of a repeated message, whose answer nobody awaits.
         back: Option<Back>,
     },
     Answer {
         from: usize,
         answer: Answer,
         back: Back,
-        /// Only this server may answer.
+        /// The number of the server that must still be in use for the answer to arrive; `None` if any server may
+        /// answer.
         epoch: Option<u64>,
     },
-    /// Neither an answer nor an error arrives.
+    /// The message is lost: its sender gets no answer.
     Silence(Back),
-    /// The second half of a step that was split.
+    /// The second half of a step that a sabotage has split.
     Act(Command),
 }
 
 impl Sim {
-    /// Sends a request to the server, from `from`.
+    /// Sends a request to the server. `from` is the gateway, or `OPERATOR`.
     pub(crate) async fn ask(&self, from: usize, ask: Ask) -> Result<Answer, LedgerError> {
         let (back, answer) = oneshot::channel();
         self.send(from, ask, back);
@@ -94,7 +95,7 @@ impl Sim {
         lock(&self.net.queue).requests == 0
     }
 
-    /// Delivers messages, for ever.
+    /// Delivers messages. Never returns.
     pub(crate) async fn deliver(&self) {
         loop {
             let next = lock(&self.net.queue)
@@ -126,7 +127,7 @@ impl Sim {
         };
         match event {
             None => {}
-            // The answer would arrive long after its sender has given up.
+            // The sender gave up waiting before this time.
             Some(Event::Silence(back)) => drop(back),
             Some(Event::Act(command)) => {
                 let ask = Ask::Step(command);
@@ -148,7 +149,7 @@ impl Sim {
                 let changed =
                     epoch.is_some_and(|epoch| lock(&self.server).epoch(from, self.now()) != epoch);
                 if !changed && self.reaches(from) {
-                    // The sender may have given up.
+                    // The sender may have given up waiting, so its receiver may be gone.
                     drop(back.send(answer));
                 }
             }
@@ -184,7 +185,7 @@ impl Sim {
         let (answer, lag, epoch) = {
             let mut server = lock(&self.server);
             let answer = match ask {
-                // Checks first and writes afterwards: other commands may run in between.
+                // Checks the hold now and takes it later, so that other commands may run in between.
                 Ask::Step(command @ Command::Reserve(_))
                     if self.sabotage == Some(Sabotage::SkipAtomicity) =>
                 {
@@ -203,7 +204,7 @@ impl Sim {
             self.lose(&mut fate, back);
             return;
         }
-        // An operator gets the answer only when a replica has the data.
+        // An operator gets the answer only when the replica has the change.
         let durable = match lag {
             Some(lag) if operator && now < self.plan.heal => lag,
             _ => 0,
@@ -229,7 +230,7 @@ impl Sim {
     fn delay(&self, fate: &mut Random, operator: bool) -> Ms {
         let network = self.plan.network;
         let far = self.plan.leases.as_ref().map_or(0, |leases| leases.far);
-        // An operator's gateway is nearer: its answers overtake those of the others.
+        // An operator's gateway is nearer, so that its answers overtake those of other gateways.
         let far = if operator { far / 3 } else { far };
         far + if !operator && self.faulty() && fate.chance(network.slow) {
             fate.between(0, network.slow_ms_max)
@@ -238,7 +239,7 @@ impl Sim {
         }
     }
 
-    /// The sender gets an error, or nothing at all.
+    /// Loses a message. Its sender later gets an error, or gets nothing and must time out.
     fn lose(&self, fate: &mut Random, back: Back) {
         if fate.chance(400) {
             self.push(SILENCE_MS, Event::Silence(back));
@@ -268,7 +269,7 @@ impl Sim {
         self.net.changed.notify_one();
     }
 
-    /// The fate of a message depends on its content, not on other messages.
+    /// The random fate of a message. It depends on the message's content, so that other messages do not change it.
     fn fate(&self, from: usize, ask: &Ask) -> Random {
         let (step, about) = match ask {
             Ask::Expire => (0, from as u64),

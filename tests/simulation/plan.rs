@@ -1,4 +1,4 @@
-//! The run of a seed: its calls, its operators' commands, its faults, and their possible cost.
+//! The plan of a run, drawn from its seed: calls, operators' commands and faults; and what the faults may cost.
 
 use std::{fmt, time::Duration};
 
@@ -23,16 +23,16 @@ use crate::{
 /// Milliseconds since the run began.
 pub(crate) type Ms = u64;
 
-/// The lifetime of a hold. Some calls run for longer.
+/// The time for which a hold lives. Some calls run longer.
 pub(crate) const TTL: Duration = Duration::from_secs(30);
 /// A gateway's timeout for the ledger's answer.
 pub(crate) const ASK_TIMEOUT: Duration = Duration::from_secs(1);
 /// Unix time at the beginning of a run, by every clock that was not adjusted.
 pub(crate) const EPOCH_MS: u64 = 1_750_000_000_000;
-/// The maximum adjustment of the ledger's clock, in either direction.
+/// The largest jump of the ledger's clock, in either direction.
 const CLOCK_JUMP_MS: i64 = 3_600_000;
 
-/// The faults of a run. The remainder of the seed decides.
+/// The faults of a run. The seed modulo the number of kinds selects the kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Kind {
     Calm,
@@ -51,29 +51,29 @@ pub(crate) enum Kind {
     Storm,
 }
 
-/// Possible effects of a kind's faults on money. A call may never be charged twice, and no balance may fall below zero.
+/// The effects that a kind's faults may have on money. No kind may charge a call twice or make a balance negative.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Allows {
-    /// A charge from free money, because the hold has expired.
+    /// Whether a call may be charged from free money because its hold has expired.
     pub(crate) late: bool,
-    /// A charge from free money, because the ledger has lost the hold.
+    /// Whether a call may be charged from free money because the ledger has lost its hold.
     pub(crate) forced: bool,
-    /// A loss in the books: others have spent the money of an expired or lost hold.
+    /// Whether the books may have a loss: other calls have spent the money of an expired or lost hold.
     pub(crate) short: bool,
-    /// The charges of a dead gateway that are not booked.
+    /// The charges of dead gateways that may be missing in the books.
     pub(crate) lost: Lost,
 }
 
-/// Calls that a dead gateway may leave unbooked. A running one leaves none.
+/// Charges of a dead gateway that may be missing in the books. A gateway that has not died must book every charge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Lost {
-    /// No gateway dies.
+    /// No charge may be missing, because no gateway dies.
     Nothing,
-    /// Output served since the last checkpoint that reached the system, which keeps it.
+    /// Output that was served after the last checkpoint in the system's cache, which survives the process.
     SinceCheckpoint,
-    /// Running calls, and calls that ended so recently that no sync was due.
+    /// Running calls, and calls that ended so recently that the outbox was not synced yet.
     Unsynced,
-    /// Several simultaneous faults destroyed both records of an end, or the only one.
+    /// Any charge of a dead gateway: simultaneous faults may destroy both the ledger's record and the outbox's.
     OfTheDead,
 }
 
@@ -99,7 +99,7 @@ impl Kind {
         Self::ALL[(seed % Self::ALL.len() as u64) as usize]
     }
 
-    /// Whether the gateways of a seed take leases: those of every other round do.
+    /// Whether the gateways of a seed take leases. They do in every other round of seeds.
     pub(crate) const fn has_leases(seed: u64) -> bool {
         seed / Self::ALL.len() as u64 % 2 == 1
     }
@@ -123,18 +123,18 @@ impl Kind {
         }
     }
 
-    /// The table of possible losses.
+    /// The effects that this kind's faults may have.
     pub(crate) const fn allows(self) -> Allows {
         let (late, forced, short, lost) = match self {
-            // All holds live as long as their calls: every call is charged from its own hold.
+            // Every hold lives as long as its call, so that every call is charged from its own hold.
             Self::Calm | Self::Leaving | Self::Lossy | Self::Away | Self::BrokenDisk => {
                 (false, false, false, Lost::Nothing)
             }
-            // Meanwhile no hold can be extended or settled in time.
+            // While the ledger is unreachable, no hold can be extended or settled, and holds expire.
             Self::LongAway | Self::Partition | Self::Clock => (true, false, true, Lost::Nothing),
-            // The newest holds and charges are lost, and are booked again by the replay.
+            // The failover loses the newest holds and charges, and a replay books the charges again.
             Self::Failover => (true, true, true, Lost::Nothing),
-            // Dead gateways cannot extend holds.
+            // A dead gateway cannot extend its holds, so that they expire.
             Self::Crash | Self::SlowDisk => (true, false, true, Lost::SinceCheckpoint),
             Self::PowerCut => (true, false, true, Lost::Unsynced),
             Self::CrashAndFailover => (true, true, true, Lost::SinceCheckpoint),
@@ -162,23 +162,23 @@ pub(crate) struct Plan {
     pub(crate) kind: Kind,
     pub(crate) gateways: usize,
     pub(crate) outbox_calls_max: usize,
-    /// The content of the books before the first call.
+    /// The commands that fill the books before the first call.
     pub(crate) opening: Vec<Command>,
     pub(crate) calls: Vec<CallPlan>,
     pub(crate) operator: Vec<(Ms, Command)>,
     pub(crate) network: Network,
     pub(crate) disk: DiskPlan,
-    /// Times when the ledger does not answer.
+    /// Times at which the ledger does not answer.
     pub(crate) away: Vec<Window>,
-    /// Times when a gateway does not reach the ledger.
+    /// Gateways that cannot reach the ledger, and when.
     pub(crate) partitions: Vec<(usize, Window)>,
-    /// The replica's lag.
+    /// The time until the replica has a change.
     pub(crate) replica_lag: Ms,
     pub(crate) failovers: Vec<(Ms, Failover)>,
     pub(crate) clock_jumps: Vec<(Ms, i64)>,
     pub(crate) crashes: Vec<(Ms, Crash)>,
     pub(crate) leases: Option<LeasePlan>,
-    /// No faults occur after this time.
+    /// No faults occur after this time, so that all calls can be settled.
     pub(crate) heal: Ms,
 }
 
@@ -195,7 +195,7 @@ impl Window {
     }
 }
 
-/// A call: its arrival, its caller and its order.
+/// A call: its time, its caller and the order that it sends to the vendor.
 #[derive(Clone, Debug)]
 pub(crate) struct CallPlan {
     pub(crate) at: Ms,
@@ -204,11 +204,11 @@ pub(crate) struct CallPlan {
     pub(crate) account: AccountId,
     pub(crate) key: KeyId,
     pub(crate) order: OrderPlan,
-    /// The time at which its client leaves.
+    /// How long after the call's start its client disconnects; `None` if it stays.
     pub(crate) leaves_after: Option<Ms>,
 }
 
-/// Faults of messages between gateways and ledger, per thousand.
+/// The probabilities of message faults between gateways and ledger, in thousandths.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Network {
     pub(crate) lost: u64,
@@ -220,29 +220,29 @@ pub(crate) struct Network {
 /// The gateways' disks.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DiskPlan {
-    /// The maximum time until a line that ends a call reaches the system.
+    /// The longest time until a line with a call's end reaches the system's cache.
     pub(crate) ending_ms_max: Ms,
-    /// The maximum time until any other line reaches the system.
+    /// The longest time until any other line reaches the system's cache.
     pub(crate) write_ms_max: Ms,
     pub(crate) sync_ms_max: Ms,
-    /// The time at which a gateway's disk stops accepting writes.
+    /// The gateway whose disk stops accepting writes, and when.
     pub(crate) breaks: Option<(usize, Ms)>,
 }
 
-/// The replica becomes the ledger.
+/// A failover: the replica becomes the ledger.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Failover {
-    /// Commands of the old primary in this time before are lost, unless the replica had them.
+    /// How far back commands of the old primary are lost, unless the replica had them.
     pub(crate) drops: Ms,
-    /// A gateway that still uses the old primary, and for how long.
+    /// A gateway that uses the old primary for a while after the failover, and for how long.
     pub(crate) split: Option<(usize, Ms)>,
 }
 
-/// A gateway's process ends at once.
+/// The death of a gateway's process.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Crash {
     pub(crate) gateway: usize,
-    /// The machine fails too: data that the system had not synced is lost.
+    /// Whether the machine's power is cut too, so that lines that are not on the disk are lost.
     pub(crate) power: bool,
     pub(crate) restart: Ms,
 }
@@ -323,8 +323,7 @@ impl Plan {
             Kind::Away => {
                 for _ in 0..random.between(1, 2) {
                     let from = at(random);
-                    // The two interruptions are far apart, or there is only one, because a hold must survive both
-                    // together.
+                    // Only two short interruptions, since a hold must survive both of them together in this kind.
                     let until = from + random.between(100, 4_000);
                     self.away.push(Window { from, until });
                 }
@@ -403,7 +402,8 @@ impl Plan {
         if random.chance(300) {
             self.slow_disk(random);
         }
-        // As many as are kept for a replay: a failover would lose the rest.
+        // A failover could lose acknowledged calls that a small outbox has no room to keep for a replay. So only runs
+        // without a failover get a small outbox.
         if self.failovers.is_empty() && random.chance(300) {
             self.outbox_calls_max = random.between(1, 4) as usize;
         }
@@ -431,7 +431,7 @@ impl Plan {
             .push((random.index(self.gateways), Window { from, until }));
     }
 
-    /// The lost time and the duration of a split are together within the replay window.
+    /// Plans a failover. The lost time plus the duration of a split must fit into the replay window.
     fn failover(&mut self, random: &mut Random, load: Ms, may_split: bool) {
         let at = random.between(1_000, load);
         let lag = if random.chance(400) {
@@ -439,7 +439,7 @@ impl Plan {
         } else {
             random.between(500, 25_000)
         };
-        // The lag of the whole run is the longest one, and it delays everything that waits for the replica.
+        // The run has one lag, the longest of its failovers. Operators' commands wait that long for the replica.
         self.replica_lag = self.replica_lag.max(lag);
         let drops = random.between(0, lag);
         let split = (may_split && random.chance(250))
@@ -477,9 +477,9 @@ struct AccountPlan {
     id: AccountId,
     balance: MicroRub,
     keys: Vec<KeyPlan>,
-    /// Ceiling of the group of its keys, if they are in one.
+    /// The ceiling of the group that has all keys of the account; `None` if there is no group.
     group: Option<MicroRub>,
-    /// Concurrency of a key.
+    /// The limit of open calls of one of the account's keys.
     concurrency: Option<u32>,
 }
 
@@ -592,7 +592,7 @@ fn operator(random: &mut Random, accounts: &[AccountPlan], load: Ms) -> Vec<(Ms,
         .collect()
 }
 
-/// A key is disabled while calls arrive for it, and enabled some time later.
+/// Disables a key while calls arrive for it, and enables it again some time later.
 fn between_calls(
     random: &mut Random,
     accounts: &[AccountPlan],
@@ -648,7 +648,7 @@ fn calls(
     let mut calls = Vec::new();
     let many = random.between(5, 16) as usize;
     while calls.len() < many {
-        // Calls come singly, or several at the same moment with money for fewer.
+        // A call comes alone, or several calls come at the same moment, possibly with too little money for all of them.
         let at = random.between(0, load);
         let together = if random.chance(250) {
             random.between(2, 6)
@@ -675,7 +675,7 @@ fn calls(
     calls
 }
 
-/// For runs with leases: most accounts have money for many calls, some for few.
+/// For runs with leases: gives most accounts money for many calls, and leaves some with money for few.
 fn enrich(random: &mut Random, accounts: &mut [AccountPlan]) {
     for account in accounts {
         let times = |random: &mut Random, amount: MicroRub| {
@@ -692,7 +692,7 @@ fn enrich(random: &mut Random, accounts: &mut [AccountPlan]) {
     }
 }
 
-/// Successive calls on a key, mostly at one gateway.
+/// Plans series of calls on one key, mostly at one gateway.
 fn trains(
     random: &mut Random,
     accounts: &[AccountPlan],
@@ -730,7 +730,7 @@ fn trains(
     calls
 }
 
-/// Calls that hold all free money of their account while others run: these cannot hold more then.
+/// Plans calls that hold all free money of their account while other calls run, so that those cannot hold more.
 fn greedy_calls(random: &mut Random, gateways: usize, calls: &[CallPlan]) -> Vec<CallPlan> {
     let mut greedy = Vec::new();
     for _ in 0..random.between(0, 2) {
@@ -760,7 +760,7 @@ fn order(random: &mut Random) -> OrderPlan {
     } else {
         random.between(5, 20)
     };
-    // Some run longer than their hold lives, unless it is extended.
+    // Some calls run longer than a hold lives without an extension.
     let frame_ms_max = match random.index(20) {
         0 => 5_000,
         1..8 => 800,
@@ -791,7 +791,7 @@ fn order(random: &mut Random) -> OrderPlan {
     }
 }
 
-/// A UUIDv7 from the run's clock and the seed's randomness.
+/// Creates a call's number: a UUIDv7 from the run's clock and the seed's randomness.
 fn number(random: &mut Random, at: Ms) -> RequestNumber {
     let time = u128::from(EPOCH_MS + at) << 80;
     let noise = (u128::from(random.bits()) << 64) | u128::from(random.bits());
@@ -800,7 +800,7 @@ fn number(random: &mut Random, at: Ms) -> RequestNumber {
     RequestNumber::from_uuid(Uuid::from_u128(time | version | noise))
 }
 
-/// A number's random bits.
+/// The random bits of a number, which identify it to the generators of the run.
 pub(crate) fn bits_of(number: RequestNumber) -> u64 {
     number.uuid().as_u128() as u64
 }

@@ -1,5 +1,5 @@
-//! Gateways in several regions, one account, a ledger that is far from most of them: measures how often a caller waits
-//! for it. The leases are the real ones, the ledger's server is a model; time is simulated.
+//! Gateways in several regions use one account. The ledger is far from most of them. Measures how often a caller waits
+//! for the ledger. The leases are the real ones, the ledger's server is a model, and time is simulated.
 
 use std::{
     collections::HashMap,
@@ -41,23 +41,23 @@ use crate::{
 const ROUND_TRIPS: [Ms; 5] = [1, 50, 100, 150, 200];
 /// Calls per second in each region.
 const RATES: [u64; 4] = [100, 200, 1_000, 3_000];
-/// The duration of the calls, in ms; calls before `COUNTED_FROM` open leases.
+/// The time in which calls begin, in ms. Calls before `COUNTED_FROM` let the gateways open leases and are not counted.
 const LASTS: Ms = 30_000;
 const COUNTED_FROM: Ms = 2_000;
-/// Mean duration of a call.
+/// Mean duration of a call, in ms.
 const CALL_MS: u64 = 1_500;
-/// Period of uneven rates: alternately half more and half less.
+/// The time after which the rate of `Load::Uneven` changes, in ms.
 const SWING_MS: Ms = 5_000;
 const LEASE_MAX: Duration = Duration::from_secs(1);
 /// The maximum share of a busy account's calls that wait for the ledger, in thousandths.
 const WAIT_MAX: u64 = 10;
 
-/// Distribution of calls.
+/// How calls are distributed over time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Load {
     /// Independent calls at a constant rate.
     Even,
-    /// Independent calls at one and a half times the rate for five seconds, then at half of it.
+    /// Independent calls at half of the rate for five seconds, then at one and a half times the rate for five seconds.
     Uneven,
 }
 
@@ -80,7 +80,7 @@ impl Load {
     }
 }
 
-/// The result of a region.
+/// The result of one region.
 struct Row {
     round_trip: Ms,
     rate: u64,
@@ -91,13 +91,13 @@ struct Row {
 }
 
 impl Row {
-    /// In thousandths.
+    /// The share of calls that waited for the ledger, in thousandths, rounded up.
     const fn waited_permille(&self) -> u64 {
         (self.waited * 1_000).div_ceil(self.calls)
     }
 }
 
-/// Prints the table, and writes it to a file if one is named.
+/// Measures all loads and prints a table; writes it to the file `keep` if given. Returns whether the bound was kept.
 pub(crate) fn report(keep: Option<&str>) -> bool {
     let mut rows = Vec::new();
     print_head();
@@ -121,7 +121,7 @@ pub(crate) fn report(keep: Option<&str>) -> bool {
     judge(&rows)
 }
 
-/// A shorter run that checks the bound.
+/// A shorter run of one load. Returns whether the bound was kept.
 pub(crate) fn holds() -> bool {
     judge(&play(200, Load::Uneven, 12_000))
 }
@@ -185,7 +185,7 @@ impl Row {
     }
 }
 
-/// All regions at once, on one account and one key.
+/// Runs all regions at the same time, on one account and one key. Returns a row per region.
 fn play(rate: u64, load: Load, lasts: Ms) -> Vec<Row> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
@@ -226,7 +226,7 @@ fn play(rate: u64, load: Load, lasts: Ms) -> Vec<Row> {
     })
 }
 
-/// The ledger's server.
+/// The model of the ledger's server.
 struct Server {
     books: Mutex<Books>,
     began: Instant,
@@ -287,7 +287,7 @@ fn key() -> KeyId {
     "k".parse().expect("a good id")
 }
 
-/// A gateway, and its connection to the server.
+/// A gateway in its region, and its connection to the server.
 #[derive(Clone)]
 struct Region {
     server: Arc<Server>,
@@ -338,7 +338,7 @@ impl Region {
         }
     }
 
-    /// Sends a command to the server.
+    /// Sends a command to the server, and waits for the round trip.
     async fn ask<T>(&self, act: impl FnOnce(&mut Books, u64) -> T + Send) -> T {
         self.commands.fetch_add(1, Ordering::Relaxed);
         let there = self.round_trip / 2;
@@ -348,14 +348,15 @@ impl Region {
         answer
     }
 
-    /// The number of counted calls, of those that waited for the ledger, and of the commands sent for all.
+    /// Makes calls. Returns the number of counted calls, of those that waited for the ledger, and of commands for all
+    /// calls.
     async fn calls(self, rate: u64, load: Load, lasts: Ms, seed: u64) -> [u64; 3] {
         let mut tasks = JoinSet::new();
         let tender = self.clone();
         tasks.spawn(async move { tender.leases.tend(&tender).await });
         let random = &mut Random::of(seed, &[1]);
         let (mut calls, mut waited, mut commands) = (0, 0, 0);
-        // In µs, so that the calls of a second have many different times.
+        // Times are in µs, so that calls of the same second begin at many different times.
         let (mut at, mut nth) = (0, 0);
         let began = self.server.began;
         while at < lasts * 1_000 {
@@ -445,10 +446,10 @@ impl LeaseLedger for Region {
     }
 }
 
-/// The time between independent events, with this mean: −ln(u), from a table in this file, so that every machine has
-/// the same values.
+/// A random time between independent events with this mean: −ln(u). The logarithm comes from a table in this file, so
+/// that every machine gets the same values.
 fn apart(random: &mut Random, mean: u64) -> u64 {
-    // 2⁻ⁿ ≤ u: n times ln 2 = 0.693, and linear interpolation for the rest.
+    // u has n leading zero bits, so 2⁻ⁿ ≤ u: n times ln 2 = 0.693, and a linear interpolation for the remaining bits.
     let bits = random.bits();
     let halvings = u64::from(bits.leading_zeros().min(40));
     let rest = random.between(0, 693);

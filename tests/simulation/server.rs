@@ -1,4 +1,4 @@
-//! The ledger's server: the book, receipts, a replica that lags, a clock that can be adjusted.
+//! The model of the ledger's server: book, receipts, a replica that lags behind, a clock that can jump.
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -27,7 +27,7 @@ use crate::{
     world::Sabotage,
 };
 
-/// The maximum number of an account's holds that end in one sweep.
+/// Expired holds of an account that one sweep ends, at most.
 const EXPIRE_MAX: usize = 256;
 
 /// A request of a gateway or an operator.
@@ -35,13 +35,13 @@ const EXPIRE_MAX: usize = 256;
 pub(crate) enum Ask {
     /// One step of the book.
     Step(Command),
-    /// A sweep over all accounts.
+    /// A sweep of expired holds, over all accounts.
     Expire,
     /// A turn of a lease.
     Turn(Arc<Turn>),
-    /// Recalls the unused part of an account's leases.
+    /// Recalls leased money that no call of the account holds.
     Recall(AccountId),
-    /// Until when an account's leases may grant.
+    /// A question: until when may the account's leases grant?
     Leases(AccountId),
 }
 
@@ -52,7 +52,7 @@ pub(crate) enum Answer {
     Turn(TurnAnswer),
     /// The number of leases that may still grant.
     Recalled(u64),
-    /// The time by the server's clock, and the time until which leases may grant.
+    /// The server's time, and the time until which leases may grant.
     Leases(u64, u64),
 }
 
@@ -61,29 +61,29 @@ pub(crate) enum Answer {
 pub(crate) struct Server {
     books: Books,
     replica: Option<Replica>,
-    /// A replaced primary that has not noticed it yet.
+    /// A primary that was replaced, while one gateway still uses it.
     old: Option<OldPrimary>,
     epoch: u64,
-    /// The difference of the server's clock to the run's.
+    /// How far the server's clock is ahead of the run's, in milliseconds.
     ahead: i64,
-    /// All numbers for which a hold was ever granted.
+    /// The numbers of all calls for which a hold was ever granted.
     granted: BTreeSet<RequestNumber>,
-    /// Keys that were disabled with an acknowledgement to the operator.
+    /// Keys whose disabling was acknowledged to the operator.
     closed: BTreeSet<KeyId>,
     pub(crate) grants: Grants,
     pub(crate) breaches: Vec<String>,
 }
 
-/// The server's data, which a replica gets.
+/// The server's data. A replica has a copy.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Books {
     pub(crate) book: Book,
-    /// Receipts: a number with two was charged twice.
+    /// Receipts by call. A call with two receipts was charged twice.
     pub(crate) charges: BTreeMap<RequestNumber, Vec<Charge>>,
     /// Payments and corrections.
     pub(crate) entries: BTreeMap<(AccountId, String), MicroRub>,
     leases: LeaseBooks,
-    /// The number of adjustments so far.
+    /// The number of adjustments so far, which selects the adjustments that a sabotage loses.
     adjustments: u32,
 }
 
@@ -91,7 +91,7 @@ pub(crate) struct Books {
 #[derive(Clone, Debug)]
 pub(crate) struct Charge {
     pub(crate) account: AccountId,
-    /// The amount of the call's own hold at its end; `None` if a lease held it, or nothing did.
+    /// The amount of the call's own hold at its end; `None` if a lease held the money, or if there was no hold.
     pub(crate) held: Option<MicroRub>,
     pub(crate) cost: MicroRub,
     pub(crate) settled: Settled,
@@ -101,7 +101,7 @@ pub(crate) struct Charge {
 struct Replica {
     lag: Ms,
     books: Books,
-    /// Changes that it does not have yet: when, the server's time, and the change.
+    /// Changes that the replica does not have yet: the run's time, the server's time, and the change.
     behind: VecDeque<(Ms, u64, Ask)>,
 }
 
@@ -161,7 +161,8 @@ impl Server {
                     "I12 key {key}: {after} held after {before}, and its disabling was acknowledged"
                 ));
             }
-            // A lowered ceiling may be below what the key holds already, so only a larger amount is checked.
+            // A lowered ceiling may be below what the key holds already, so the ceiling is checked only if the held
+            // amount has grown.
             let beyond = books.beyond_its_ceiling(ask);
             self.breaches
                 .extend(beyond.map(|beyond| format!("I4 key {key}: {beyond} at {now} ms")));
@@ -196,7 +197,7 @@ impl Server {
         answer
     }
 
-    /// A lease of this gateway has granted a hold.
+    /// Records that a lease has granted a hold, and checks the grant.
     pub(crate) fn lease_granted(&mut self, now: Ms, hold: &Hold, lease: RequestNumber, max: Ms) {
         self.granted.insert(hold.number);
         let limited = self.books.book.account(&hold.account).and_then(|account| {
@@ -213,7 +214,7 @@ impl Server {
             .extend(self.grants.granted(hold, lease, max, now));
     }
 
-    /// The answer that a RESERVE would get now. Holds nothing.
+    /// Returns the answer that a RESERVE would get now, without holding money.
     pub(crate) fn only_look(&mut self, now: Ms, command: &Command) -> Outcome {
         let clock = self.clock(now);
         let outcome = book::apply(&mut self.books.book.clone(), command, clock);
@@ -224,7 +225,7 @@ impl Server {
     }
 
     fn tell_granted(&mut self, number: RequestNumber, key: &KeyId, by_the_old: bool) {
-        // An old primary lacks changes that were acknowledged after it was replaced.
+        // An old primary does not have changes that were acknowledged after it was replaced.
         if self.granted.insert(number) && !by_the_old && self.closed.contains(key) {
             self.breaches.push(format!(
                 "I12 {number}: a hold on key {key}, whose disabling was acknowledged"
@@ -236,7 +237,7 @@ impl Server {
         self.granted.contains(&number)
     }
 
-    /// An operator has the acknowledgement that the key is disabled, or begins to enable it again.
+    /// Records that the operator has the acknowledgement of a key's disabling, or has begun to enable the key again.
     pub(crate) fn close(&mut self, key: &KeyId, closed: bool) {
         if closed {
             self.closed.insert(key.clone());
@@ -245,7 +246,7 @@ impl Server {
         }
     }
 
-    /// The server that a gateway uses now.
+    /// The number of the server that a gateway uses now. Each failover has a new number.
     pub(crate) fn epoch(&self, gateway: usize, now: Ms) -> u64 {
         match &self.old {
             Some(old) if old.gateway == gateway && now < old.until => old.epoch,
@@ -258,7 +259,7 @@ impl Server {
         self.replica.as_ref().map(|replica| replica.lag)
     }
 
-    /// The replica becomes the ledger.
+    /// Makes the replica the ledger.
     pub(crate) fn fail_over(
         &mut self,
         now: Ms,
@@ -283,7 +284,7 @@ impl Server {
             .unsure(now + failover.split.map_or(0, |(_, ms)| ms) + lease_max);
     }
 
-    /// Sets its clock.
+    /// Moves the server's clock by `by` milliseconds.
     pub(crate) fn set_clock(&mut self, now: Ms, by: i64, lease_max: Ms) {
         self.ahead += by;
         self.grants.unsure(now + lease_max);
@@ -299,7 +300,7 @@ impl Server {
     }
 }
 
-/// Spending and holds of a group's keys beyond its ceiling, and open calls of a key beyond its concurrency.
+/// Breaches of a group's ceiling by the spending and holds of its keys, and of a key's limit of open calls.
 fn beyond_a_limit(id: &AccountId, account: &Account, now: Ms) -> Vec<String> {
     let groups = account.groups().filter_map(|(group, book)| {
         let ceiling = book.money.ceilings.total?;
@@ -358,14 +359,14 @@ impl Books {
         }
     }
 
-    /// The key that may hold more after a request, and what it holds.
+    /// The key that may hold more money after a request, and what the key holds.
     fn held_for(&self, ask: &Ask) -> Option<(KeyId, MicroRub)> {
         let (account, key) = holder(ask)?;
         let held = self.book.account(account)?.key(key)?.held;
         Some((key.clone(), held))
     }
 
-    /// The sum of what a request's key has spent and holds, and its ceiling, if the sum is larger.
+    /// The sum of what a request's key has spent and holds, and the key's ceiling, if the sum exceeds the ceiling.
     fn beyond_its_ceiling(&self, ask: &Ask) -> Option<String> {
         let (account, key) = holder(ask)?;
         let key = self.book.account(account)?.key(key)?;
@@ -443,7 +444,7 @@ impl Books {
         Outcome::Adjust(answer)
     }
 
-    /// As in every store: a receipt survives its tombstone.
+    /// As in every store, a receipt answers a repeat even if the tombstone has expired.
     fn settle(
         &mut self,
         number: RequestNumber,
@@ -489,7 +490,7 @@ impl Books {
 }
 
 impl Replica {
-    /// Applies the changes up to `until`.
+    /// Applies the changes that were made up to `until`.
     fn catch_up(&mut self, until: Ms, sabotage: Option<Sabotage>) {
         while let Some((at, _, _)) = self.behind.front()
             && *at <= until
@@ -501,7 +502,7 @@ impl Replica {
     }
 }
 
-/// The text in the trace.
+/// The text of a request in the log of a run.
 impl std::fmt::Display for Ask {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let command = match self {

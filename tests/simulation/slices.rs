@@ -1,5 +1,5 @@
-//! A call whose hold covers its output slice by slice: it shrinks when the answer begins, and grows before a slice is
-//! used up. If it may not grow, the answer ends.
+//! A call whose hold covers its output slice by slice. The hold shrinks when the answer begins, and grows before a
+//! slice is used up. If it may not grow, the answer ends.
 
 use std::{
     pin::Pin,
@@ -24,7 +24,7 @@ use crate::{
     world::Sim,
 };
 
-/// A gateway's ledger.
+/// The ledger that a gateway uses: an outbox over the simulated ledger.
 pub(crate) type GatewayLedger = Outbox<SimLedger, SimLog>;
 
 type Answered = Pin<Box<dyn Future<Output = Result<Adjusted, LedgerError>> + Send>>;
@@ -35,14 +35,14 @@ pub(crate) struct Slices {
     ledger: GatewayLedger,
     first: Adjustment,
     input_tokens: u64,
-    /// Output tokens of a slice; `None` if the hold is not adjusted.
+    /// Output tokens per slice; `None` if the hold is not adjusted.
     slice: Option<u64>,
-    /// Output tokens that the call may have at most.
+    /// The most output tokens that the call may have.
     most: u64,
-    /// Output tokens that the hold covers at least.
+    /// The number of output tokens that the hold covers for certain.
     covered: u64,
     sequence: u32,
-    /// The last adjustment, until the ledger has answered it: the output tokens that it pays for.
+    /// The last adjustment while the ledger has not answered it, and the output tokens that it pays for.
     under_way: Option<(u64, Answered)>,
 }
 
@@ -73,26 +73,26 @@ impl Slices {
         }
     }
 
-    /// The answer begins: the hold shrinks to the first slice.
+    /// Called when the answer begins: shrinks the hold to the first slice.
     pub(crate) fn begin(&mut self) {
         if let Some(slice) = self.slice.filter(|slice| *slice < self.covered) {
             self.adjust(slice);
-            // The smaller hold may be in force from here on.
+            // The ledger may carry out the smaller hold at any time from now on.
             self.covered = slice;
             let held = cost(self.input_tokens + slice);
             self.sim.log(self.first.number, |call| call.held = held);
         }
     }
 
-    /// The most output that the call may have if `served` tokens were served; pending while the next slice is not
-    /// granted and the last one is used up.
+    /// Returns the most output that the call may have if `served` tokens were served. Pending if the last slice is used
+    /// up and the next slice is not granted yet.
     pub(crate) fn poll_covered(&mut self, cx: &mut Context<'_>, served: u64) -> Poll<u64> {
         let slice = self.slice.unwrap_or_default();
         loop {
             let needs_more = self.covered < self.most && served + slice / 2 >= self.covered;
             let shrinks = |target: u64| target <= self.covered;
             match &mut self.under_way {
-                // A larger hold does not wait for the answer to the smaller one.
+                // Growing does not wait for the answer to an earlier shrinking.
                 Some((target, _)) if needs_more && shrinks(*target) => self.grow(slice),
                 None if needs_more => self.grow(slice),
                 None => return Poll::Ready(self.covered),
@@ -111,7 +111,7 @@ impl Slices {
         }
     }
 
-    /// Output tokens after which nothing more is granted.
+    /// The number of output tokens after which no further slice is requested.
     pub(crate) const fn most(&self) -> u64 {
         self.most
     }
@@ -145,7 +145,7 @@ impl Slices {
                 let held = *held;
                 self.sim.log(number, |call| call.held = held);
             }
-            // The answer ends at what the hold covers.
+            // The hold cannot grow, so the answer ends at what the hold covers.
             _ => self.most = self.covered,
         }
     }

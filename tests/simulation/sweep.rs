@@ -1,4 +1,4 @@
-//! Many seeds, several worlds at a time, each on its own thread.
+//! Runs many seeds: several simulated worlds at a time, each on its own thread.
 
 use std::{
     any::Any,
@@ -23,13 +23,13 @@ use crate::{
 /// The results of many runs.
 #[derive(Debug, Default)]
 pub(crate) struct Sweep {
-    /// Results by kind, and by whether leases were on.
+    /// Results by kind of fault, and by whether the run had leases.
     pub(crate) rows: BTreeMap<(Kind, bool), Row>,
-    /// Failures by seed.
+    /// Seeds whose runs failed, and the breaches that were found.
     pub(crate) failures: Vec<(u64, Vec<String>)>,
 }
 
-/// The results of the runs of one kind.
+/// The sums over the runs of one kind.
 #[derive(Debug, Default)]
 pub(crate) struct Row {
     pub(crate) runs: u64,
@@ -70,7 +70,7 @@ impl Sweep {
     }
 }
 
-/// Runs `seeds` seeds, or until this many have failed.
+/// Runs `seeds` seeds. Stops earlier if `failures_max` seeds have failed.
 pub(crate) fn sweep(
     arguments: &Arguments,
     seeds: u64,

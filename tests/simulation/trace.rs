@@ -7,10 +7,10 @@ use std::{
 
 use crate::plan::Ms;
 
-/// The treatment of the lines.
+/// How the lines of a run's log are treated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Tracing {
-    /// Lines are not created.
+    /// Lines are not even formatted.
     Off,
     /// Lines are hashed, so that two runs can be compared.
     Hashed,
@@ -37,7 +37,7 @@ impl Trace {
         match self.how {
             Tracing::Off => {}
             Tracing::Hashed => {
-                // The order of the events changes the hash.
+                // The time is part of the hash, and so is the order of the lines.
                 let hash = fnv(self.hash.load(Ordering::Relaxed), &at.to_le_bytes());
                 self.hash
                     .store(fnv(hash, line().as_bytes()), Ordering::Relaxed);
@@ -59,7 +59,7 @@ fn fnv(hash: u64, bytes: &[u8]) -> u64 {
         })
 }
 
-/// Milliseconds, shown as seconds.
+/// Displays milliseconds as seconds.
 pub(crate) struct Seconds(pub(crate) Ms);
 
 impl fmt::Display for Seconds {

@@ -1,4 +1,4 @@
-//! A vendor that serves by a script, frame by frame, and logs what it served. It sells tokens, all at one price.
+//! A vendor that serves a scripted answer, frame by frame, and logs what it served. All its tokens have the same price.
 
 use std::{
     pin::Pin,
@@ -26,7 +26,7 @@ use crate::{
     world::{Life, Sim},
 };
 
-/// The price of a token.
+/// The price of a token, in micro-rubles.
 const MICRO_A_TOKEN: u64 = 1_000;
 
 /// The cost of this many tokens.
@@ -39,7 +39,7 @@ pub(crate) fn cost(tokens: u64) -> MicroRub {
 pub(crate) struct OrderPlan {
     pub(crate) input_tokens: u64,
     pub(crate) output_tokens_max: u64,
-    /// The smallest output that is worth a call.
+    /// The smallest output, in tokens, with which the call is still made if money is short.
     pub(crate) output_tokens_min: u64,
     pub(crate) finish_without_client: bool,
     /// Output tokens that the hold covers at a time; `None` if the hold is not adjusted.
@@ -47,14 +47,14 @@ pub(crate) struct OrderPlan {
     pub(crate) script: Script,
 }
 
-/// The vendor's actions.
+/// The script of a vendor's answer.
 #[derive(Clone, Debug)]
 pub(crate) struct Script {
-    /// Time before the answer begins.
+    /// Time before the answer begins, in milliseconds.
     pub(crate) head_ms: Ms,
     /// Whether the vendor refuses the call, which costs nothing.
     pub(crate) refuses: bool,
-    /// The duration of each frame, and its tokens.
+    /// The frames of the answer: the time before each, and its tokens.
     pub(crate) frames: Vec<(Ms, u64)>,
     pub(crate) finish: Finish,
 }
@@ -62,15 +62,15 @@ pub(crate) struct Script {
 /// How an answer ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Finish {
-    /// The answer ends after its last frame.
+    /// The end follows the last frame.
     Plain,
-    /// The answer ends with the last frame, after which the gateway requests no other.
+    /// The last frame is marked as the last, so that the gateway polls no further frame.
     WithLastFrame,
-    /// The usage follows this long after the last text.
+    /// The usage follows this long after the last frame.
     UsageLater(Ms),
-    /// The answer is cut off.
+    /// The connection breaks.
     Cut,
-    /// The usage is twice the served amount.
+    /// The vendor reports twice the usage that it has served.
     Overrun,
 }
 
@@ -91,7 +91,7 @@ impl Script {
 pub(crate) struct Order {
     pub(crate) plan: CallPlan,
     meter: Meter,
-    /// Output that the hold pays for.
+    /// Output tokens that the hold pays for.
     paid_tokens: u64,
 }
 
@@ -137,7 +137,7 @@ impl Tariff<Order> for ByTheToken {
     }
 }
 
-/// The charge of a call, by its meter.
+/// Computes a call's charge from its meter.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TokenBill {
     input_tokens: u64,
@@ -149,7 +149,7 @@ impl Bill for TokenBill {
         let output = reading
             .usage
             .map_or(reading.text_bytes, |usage| usage.output);
-        // If nothing was delivered, only a client that left pays.
+        // If no output was delivered, the call is charged only if its client disconnected.
         if !reading.dispatched || (output == 0 && end != End::ClientLeft) {
             return None;
         }
@@ -170,7 +170,7 @@ impl Bill for TokenBill {
 pub(crate) struct Vendor {
     pub(crate) sim: Arc<Sim>,
     pub(crate) life: Life,
-    /// The gateway's ledger, where calls adjust their holds.
+    /// The gateway's ledger, in which running calls adjust their holds.
     pub(crate) ledger: GatewayLedger,
 }
 
@@ -202,7 +202,7 @@ impl Service<Request<Order>> for Vendor {
     }
 }
 
-/// A call at the vendor. It ends when this is dropped.
+/// The vendor's work on a call, which ends when this is dropped.
 struct Work {
     sim: Arc<Sim>,
     life: Life,
@@ -233,7 +233,7 @@ impl Work {
         }))
     }
 
-    /// Records that this many tokens were sent in total.
+    /// Records the number of output tokens sent so far.
     fn served(&self, output: u64) {
         let tokens = self.input_tokens + output;
         let now = self.sim.now();
@@ -264,7 +264,7 @@ impl Work {
 
 impl Drop for Work {
     fn drop(&mut self) {
-        // If its process has died, nothing observes its end.
+        // If the process has died, the gateway did not see the end of the call, so it is not logged.
         if self.life.lasts() {
             let now = self.sim.now();
             self.sim.log(self.number, |call| call.ended = Some(now));
@@ -274,7 +274,7 @@ impl Drop for Work {
     }
 }
 
-/// An answer's body.
+/// The body of an answer.
 pub(crate) struct Answer {
     work: Work,
     next: usize,
@@ -356,7 +356,7 @@ impl Body for Answer {
     }
 }
 
-/// A number's text in the trace.
+/// The short text of a number in the log of a run.
 pub(crate) struct Short(pub(crate) RequestNumber);
 
 impl std::fmt::Display for Short {

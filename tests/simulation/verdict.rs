@@ -9,9 +9,9 @@ use crate::{
     world::{Call, Sim, lock},
 };
 
-/// The interval at which the settler tends running calls.
+/// The interval at which the settler records checkpoints of running calls.
 const TEND_MS: Ms = 1_000;
-/// The time for messages and scheduling, in addition to the plan's times.
+/// Time allowed for messages and scheduling, in addition to the times in the plan.
 const SLACK_MS: Ms = 100;
 
 /// The result of a run.
@@ -26,19 +26,19 @@ pub(crate) struct Verdict {
     pub(crate) leased: u64,
     pub(crate) late: u64,
     pub(crate) forced: u64,
-    /// Micro-rubles of loss in the books, because a hold was gone.
+    /// Micro-rubles of losses in the books, of calls whose hold was gone.
     pub(crate) short: i64,
     /// Micro-rubles that dead gateways left unbooked.
     pub(crate) lost: i64,
-    /// Calls charged twice.
+    /// The number of calls that were charged twice.
     pub(crate) double: u64,
-    /// Balances below zero.
+    /// The number of balances below zero.
     pub(crate) negative: u64,
     pub(crate) breaches: Vec<String>,
     pub(crate) hash: u64,
 }
 
-/// Makes all comparisons. Everything must be settled, and every hold expired.
+/// Makes all comparisons. Before that, every call must be settled and every hold have expired.
 pub(crate) fn judge(sim: &Sim) -> Verdict {
     let mut verdict = Verdict {
         kind: sim.plan.kind,
@@ -88,7 +88,7 @@ impl Verdict {
             let died = crashed
                 .get(&(call.gateway, call.process))
                 .map(|(at, power)| {
-                    // A later power cut loses what an earlier process left unsynced.
+                    // If the machine loses power later, lines that an earlier process left unsynced are lost too.
                     let later = crashed.iter().any(|((gateway, _), (cut, power))| {
                         *gateway == call.gateway && *power && cut >= at
                     });
@@ -118,18 +118,18 @@ impl Verdict {
         }
     }
 
-    /// The minimum that must be booked for a call whose gateway died at `at`.
+    /// The least that must be booked for a call whose gateway died at `at`.
     fn least_of_the_dead(&self, plan: &Plan, call: &Call, at: Ms, power: bool) -> MicroRub {
         let lost = self.kind.allows().lost;
         let owed = owed(call);
         let (disk, fell_over) = (plan.disk, !plan.failovers.is_empty());
         let ended_for = |ms: Ms| call.ended.is_some_and(|ended| ended + ms < at);
         let write_ms = disk.write_ms_max.max(disk.ending_ms_max);
-        // Several faults may lose an acknowledged charge from the ledger and its record from the disk.
+        // A failover may lose an acknowledged charge, and another fault the outbox's record of it.
         if lost == Lost::OfTheDead && fell_over {
             return MicroRub::ZERO;
         }
-        // An acknowledged charge is kept, or was recorded so that the next process sends it again.
+        // Either the ledger keeps an acknowledged charge, or the outbox has it and the next process sends it again.
         let written = ended_for(write_ms + 1);
         if call.reported.is_some_and(|reported| reported < at) && (written || !fell_over) {
             return owed;
@@ -162,7 +162,7 @@ impl Verdict {
                 "I2 a hold is smaller than its gateway knows: {charge:?} {call:?}"
             ));
         }
-        // Cost of a call beyond its hold may always be a loss.
+        // The part of a call's cost that exceeds its hold may be a loss in every run.
         let beyond = charge.cost.minus_or_zero(call.held);
         let short = match settled.booked {
             Booked::Late => {
@@ -235,8 +235,8 @@ impl Verdict {
     }
 }
 
-/// The cost of a call by the vendor's log: what was served, or the input of a call without output, if its client left a
-/// working vendor. For a dead gateway's call this is the maximum.
+/// The cost of a call according to the vendor's log: the served output and the input, or the input alone if the client
+/// disconnected before any output. If the call's gateway died, at most this may be booked.
 fn owed(call: &Call) -> MicroRub {
     if call.dispatched && !call.vendor_refused {
         cost(call.input + call.output)

@@ -1,4 +1,4 @@
-//! A run: state that the processes of a world share, and the steps of its plan.
+//! A simulated world: the state that its processes share, and the steps of its plan.
 
 use std::{
     collections::BTreeMap,
@@ -33,59 +33,59 @@ use crate::{
     verdict::{Verdict, judge},
 };
 
-/// The maximum time for a healed world to settle everything.
+/// The longest time in which all calls must be settled after the last fault.
 const SETTLE_MS_MAX: Ms = 300_000;
-/// The interval at which a settling world is checked.
+/// The interval at which it is checked whether all calls are settled.
 const LOOK_MS: Ms = 250;
-/// A time beyond every hold's lifetime, on any clock of the ledger.
+/// Longer than any hold lives. The ledger's clock is moved by this at the end, so that every hold expires.
 const PAST_ALL_HOLDS_MS: i64 = 4 * 3_600_000;
-/// Time before an operator repeats a request.
+/// Time after which an operator repeats a request that got no answer.
 const OPERATOR_RETRY_MS: Ms = 1_000;
-/// Time that a gateway waits for its ledger before it tries to start again.
+/// Time after which a gateway that could not reach its ledger tries to start again.
 const RESTART_MS: Ms = 1_000;
 
-/// A fault injected into the ledger or the gateway, to check that it is found.
+/// A bug injected into the ledger or the gateway, to check that the verdict finds it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Sabotage {
-    /// A booked settlement leaves no trace: a repetition is charged again.
+    /// The ledger forgets that it has booked a settlement, so that a repeat is charged again.
     SettleTwice,
     /// The ledger acknowledges some settlements without booking them.
     LoseSettle,
-    /// No gateway replays after a failover.
+    /// No gateway replays acknowledged ends after a failover.
     NoReplay,
-    /// A hold is checked in one step and taken in another.
+    /// A hold is checked in one step and taken in a later step.
     SkipAtomicity,
-    /// An end that a turn of a lease repeats is charged again.
+    /// An end is charged again if a turn of a lease reports it twice.
     EndTwice,
-    /// A repeated turn is executed again.
+    /// A turn of a lease is carried out again if it is sent twice.
     TurnTwice,
-    /// A turn without its predecessor is executed.
+    /// A turn of a lease is carried out even if it does not name the lease's last turn.
     Unfenced,
     /// A lease does not pay for the calls for which it held money.
     PaysNothing,
     /// Money that a lease has paid stays in it.
     KeepsWhatItPaid,
-    /// Returned money is still held.
+    /// Money that a lease has given back is still held.
     KeepsWhatItGave,
-    /// A turn ignores an operator's prohibition.
+    /// A turn of a lease gets money although an operator has forbidden it.
     GrantsForbidden,
-    /// An operator's command is acknowledged although a gateway has not received the answer that forbids it to grant.
+    /// An operator's command is acknowledged although a gateway may still grant by a turn from before the command.
     Unheard,
     /// A key with limited concurrency has a lease.
     LeasesLimited,
-    /// A gateway ignores that nothing more may be granted.
+    /// A gateway goes on granting after a turn whose answer forbids it.
     Deaf,
-    /// A gateway's clocks are slow.
+    /// A gateway's clocks run too slowly.
     SlowClock,
-    /// An operator's command is acknowledged before the gateways have received it.
+    /// An operator's command is acknowledged without waiting until leases can no longer grant.
     Hasty,
-    /// An adjustment that arrives after a later one is carried out.
+    /// An adjustment is carried out although a later adjustment was carried out before.
     StaleAdjustment,
-    /// The ledger acknowledges some larger holds and holds no more.
+    /// The ledger acknowledges some adjustments to a larger hold without enlarging the hold.
     LoseAdjustment,
-    /// A lease gets more for running calls than is free.
+    /// A turn enlarges the holds of running calls by more money than is free.
     RaisesBeyond,
-    /// Running calls of a disabled key hold more.
+    /// A turn enlarges the holds of running calls although their key is disabled.
     RaisesForbidden,
 }
 
@@ -152,7 +152,7 @@ pub(crate) fn play(seed: u64, tracing: Tracing, sabotage: Option<Sabotage>) -> V
     })
 }
 
-/// State that the parts of a world share.
+/// The state that the parts of a world share.
 pub(crate) struct Sim {
     pub(crate) plan: Plan,
     pub(crate) sabotage: Option<Sabotage>,
@@ -160,9 +160,9 @@ pub(crate) struct Sim {
     pub(crate) net: Net,
     pub(crate) server: Mutex<Server>,
     pub(crate) disks: Vec<Disk>,
-    /// The vendor's own log, by number.
+    /// The vendor's own log, by the calls' numbers.
     pub(crate) calls: Mutex<BTreeMap<RequestNumber, Call>>,
-    /// Dead processes, when they died, and whether their machine failed.
+    /// When each dead process died, and whether its machine lost power.
     pub(crate) crashed: Mutex<BTreeMap<(usize, u32), (Ms, bool)>>,
     /// Entries whose booking was acknowledged to operators.
     pub(crate) entered: Mutex<Vec<(AccountId, String, MicroRub)>>,
@@ -175,23 +175,23 @@ pub(crate) struct Sim {
 #[derive(Debug)]
 pub(crate) struct Call {
     pub(crate) gateway: usize,
-    /// The process of that gateway.
+    /// The number of the process of that gateway.
     pub(crate) process: u32,
     pub(crate) began: Ms,
     pub(crate) input: u64,
-    /// The amount of its hold.
+    /// The amount that the call holds, as far as its gateway has got an answer.
     pub(crate) held: MicroRub,
     pub(crate) dispatched: bool,
     pub(crate) vendor_refused: bool,
-    /// Output served, as the vendor counts it.
+    /// Output tokens served, as the vendor counts them.
     pub(crate) output: u64,
-    /// Total tokens served at each time, including the input.
+    /// How many tokens, input included, were served by which time.
     pub(crate) marks: Vec<(Ms, u64)>,
-    /// The time at which the vendor had finished.
+    /// The time at which the vendor's work ended.
     pub(crate) ended: Option<Ms>,
-    /// The gateway refused it, and nothing is held.
+    /// Whether the gateway refused the call, so that nothing is held for it.
     pub(crate) refused: bool,
-    /// The time at which a gateway first reported its end as booked.
+    /// The time at which a gateway first reported that the ledger has booked the call's end.
     pub(crate) reported: Option<Ms>,
 }
 
@@ -255,7 +255,7 @@ impl Sim {
         lock(&self.breaches).clone()
     }
 
-    /// The server that a gateway uses.
+    /// The number of the ledger's server that a gateway uses now.
     pub(crate) fn epoch(&self, gateway: usize) -> u64 {
         lock(&self.server).epoch(gateway, self.now())
     }
@@ -270,14 +270,14 @@ impl Sim {
         self.plan.leases.as_ref().map_or(0, |leases| leases.max)
     }
 
-    /// Updates the vendor's log.
+    /// Changes a call's entry in the vendor's log.
     pub(crate) fn log(&self, number: RequestNumber, change: impl FnOnce(&mut Call)) {
         if let Some(call) = lock(&self.calls).get_mut(&number) {
             change(call);
         }
     }
 
-    /// The vendor begins to work.
+    /// Records that the vendor begins to work on a call.
     pub(crate) fn dispatched(&self, number: RequestNumber) {
         self.note(|| format!("vendor   {} begins", Short(number)));
         if !lock(&self.server).was_granted(number) {
@@ -297,7 +297,7 @@ impl Sim {
         }
     }
 
-    /// A gateway reports that the ledger has booked its end.
+    /// Records that the ledger has booked the end of a call, as a gateway reports.
     pub(crate) fn reported(&self, number: RequestNumber) {
         let now = self.now();
         self.log(number, |call| {
@@ -311,7 +311,7 @@ struct World {
     sim: Arc<Sim>,
     processes: Vec<Option<Process>>,
     steps: BTreeMap<(Ms, usize), Step>,
-    /// The network and the operator.
+    /// The tasks of the network and of the operator.
     background: JoinSet<()>,
 }
 
@@ -388,10 +388,10 @@ impl World {
             sleep(ms(LOOK_MS)).await;
         }
         self.find_idle_money();
-        // Remaining holds have no call; a sweep must end them.
+        // The remaining holds belong to no call; a sweep must end them.
         let now = self.sim.now();
         lock(&self.sim.server).set_clock(now, PAST_ALL_HOLDS_MS, 0);
-        // A distant gateway sends later, gets its answer later, and repeats later.
+        // A distant gateway's messages take longer in both directions, and it may have to repeat them.
         let far = self.sim.plan.leases.as_ref().map_or(0, |leases| leases.far);
         sleep(EXPIRE_EVERY + ms(LOOK_MS + 3 * far)).await;
         for process in self.processes.iter_mut().flatten() {
@@ -471,7 +471,7 @@ impl World {
         sim.disks[crash.gateway].crash(now, crash.power, fate);
     }
 
-    /// The remaining work, if any.
+    /// The work that is not finished, in words; `None` if there is none.
     fn unfinished(&self) -> Option<String> {
         let sim = &self.sim;
         if !sim.operator_done.load(Ordering::Relaxed) {
@@ -495,7 +495,7 @@ impl World {
         (!sim.net_is_idle()).then(|| "a message is on its way".into())
     }
 
-    /// At the end leases were returned, and no call holds money.
+    /// Checks that no money is held at the end, in runs in which every lease must be given back.
     fn find_idle_money(&self) {
         let sim = &self.sim;
         if sim.plan.leases.is_none() || !gives_all_back(sim.plan.kind) {
@@ -517,7 +517,7 @@ impl World {
     }
 }
 
-/// The operator: one request after the other, each until it is answered.
+/// The operator: sends one request after the other, and repeats each until it is answered.
 async fn operate(sim: Arc<Sim>) {
     for (at, command) in &sim.plan.operator {
         sleep_until(sim.moment(*at)).await;
@@ -556,7 +556,7 @@ async fn operate(sim: Arc<Sim>) {
     sim.operator_done.store(true, Ordering::Relaxed);
 }
 
-/// Permissions that an operator's command withdraws or restores: on a key, or on a whole account.
+/// Returns what an operator's command forbids (`true`) or permits again: a key, or a whole account.
 const fn forbids(command: &Command) -> Option<(&AccountId, Option<&KeyId>, bool)> {
     match command {
         Command::SetKey {
@@ -570,7 +570,7 @@ const fn forbids(command: &Command) -> Option<(&AccountId, Option<&KeyId>, bool)
     }
 }
 
-/// Waits, like an operator's gateway, until earlier leases grant nothing. Returns whether that was possible.
+/// Waits, like an operator's gateway, until leases made before now grant nothing. Returns whether the ledger answered.
 async fn heard(sim: &Sim, account: &AccountId) -> bool {
     if sim.plan.leases.is_none() || sim.sabotage == Some(Sabotage::Hasty) {
         return true;

@@ -1,12 +1,12 @@
-//! A gateway's configuration as text, on free ports of the loopback.
+//! The text of a gateway's configuration, on free ports of the loopback interface.
 
 use std::{fmt::Write as _, net::SocketAddr, path::Path};
 
 /// Base prices in USDT per million tokens: input, cached input, output, cache write.
 pub type Usdt = [&'static str; 4];
 
-/// The text, section by section. It has operators, an outbox, limits, vendors and models only if they are added; a rate
-/// of 100 rubles and a multiplier of 1.
+/// Builds the text, section by section. Operators, an outbox, limits, vendors and models are only in it if they are
+/// added. The exchange rate is 100 rubles, and the multiplier is 1.
 #[derive(Clone, Debug)]
 pub struct ConfigText {
     admin: bool,
@@ -19,7 +19,7 @@ pub struct ConfigText {
 }
 
 impl ConfigText {
-    /// Starts with the ledger at this URL.
+    /// Starts the text, with the ledger at this URL.
     pub fn over(ledger: &str) -> Self {
         Self {
             admin: false,
@@ -60,7 +60,7 @@ impl ConfigText {
         self
     }
 
-    /// Adds a vendor with our key in `VENDOR_KEY`, and more lines for it.
+    /// Adds a vendor, with the operator's key for it in `VENDOR_KEY`, and further lines of its section.
     pub fn vendor(mut self, name: &str, format: &str, url: &str, more: &str) -> Self {
         let _ = writeln!(
             self.vendors,
@@ -69,7 +69,7 @@ impl ConfigText {
         self
     }
 
-    /// Adds a model on one route: this vendor, and its name of the model.
+    /// Adds a model on one route: this vendor, and the vendor's name of the model.
     pub fn model(mut self, id: &str, usdt: Usdt, output_max: u32, route: (&str, &str)) -> Self {
         let [input, cached, output, write] = usdt;
         let (vendor, called) = route;
@@ -83,9 +83,9 @@ impl ConfigText {
         self
     }
 
-    /// Adds a vendor and a model of each format, named `chat` and `messages` with this suffix. Rates are easy to
-    /// compute with: with the usual ones, a million tokens of `chat` cost 100 ₽ (input), 10 ₽ (cached), 200 ₽ (output),
-    /// 50 ₽ (cache write), and of `messages` ten times that.
+    /// Adds a vendor and a model of each format, named `chat` and `messages` with this suffix. The prices make costs
+    /// easy to compute: at the default exchange rate, a million tokens of `chat` cost 100 ₽ (input), 10 ₽ (cached), 200
+    /// ₽ (output), 50 ₽ (cache write), and a million tokens of `messages` cost ten times that.
     pub fn chat_and_messages(self, vendor: SocketAddr, suffix: &str, more: &str) -> Self {
         let name = |format: &str| format!("{format}-vendor{suffix}");
         let (chat, messages) = (name("chat"), name("messages"));
@@ -130,7 +130,7 @@ impl ConfigText {
     }
 }
 
-/// A text with parts of it replaced, pair by pair; each must occur.
+/// Returns the text after these replacements, each a pair of old and new. Panics if an old part does not occur.
 pub fn edited(text: String, edits: &[(String, String)]) -> String {
     edits.iter().fold(text, |text, (from, to)| {
         assert!(text.contains(from.as_str()), "the config has no {from:?}");

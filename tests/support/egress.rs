@@ -1,5 +1,5 @@
-//! Two real proxies, CONNECT (RFC 9110) and SOCKS5 (RFC 1928, 1929), and a vendor that speaks TLS and both versions of
-//! HTTP. They are small but complete: bytes go through sockets of their own.
+//! Two real proxies, CONNECT (RFC 9110) and SOCKS5 (RFC 1928, 1929), and a vendor that speaks TLS and HTTP/1.1 or
+//! HTTP/2. They are small but complete: all bytes go through real sockets.
 
 use std::{
     convert::Infallible,
@@ -31,9 +31,9 @@ use tokio_rustls::TlsAcceptor;
 
 /// A name that only the proxies resolve (RFC 6761: no resolver answers for `.invalid`).
 pub const VENDOR_NAME: &str = "vendor.invalid";
-/// The required credentials, as written in a URL: the password contains an `@`.
+/// The credentials that the proxies require, as written in a URL: the password contains an `@`.
 pub const USERINFO: &str = "operator:hunter%402";
-/// A part of the password, which must not appear anywhere.
+/// A part of the password, which must not appear in any log or answer.
 pub const PASSWORD: &str = "hunter";
 const BASIC: &str = "Basic b3BlcmF0b3I6aHVudGVyQDI=";
 const USER_AND_PASSWORD: (&[u8], &[u8]) = (b"operator", b"hunter@2");
@@ -46,7 +46,7 @@ pub enum Kind {
 
 pub const KINDS: [Kind; 2] = [Kind::Connect, Kind::Socks5];
 
-/// A running proxy that requires credentials. Its drop closes all connections.
+/// A running proxy that requires credentials. Its drop closes all its connections.
 pub struct Proxy {
     kind: Kind,
     address: SocketAddr,
@@ -58,9 +58,9 @@ pub struct Proxy {
 struct Seen {
     connections: AtomicUsize,
     refused: AtomicUsize,
-    /// Requested destinations, as the client named them.
+    /// The destinations that clients have requested, as the clients wrote them.
     targets: Mutex<Vec<String>>,
-    /// The address of [`VENDOR_NAME`].
+    /// The address to which the proxy resolves [`VENDOR_NAME`].
     vendor: Mutex<Option<SocketAddr>>,
 }
 
@@ -88,7 +88,7 @@ impl Proxy {
         format!("{scheme}://{userinfo}@{}", self.address)
     }
 
-    /// Sets the address of [`VENDOR_NAME`].
+    /// Sets the address to which the proxy resolves [`VENDOR_NAME`].
     pub fn knows(&self, vendor: SocketAddr) {
         *self.seen.vendor.lock().unwrap() = Some(vendor);
     }
@@ -98,12 +98,12 @@ impl Proxy {
         self.seen.connections.load(Ordering::SeqCst)
     }
 
-    /// The number of them with wrong credentials.
+    /// The number of connections with wrong credentials.
     pub fn refused(&self) -> usize {
         self.seen.refused.load(Ordering::SeqCst)
     }
 
-    /// Destinations of connections, as `name:port`.
+    /// The requested destinations of connections, as `name:port`.
     pub fn targets(&self) -> Vec<String> {
         self.seen.targets.lock().unwrap().clone()
     }
@@ -199,7 +199,7 @@ async fn socks5(socket: &mut TcpStream, seen: &Seen) -> io::Result<()> {
     };
     let port = socket.read_u16().await?;
     let opened = seen.open(&name, port).await;
-    // The connection's source is reported as 0.0.0.0:0, because no client uses it.
+    // The answer contains 0.0.0.0:0 as the proxy's own address, because no client uses it.
     let answer = |code: u8| [VERSION, code, 0, 1, 0, 0, 0, 0, 0, 0];
     let Ok(mut vendor) = opened else {
         return socket.write_all(&answer(4)).await;
@@ -208,15 +208,15 @@ async fn socks5(socket: &mut TcpStream, seen: &Seen) -> io::Result<()> {
     copy_bidirectional(socket, &mut vendor).await.map(drop)
 }
 
-/// Bytes that follow a byte with their number.
+/// Reads a byte with a length, and returns that number of bytes after it.
 async fn counted(socket: &mut TcpStream) -> io::Result<Vec<u8>> {
     let mut bytes = vec![0; usize::from(socket.read_u8().await?)];
     socket.read_exact(&mut bytes).await?;
     Ok(bytes)
 }
 
-/// The test's own certificate authority, and a vendor's certificate from it for [`VENDOR_NAME`] and 127.0.0.1. Made by
-/// `openssl`, valid for two days.
+/// A certificate authority for one test, and a vendor's certificate from it for [`VENDOR_NAME`] and 127.0.0.1. Both are
+/// created by `openssl` and valid for two days.
 pub struct Authority {
     dir: tempfile::TempDir,
 }
@@ -282,17 +282,17 @@ impl Authority {
         made
     }
 
-    /// The file for the configuration.
+    /// The authority's certificate, as a path for the configuration.
     pub fn file(&self) -> String {
         self.path("ca.pem").display().to_string()
     }
 
-    /// The path of one of its files: `ca.pem`, `vendor.pem`, `vendor.key`.
+    /// The path of one of the authority's files: `ca.pem`, `vendor.pem`, `vendor.key`.
     pub fn path(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
     }
 
-    /// Runs `openssl` in the folder of its files.
+    /// Runs `openssl` in the folder of the authority's files.
     pub fn openssl(&self, args: &[&str]) {
         let made = Command::new("openssl")
             .args(args)
@@ -304,7 +304,7 @@ impl Authority {
         assert!(made.status.success(), "openssl {args:?}: {said}");
     }
 
-    /// A TLS server with the vendor's certificate.
+    /// A TLS server with the vendor's certificate, which offers these protocols.
     pub fn acceptor(&self, protocols: &[&str]) -> TlsAcceptor {
         let certificate = CertificateDer::from_pem_file(self.path("vendor.pem")).unwrap();
         let key = PrivateKeyDer::from_pem_file(self.path("vendor.key")).unwrap();
@@ -320,7 +320,7 @@ impl Authority {
     }
 }
 
-/// A request, and the connection it arrived on.
+/// A request that the vendor has received, and the number of its connection.
 #[derive(Clone, Debug)]
 pub struct Taken {
     pub version: Version,
@@ -331,7 +331,7 @@ pub struct Taken {
 
 type Answering = Arc<dyn Fn(&Taken) -> Response<Full<Bytes>> + Send + Sync>;
 
-/// A vendor of either version of HTTP, with or without TLS.
+/// A vendor that speaks HTTP/1.1 or HTTP/2, with or without TLS.
 pub struct Vendor {
     address: SocketAddr,
     log: Arc<Log>,
@@ -345,14 +345,14 @@ struct Log {
 }
 
 impl Vendor {
-    /// Starts without TLS: a client that begins with HTTP/2 is answered in it.
+    /// Starts a vendor without TLS. It answers a client that begins with HTTP/2 in HTTP/2.
     pub async fn plain(
         answer: impl Fn(&Taken) -> Response<Full<Bytes>> + Send + Sync + 'static,
     ) -> Self {
         Self::start(None, Arc::new(answer)).await
     }
 
-    /// Starts with TLS, offering these protocols.
+    /// Starts a vendor with TLS, which offers these protocols.
     pub async fn secure(
         authority: &Authority,
         protocols: &[&str],
@@ -437,7 +437,7 @@ where
         .await;
 }
 
-/// Writes a secret into a file for a `file:…` of the configuration.
+/// Writes a secret into a file, and returns the `file:…` for the configuration.
 pub fn secret_file(dir: &Path, text: &str) -> String {
     let path = dir.join("secret");
     std::fs::write(&path, text).unwrap();

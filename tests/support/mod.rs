@@ -3,8 +3,8 @@
 //!
 //! Include it with `#[path = "../support/mod.rs"] mod support;`; benches include it with their `fixtures`.
 //!
-//! Some things are not here, on purpose. The scripted vendor is the gateway's own (`tollgate::demo::vendor`), except in
-//! `benches/load`, whose vendor is timed and has its answers ready. `tests/gateway` starts most gateways in its own
+//! Some code is not here, on purpose. The scripted vendor is the gateway's own (`tollgate::demo::vendor`), except in
+//! `benches/load`, whose vendor must be fast and has its answers ready. `tests/gateway` starts most gateways in its own
 //! process, so that it can search every answer and log line for secrets. `tests/simulation` has no process and no
 //! configuration: it uses only `random`. `tests/first_day` and `tests/deploy` do what an operator does, with an
 //! operator's files.

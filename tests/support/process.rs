@@ -1,4 +1,4 @@
-//! The binary as a process: start, signals, output, exit.
+//! The `tollgate` binary as a process: start, signals, output, exit.
 
 use std::{
     fs::{self, File},
@@ -15,20 +15,20 @@ use tokio::time::{Instant, sleep};
 
 pub const ADMIN_KEY: &str = "admin-key-of-the-tests";
 pub const VENDOR_KEY: &str = "sk-vendor-key-of-the-tests";
-/// Token of a Telegram bot.
+/// The token of a Telegram bot in the environment of every gateway.
 pub const BOT_TOKEN: &str = "123456:token-of-the-tests-bot";
-/// Signing secret of webhooks.
+/// The signing secret of webhooks in the environment of every gateway.
 pub const WEBHOOK_SECRET: &str = "whsec_MDEyMzQ1Njc4OWFiY2RlZmdoaWprbG1ub3BxcnN0dXY=";
-/// The maximum duration of a start, including the check of the books, or of an exit on a busy machine.
+/// The longest time that a start, with the check of the books, or an exit may take on a busy machine.
 pub const PATIENCE: Duration = Duration::from_secs(30);
-/// For [`Start::shell`]: the maximum number of open files.
+/// A text for [`Start::shell`] that sets the limit of open files to its maximum.
 pub const MANY_FILES: &str = "ulimit -n $(ulimit -Hn) 2>/dev/null; exec \"$0\" \"$@\"";
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
-/// The path of the binary.
+/// The path of the `tollgate` binary.
 pub const TOLLGATE: &str = env!("CARGO_BIN_EXE_tollgate");
 
-/// Sets the environment variables with the secrets of every configuration here, and the log level `info`.
+/// Sets the environment variables that the configurations of this module refer to, and the log level `info`.
 pub fn with_secrets(command: &mut Command) -> &mut Command {
     command
         .env("ADMIN_KEY", ADMIN_KEY)
@@ -37,7 +37,7 @@ pub fn with_secrets(command: &mut Command) -> &mut Command {
         .env("RUST_LOG", "info")
 }
 
-/// Sends a signal.
+/// Sends a signal to a process.
 pub fn signal(name: &str, pid: u32) {
     let sent = Command::new("kill").args([name, &pid.to_string()]).status();
     assert!(sent.unwrap().success(), "{name} {pid}");
@@ -47,13 +47,14 @@ pub fn signal(name: &str, pid: u32) {
 #[derive(Clone, Debug)]
 pub struct Start<'a> {
     pub config: &'a Path,
-    /// File that its output is appended to.
+    /// The file to which the process's output is appended.
     pub log: &'a Path,
-    /// The text of a shell that ends with `exec … "$0" "$@"`.
+    /// The text of a shell that starts the binary; it ends with `exec … "$0" "$@"`.
     pub shell: Option<&'a str>,
-    /// The value of `RUST_LOG` for the process.
+    /// The value of `RUST_LOG` for the gateway.
     pub level: &'a str,
-    /// The sizes of its own files may be limited, but not of its log, so another process writes that.
+    /// Whether the sizes of the gateway's files may be limited. The log must not be limited too, so another process
+    /// writes it.
     pub limited: bool,
 }
 
@@ -104,14 +105,14 @@ impl<'a> Start<'a> {
     }
 }
 
-/// `tollgate serve`, killed on drop.
+/// A running `tollgate serve`, which is killed on drop.
 #[derive(Debug)]
 pub struct Served {
     child: Mutex<Child>,
-    /// The process that writes its log, if it does not do so itself.
+    /// The process that writes the log, if the gateway does not write it itself.
     writer: Option<Mutex<Child>>,
     pub log: Log,
-    /// The position of its first line in the log.
+    /// The position in the log at which this process's output begins.
     since: u64,
 }
 
@@ -124,7 +125,7 @@ impl Served {
         signal(name, self.pid());
     }
 
-    /// The process's exit status, once it has ended.
+    /// The process's exit status; `None` while it is running.
     pub fn exited(&self) -> Option<ExitStatus> {
         self.child.lock().unwrap().try_wait().unwrap()
     }
@@ -133,7 +134,7 @@ impl Served {
         self.exited().is_none()
     }
 
-    /// Resolves when it has ended.
+    /// Waits until the process has ended.
     pub async fn ended(&self) -> ExitStatus {
         loop {
             if let Some(status) = self.exited() {
@@ -143,7 +144,7 @@ impl Served {
         }
     }
 
-    /// Kills it, and returns when.
+    /// Kills the process, and returns when.
     pub fn kill(&self) -> Instant {
         let mut child = self.child.lock().unwrap();
         let _ = child.kill();
@@ -152,13 +153,13 @@ impl Served {
         at
     }
 
-    /// Waits until it serves, and returns the addresses of callers and, if there are any, of operators.
+    /// Waits until the gateway serves. Returns the addresses of callers and, if there are any, of operators.
     pub async fn serving(&self) -> (SocketAddr, Option<SocketAddr>) {
         let line = self.says("serving").await;
         addresses(&line)
     }
 
-    /// Waits for a message of this process with this beginning, and returns the first such line.
+    /// Waits for a log line of this process whose message has this beginning, and returns the first such line.
     pub async fn says(&self, begin: &str) -> Value {
         self.says_within(begin, PATIENCE).await
     }
@@ -168,7 +169,7 @@ impl Served {
         loop {
             let runs = self.is_running();
             if let (false, Some(writer)) = (runs, &self.writer) {
-                // The writer ends with its input.
+                // The process that writes the log ends when its input ends.
                 let _ = writer.lock().unwrap().wait();
             }
             if let Some(line) = self.said(begin) {
@@ -185,7 +186,7 @@ impl Served {
         }
     }
 
-    /// Returns that line if it was logged.
+    /// Returns the first log line whose message has this beginning, if there is one.
     pub fn said(&self, begin: &str) -> Option<Value> {
         let (lines, _) = self.log.behind(self.since);
         messages(&lines, begin).next()
@@ -199,7 +200,7 @@ impl Served {
         number.unwrap().parse().unwrap()
     }
 
-    /// A file of this process in `/proc`.
+    /// The contents of a file of this process in `/proc`.
     pub fn proc(&self, name: &str) -> String {
         fs::read_to_string(format!("/proc/{}/{name}", self.pid())).unwrap()
     }
@@ -214,13 +215,13 @@ impl Drop for Served {
     }
 }
 
-/// The addresses in the log line of a gateway that serves.
+/// The addresses of callers and of operators, from the log line of a gateway that serves.
 pub fn addresses(serving: &Value) -> (SocketAddr, Option<SocketAddr>) {
     let address = |field: &str| serving[field].as_str().map(|text| text.parse().unwrap());
     (address("address").unwrap(), address("admin"))
 }
 
-/// A file with the output of processes.
+/// A file with the output of one or several processes.
 #[derive(Clone, Debug)]
 pub struct Log(pub PathBuf);
 
@@ -229,7 +230,7 @@ impl Log {
         self.behind(0).0
     }
 
-    /// The text after this position, and the position of its end.
+    /// The text after this position, and the position of the text's end.
     pub fn behind(&self, place: u64) -> (String, u64) {
         let mut bytes = Vec::new();
         if let Ok(mut file) = File::open(&self.0) {
@@ -240,7 +241,7 @@ impl Log {
         (text, place + bytes.len() as u64)
     }
 
-    /// The last lines.
+    /// The last `count` lines.
     pub fn tail(&self, count: usize) -> String {
         let text = self.text();
         let lines: Vec<&str> = text.lines().collect();
@@ -266,10 +267,10 @@ impl Log {
     }
 }
 
-/// Log lines whose message has this beginning.
+/// The log lines in `text` whose message has this beginning.
 pub fn messages<'a>(text: &'a str, begin: &str) -> impl Iterator<Item = Value> + use<'a> {
     let begin = format!("\"message\":\"{begin}");
     let lines = text.lines().filter(move |line| line.contains(&begin));
-    // The last line may be incomplete.
+    // The last line may be incomplete, so a line that is not JSON is skipped.
     lines.filter_map(|line| serde_json::from_str(line).ok())
 }

@@ -1,13 +1,14 @@
-//! Randomness from a seed only: splitmix64. Clocks, threads and addresses have no influence.
+//! Randomness that depends on a seed only (splitmix64). Clocks, threads and addresses have no influence.
 //!
-//! The simulation includes only this file, so it must not use the rest of the module.
+//! The simulation includes this file alone, so it must not use other files of the module.
 
 #![allow(dead_code, reason = "none needs all of it")]
 
-/// Environment variable that replaces the usual seed.
+/// The environment variable with a seed that replaces a test's usual seed.
 pub(crate) const SEED: &str = "TOLLGATE_SEED";
 
-/// The seed of a run: the value of [`SEED`], or else the usual one. Printed, so that a failing test shows it.
+/// The seed of a run: the value of [`SEED`], or else `usual`. The seed is printed, so that a failing run can be
+/// repeated.
 pub(crate) fn seed(usual: u64) -> u64 {
     let seed = std::env::var(SEED).map_or(usual, |text| {
         text.parse()
@@ -17,19 +18,19 @@ pub(crate) fn seed(usual: u64) -> u64 {
     seed
 }
 
-/// A new seed, for tests that use another one in each run.
+/// A different seed at each call, for tests that use a new seed in each run.
 pub(crate) fn new_seed() -> u64 {
     use std::hash::{BuildHasher, RandomState};
     RandomState::new().hash_one(0)
 }
 
-/// A generator. Two with the same state produce the same sequence.
+/// A generator of random numbers. Two generators with the same state produce the same sequence.
 #[derive(Clone, Debug)]
 pub(crate) struct Random(u64);
 
 impl Random {
-    /// The generator of one thing in the world of `seed`, named by `parts`. Its values do not depend on those drawn for
-    /// others before.
+    /// The generator for one purpose, named by `parts`, in a run with this seed. Its values do not depend on the values
+    /// that were drawn for other purposes.
     pub(crate) fn of(seed: u64, parts: &[u64]) -> Self {
         let mut random = Self(seed ^ 0x6A09_E667_F3BC_C908);
         for part in parts {
@@ -46,7 +47,7 @@ impl Random {
         mixed ^ (mixed >> 31)
     }
 
-    /// A seed for generators of other crates.
+    /// A seed for a random generator of another crate.
     pub(crate) fn bytes(mut self) -> [u8; 32] {
         let mut bytes = [0; 32];
         for part in bytes.chunks_exact_mut(8) {

@@ -1,5 +1,5 @@
-//! Servers for one test: one Redis, with replicas, under Sentinels, as a Cluster. All on free ports of the loopback,
-//! all stopped on drop.
+//! Redis servers for one test: a single server, a server with replicas, a server under Sentinels, a Cluster. All use
+//! free ports of the loopback interface, and are stopped on drop.
 
 use std::{
     collections::BTreeSet,
@@ -17,19 +17,20 @@ use std::{
 use redis::{ErrorKind, FromRedisValue, RedisResult, ServerErrorKind, aio::MultiplexedConnection};
 use tempfile::TempDir;
 
-/// The maximum duration of an operation of a server: a start, a failover.
+/// The longest time that an operation of a server, such as a start or a failover, may take.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// The interval at which the operation is checked.
+/// The interval at which a test checks whether such an operation has ended.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
-/// Time without an answer after which a cluster declares a primary failed and promotes a replica.
+/// Milliseconds without an answer, after which a Cluster declares a primary failed and promotes a replica.
 const GIVEN_UP_AFTER_MS: &str = "1000";
 
-/// The configuration that operators use for their servers.
+/// The configuration file of this repository for an operator's Redis servers.
 const OPERATORS_CONF: &str = include_str!("../../deploy/redis.conf");
-/// User with all rights on a server: tests, other servers, Sentinels. A connection without a login is a gateway.
+/// A user with all rights on a server, for tests, other servers and Sentinels. A connection without a login is a
+/// gateway's.
 const OPERATOR: (&str, &str) = ("operator", "password-of-the-tests");
 
-/// A redis-server, by default without persistence. Gateways have the rights that `deploy/redis.conf` gives them.
+/// A redis-server, without persistence unless requested. Gateways have the rights that `deploy/redis.conf` gives them.
 #[derive(Debug)]
 pub struct RedisServer {
     child: Mutex<Child>,
@@ -44,27 +45,27 @@ impl RedisServer {
         Self::start_with(&[]).await
     }
 
-    /// Starts a server that loses its data when it stops, on a port that another server has left.
+    /// Starts a server that loses its data when it stops, on the port of a server that has stopped.
     pub async fn start_on(port: u16) -> Self {
         let server = Self::spawn(port, &[]);
         server.answers().await;
         server
     }
 
-    /// Starts with more options, like `["--appendonly", "yes"]`; they override the usual ones.
+    /// Starts a server with more options, like `["--appendonly", "yes"]`, which override the usual options.
     pub async fn start_with(args: &[&str]) -> Self {
         let server = Self::spawn(free_port(), args);
         server.answers().await;
         server
     }
 
-    /// Starts a server whose data survives it: every write is on the disk before it is answered.
+    /// Starts a server whose data survives it: each write is on the disk before it is acknowledged.
     pub async fn start_durable() -> Self {
         Self::start_with(&["--appendonly", "yes", "--appendfsync", "always"]).await
     }
 
-    /// Starts a server that is configured to keep money, like an operator's: an append-only file, flushed every second.
-    /// Rewrites of the file, which could happen at any time, are off.
+    /// Starts a server that is configured to keep money, like an operator's: with an append-only file that is flushed
+    /// every second. Rewrites of the file are off, since they could happen at any time.
     pub async fn keeping_money(dir: TempDir) -> Self {
         let args = ["--appendonly", "yes", "--appendfsync", "everysec"];
         let never = ["--auto-aof-rewrite-percentage", "0"];
@@ -73,7 +74,7 @@ impl RedisServer {
         server
     }
 
-    /// Whether redis-server is installed.
+    /// Whether redis-server is installed on this machine.
     pub fn is_installed() -> bool {
         let mut server = Command::new("redis-server");
         server
@@ -83,7 +84,7 @@ impl RedisServer {
         server.status().is_ok_and(|status| status.success())
     }
 
-    /// Starts a replica, and waits until it has caught up.
+    /// Starts a replica, and waits until it has all data of its primary.
     pub async fn replica_of(primary: &Self) -> Self {
         let port = primary.port.to_string();
         let replica = Self::start_with(&["--replicaof", "127.0.0.1", &port]).await;
@@ -109,7 +110,7 @@ impl RedisServer {
         }
     }
 
-    /// URL for a gateway.
+    /// The server's URL for a gateway.
     pub fn url(&self) -> String {
         format!("redis://127.0.0.1:{}/0", self.port)
     }
@@ -123,7 +124,7 @@ impl RedisServer {
         self.port
     }
 
-    /// The folder of its files.
+    /// The folder of the server's files.
     pub fn dir(&self) -> &Path {
         self.dir.path()
     }
@@ -139,12 +140,12 @@ impl RedisServer {
         child.wait().unwrap();
     }
 
-    /// Stops the process: its sockets stay open and answer nothing.
+    /// Stops the process (SIGSTOP): its sockets stay open but answer nothing.
     pub fn stop_signal(&self) {
         self.signal("STOP");
     }
 
-    /// Continues the process.
+    /// Continues the stopped process (SIGCONT).
     pub fn continue_signal(&self) {
         self.signal("CONT");
     }
@@ -155,13 +156,13 @@ impl RedisServer {
         assert!(sent.unwrap().success(), "{kill}");
     }
 
-    /// Starts the server again at the same address, with its written data. Kills it first if it still runs.
+    /// Starts the server again at the same address, with the data in its files. Kills it first if it is still running.
     pub async fn restart(&self) {
         self.start_again();
         self.answers().await;
     }
 
-    /// Starts the server again, and returns while it still loads its data.
+    /// Starts the server again, and returns while it is still loading its data.
     pub async fn restart_loading(&self) {
         self.start_again();
         eventually("redis-server loads its data", async || {
@@ -177,14 +178,14 @@ impl RedisServer {
         *self.child.lock().unwrap() = redis_server(self.port, &self.args, self.dir.path());
     }
 
-    /// A connection with a test's rights, not a gateway's.
+    /// A connection with all rights, unlike a gateway's.
     pub async fn connection(&self) -> RedisResult<MultiplexedConnection> {
         let (name, password) = OPERATOR;
         let client = redis::Client::open(format!("redis://{name}:{password}@{}", self.address()))?;
         client.get_multiplexed_async_connection().await
     }
 
-    /// Sends one command on a new connection.
+    /// Sends one command on a new connection with all rights.
     pub async fn ask<T: FromRedisValue>(&self, words: &[&str]) -> RedisResult<T> {
         let mut conn = self.connection().await?;
         let mut command = redis::Cmd::new();
@@ -226,7 +227,7 @@ impl Drop for RedisServer {
     }
 }
 
-/// A gateway's rights, as in the user of `deploy/redis.conf`.
+/// The rights of a gateway, as the user in `deploy/redis.conf` has them.
 fn rights() -> impl Iterator<Item = &'static str> {
     let line = OPERATORS_CONF
         .lines()
@@ -241,7 +242,7 @@ fn redis_server(port: u16, args: &[String], dir: &Path) -> Child {
         .args(["--port", &port.to_string(), "--bind", "127.0.0.1"])
         .args(["--save", "", "--appendonly", "no"])
         .args(["--maxmemory-policy", "noeviction"])
-        // A replica is synchronised at once, not after five seconds of waiting for others.
+        // The primary synchronises a replica at once. By default it waits five seconds for further replicas.
         .args(["--repl-diskless-sync-delay", "0", "--dir"])
         .arg(dir)
         .args(["--user", "default", "on", "nopass"])
@@ -257,22 +258,22 @@ fn redis_server(port: u16, args: &[String], dir: &Path) -> Child {
         .expect("redis-server is installed (tests/run does it)")
 }
 
-/// A Redis Cluster, created by `redis-cli --cluster create`. It serves its slots while others are gone
-/// (`cluster-require-full-coverage no`), and declares a primary failed after a second.
+/// A Redis Cluster, created by `redis-cli --cluster create`. A node serves its slots while other nodes are down
+/// (`cluster-require-full-coverage no`). The Cluster declares a primary failed after a second.
 #[derive(Debug)]
 pub struct RedisCluster {
-    /// The nodes of the Cluster, primaries first.
+    /// The nodes of the Cluster: first the original primaries, then their replicas.
     nodes: Vec<RedisServer>,
     primaries: usize,
 }
 
 impl RedisCluster {
-    /// Starts this many primaries, each with this many replicas, with all slots assigned.
+    /// Starts this number of primaries, each with this number of replicas. All slots are assigned.
     pub async fn start(primaries: usize, replicas_each: usize) -> Self {
         Self::start_with(primaries, replicas_each, &[]).await
     }
 
-    /// Starts the same Cluster, with more options for each node.
+    /// Starts a Cluster as `start` does, with more options for each node.
     pub async fn start_with(primaries: usize, replicas_each: usize, args: &[&str]) -> Self {
         let nodes: Vec<(RedisServer, u16)> = (0..primaries * (1 + replicas_each))
             .map(|_| {
@@ -303,7 +304,8 @@ impl RedisCluster {
         let nodes = nodes.into_iter().map(|(node, _)| node).collect();
         let cluster = Self { nodes, primaries };
         cluster.is_whole(replicas_each).await;
-        // Set only now, because on a busy machine a primary that stopped for a second would be replaced.
+        // Set only after the start: on a busy machine, a primary that pauses for a second would be replaced during the
+        // start.
         for node in cluster.nodes() {
             let words = ["CONFIG", "SET", "cluster-node-timeout", GIVEN_UP_AFTER_MS];
             node.ask::<String>(&words).await.unwrap();
@@ -311,7 +313,7 @@ impl RedisCluster {
         cluster
     }
 
-    /// URL with all the primaries.
+    /// The URL with all the primaries, for a gateway.
     pub fn url(&self) -> String {
         let hosts: Vec<String> = self.nodes[..self.primaries]
             .iter()
@@ -320,19 +322,19 @@ impl RedisCluster {
         format!("redis-cluster://{}", hosts.join(","))
     }
 
-    /// The original primaries first, then their replicas.
+    /// Returns the nodes: first the original primaries, then their replicas.
     pub fn nodes(&self) -> &[RedisServer] {
         &self.nodes
     }
 
-    /// The index of the node that is now the primary of an account.
+    /// The index of the node that is the primary of an account's slot now.
     pub fn primary_of(&self, account: &str) -> usize {
         self.primary_of_slot(slot_of(account))
             .unwrap_or_else(|| panic!("no node is the primary of {account}"))
     }
 
-    /// The index of the node that is now the primary of a slot, as reported by a connected node; `None` after it was
-    /// declared failed and before another one replaces it.
+    /// The index of the node that is the primary of a slot now, as a connected node reports it; `None` after the
+    /// primary was declared failed and before another node replaces it.
     pub fn primary_of_slot(&self, slot: u16) -> Option<usize> {
         self.nodes.iter().find_map(|node| {
             let seen = seen_by(node.port).ok()?;
@@ -341,7 +343,7 @@ impl RedisCluster {
         })
     }
 
-    /// The first account of `a0`, `a1`, ... that is stored on this node.
+    /// The first of the accounts `a0`, `a1` and so on that has its slot on this node.
     pub fn account_on(&self, index: usize) -> String {
         (0..1000)
             .map(|n| format!("a{n}"))
@@ -360,7 +362,7 @@ impl RedisCluster {
         }
     }
 
-    /// Waits until every node reports that every slot is served and every replica connected.
+    /// Waits until every node reports that every slot is served and every replica is connected.
     async fn is_whole(&self, replicas_each: usize) {
         for (index, node) in self.nodes.iter().enumerate() {
             eventually("the cluster is whole", async || {
@@ -405,7 +407,7 @@ async fn create(addresses: Vec<String>, replicas_each: usize) {
     );
 }
 
-/// A node's answer to `CLUSTER NODES`, unless the node is stopped.
+/// A node's answer to `CLUSTER NODES`. Fails if the node is stopped.
 fn seen_by(port: u16) -> io::Result<String> {
     let mut socket = TcpStream::connect(("127.0.0.1", port))?;
     socket.set_read_timeout(Some(Duration::from_millis(500)))?;
@@ -419,7 +421,7 @@ fn seen_by(port: u16) -> io::Result<String> {
     Ok(seen)
 }
 
-/// The port in a line of `CLUSTER NODES`, if the line is the slot's primary:
+/// Returns the port in a line of `CLUSTER NODES`, if the line is that of the slot's primary:
 /// `<id> <host>:<port>@<bus> <flags> - <ping> <pong> <epoch> <link> <slot> <slot>-<slot> ...`.
 fn owner(line: &str, slot: u16) -> Option<u16> {
     let mut fields = line.split(' ');
@@ -439,7 +441,7 @@ fn owner(line: &str, slot: u16) -> Option<u16> {
     owns.then_some(port)
 }
 
-/// The slot of an account's keys: CRC-16 of the text between the braces.
+/// The slot of an account's keys: CRC-16 of the account's id, which is between the braces.
 pub fn slot_of(account: &str) -> u16 {
     let crc = account.bytes().fold(0u16, |crc, byte| {
         (0..8).fold(crc ^ (u16::from(byte) << 8), |crc, _| {
@@ -473,7 +475,7 @@ impl RedisSentinels {
     /// The name that the Sentinels have for the primary.
     pub const NAME: &str = "mymaster";
 
-    /// Starts them, and waits until they have found each other and all current replicas of the primary.
+    /// Starts the Sentinels, and waits until they have found each other and all current replicas of the primary.
     pub async fn start(primary: &RedisServer) -> Self {
         let info: String = primary.ask(&["INFO", "replication"]).await.unwrap();
         let replicas: u32 = info
@@ -511,7 +513,7 @@ impl RedisSentinels {
         format!("redis-sentinel://{}/{}", hosts.join(","), Self::NAME)
     }
 
-    /// The port of the server that most of them consider the primary.
+    /// The port of the server that most of the Sentinels consider the primary.
     pub async fn primary(&self) -> u16 {
         eventually("the Sentinels agree", async || {
             let mut ports: Vec<u16> = Vec::new();
@@ -573,13 +575,13 @@ fn sentinel(primary: u16) -> Sentinel {
     }
 }
 
-/// A port without a listener. Each is returned once. They are below the ephemeral ports, so that no outgoing connection
-/// takes one before the server starts.
+/// A port without a listener. Each port is returned once. All are below the ephemeral ports, so that no outgoing
+/// connection takes a port before the server starts.
 pub fn free_port() -> u16 {
     const FIRST: u32 = 10_000;
     const SPAN: u32 = 22_000;
     static GIVEN: AtomicU32 = AtomicU32::new(0);
-    // Concurrent test binaries begin at different ports.
+    // Test binaries that run at the same time begin at different ports.
     let begin = std::process::id().wrapping_mul(1009);
     (0..SPAN)
         .map(|_| begin.wrapping_add(GIVEN.fetch_add(1, Ordering::Relaxed)))
@@ -588,7 +590,7 @@ pub fn free_port() -> u16 {
         .expect("one of so many ports is free")
 }
 
-/// Waits, also through a failover, for the first result of `probe`.
+/// Repeats `probe` until it returns a result, with a time limit that is long enough for a failover.
 pub async fn eventually<T>(what: &str, mut probe: impl AsyncFnMut() -> Option<T>) -> T {
     let patience = tokio::time::timeout(PATIENCE, async {
         loop {

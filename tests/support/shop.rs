@@ -1,4 +1,4 @@
-//! A fake shop at YooKassa, with version 3 of its API, on a real socket.
+//! A fake of the payment provider YooKassa: its API in version 3 for one shop, on a real socket.
 
 use std::{
     collections::BTreeMap,
@@ -12,19 +12,19 @@ use tollgate::demo::vendor::{Received, Reply, ScriptedVendor, Step};
 
 #[derive(Default)]
 struct Books {
-    /// Ids by idempotency key.
+    /// The ids of payments and refunds, by idempotency key.
     made: BTreeMap<String, String>,
     payments: BTreeMap<String, Value>,
     refunds: Vec<Value>,
-    /// Status of every answer, if set.
+    /// If set, every answer has this status.
     broken: Option<u16>,
-    /// The result of charges of saved cards: `None`: they succeed; a reason: the card's bank declines them.
+    /// The result of charges of saved cards. `None`: they succeed; a reason: the card's bank declines them.
     declines: Option<String>,
-    /// Whether the payer must confirm charges.
+    /// Whether the payer must confirm charges of saved cards.
     confirms: bool,
-    /// The number of next payments that are made although the answer is an error.
+    /// The number of payments that the shop still makes while it answers with an error.
     lost: usize,
-    /// Payments are made, but answers wait for this notification.
+    /// If set, the shop makes payments, but its answers wait for this notification.
     held: Option<Arc<Notify>>,
 }
 
@@ -51,7 +51,7 @@ impl Shop {
         Self::config_at(self.address(), payments)
     }
 
-    /// The `[payments]` sections for a shop behind a proxy at this address.
+    /// The `[payments]` sections of the configuration, for a shop behind a proxy at this address.
     pub fn config_at(address: SocketAddr, payments: &str) -> String {
         format!(
             "[payments]\n{payments}\n[payments.yookassa]\nshop_id = \"100500\"\nsecret_key = \"${{VENDOR_KEY}}\"\n\
@@ -59,7 +59,7 @@ impl Shop {
         )
     }
 
-    /// The number of fetches of existing payments and refunds.
+    /// The number of times that a client has fetched an existing payment or refund.
     pub fn fetches(&self) -> usize {
         let received = self.vendor.received();
         received
@@ -99,7 +99,7 @@ impl Shop {
         );
     }
 
-    /// Pays by this method, which is saved if requested.
+    /// Completes a payment by this method, which the shop saves if the payment requests it.
     fn pay_by(&self, payment: &str, method: Value) {
         let mut books = self.books.lock().unwrap();
         let known = books.payments.get_mut(payment).unwrap();
@@ -109,7 +109,7 @@ impl Shop {
         known["payment_method"]["saved"] = json!(saved);
     }
 
-    /// Pays by a method that cannot be saved.
+    /// Completes a payment by a method that cannot be saved.
     pub fn pay_once(&self, payment: &str) {
         self.pay(payment);
         let method = json!({ "type": "sbp", "id": "x", "saved": false });
@@ -120,12 +120,12 @@ impl Shop {
         self.books.lock().unwrap().declines = reason.map(str::to_owned);
     }
 
-    /// Charges of saved cards wait for the payer from now on.
+    /// From now on, charges of saved cards wait for the payer's confirmation.
     pub fn confirm(&self) {
         self.books.lock().unwrap().confirms = true;
     }
 
-    /// Loses this many answers to orders; the orders are made.
+    /// Makes the next payments, this number of them, but answers with an error.
     pub fn lose(&self, answers: usize) {
         self.books.lock().unwrap().lost = answers;
     }
@@ -183,7 +183,7 @@ fn answer(books: &mut Books, asked: &Received) -> Reply {
     if let Some(status) = books.broken {
         return error(status, "internal_server_error");
     }
-    // The credentials are `100500:sk-…`, the `VENDOR_KEY` of the harness.
+    // The required credentials are `100500:sk-…`, the `VENDOR_KEY` of the harness.
     let shown = asked.headers.get("authorization");
     if !shown.is_some_and(|shown| shown.to_str().unwrap().starts_with("Basic MTAwNTAwO")) {
         return error(401, "invalid_credentials");

@@ -1,4 +1,4 @@
-//! The requests for pages, and how long each answer takes to its last byte.
+//! The requests for pages, and the time from each request to the last byte of its answer.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -25,13 +25,13 @@ pub(crate) struct Visitor {
     admin: String,
     public: String,
     cookie: String,
-    /// An owner key of the account with most receipts; it can read the receipts of all its keys.
+    /// An owner key of the account with most receipts. It can read the receipts of all keys of that account.
     owner: String,
-    /// The account's last call.
+    /// The number of the account's last call.
     number: String,
 }
 
-/// A request for a page or route.
+/// A request for a page of the console, or for a route of an API.
 pub(crate) struct Page {
     pub(crate) path: String,
     origin: String,
@@ -90,8 +90,8 @@ impl Visitor {
         } = filled;
         let number = &self.number;
         let session = "s-7";
-        // Cursors as an answer's `next` field has them: one from the middle of the busy hour, one from the middle of
-        // all days.
+        // Positions in the journal, as in an answer's `next` field: one in the middle of the busy last hour, one in the
+        // middle of all days.
         let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH);
         let now_ms = since_epoch.map_or(0, |since| since.as_millis());
         let [busy, old] = [HALF_AN_HOUR_MS, u128::from(*days) * DAY_MS / 2]
@@ -139,7 +139,7 @@ impl Visitor {
             origin: self.public.clone(),
             header: (header::AUTHORIZATION, format!("Bearer {}", self.owner)),
         });
-        // The previous month is closed, and many calls were made after it.
+        // The previous month is closed, and many calls were made after it, so that its statement has much to subtract.
         let day = i64::try_from(now_ms / DAY_MS).unwrap_or_default();
         let (year, month, _) = date_of_day(day);
         let (year, month) = if month == 1 {
@@ -189,8 +189,7 @@ impl Visitor {
         Ok(serde_json::from_slice(&self.get(&page).await?)?)
     }
 
-    /// Checks that the sums on pages equal what was written and what the accounts' books have. Returns the number of
-    /// calls.
+    /// Checks that the sums on pages equal the written receipts and the accounts' books. Returns the number of calls.
     pub(crate) async fn check(&self, receipts: Option<u64>) -> anyhow::Result<u64> {
         let accounts = self.admin("/admin/v1/accounts").await?;
         let (mut spent, mut counted) = (0, 0);

@@ -1,4 +1,4 @@
-//! Fills a ledger with any number of receipts, in the way a copy does.
+//! Fills a ledger with any number of receipts, in the way in which `tollgate ledger copy` writes them.
 
 use std::{
     collections::HashMap,
@@ -38,11 +38,12 @@ use crate::{Options, fixtures::key_record};
 
 const DAY_MS: u64 = 86_400_000;
 const HOUR_MS: u64 = 3_600_000;
-/// The age (ms) at which lines are rolled up for sure: a gateway rolls up every five seconds what is ten seconds old.
+/// The age (ms) at which lines are certainly rolled up: every five seconds, a gateway rolls up lines older than ten
+/// seconds.
 const LEFT_MS: u64 = STANDS_MS + 5_000;
 /// Lines per page of a journal.
 const LINES: usize = 1_000;
-/// How many tasks write to a server at the same time.
+/// Tasks that write to a server at the same time.
 const WRITERS: u64 = 4;
 const KEYS: u64 = 2;
 const MODELS: u64 = 8;
@@ -54,22 +55,22 @@ pub(crate) struct Filled {
     /// The account with most receipts.
     pub(crate) account: AccountId,
     pub(crate) key: KeyId,
-    /// How many days the receipts cover.
+    /// The number of days that the receipts cover.
     pub(crate) days: u64,
     /// The number of receipts, if this run has written them.
     pub(crate) receipts: Option<u64>,
 }
 
-/// A generator of pseudo-random numbers, the same in each run.
+/// A generator of pseudo-random numbers, with the same numbers in each run.
 struct Dice(u64);
 
 impl Dice {
     fn below(&mut self, end: u64) -> u64 {
-        // The random generator xorshift64*.
+        // The generator is xorshift64*.
         self.0 ^= self.0 >> 12;
         self.0 ^= self.0 << 25;
         self.0 ^= self.0 >> 27;
-        // The result has more than 32 bits, because times need them.
+        // Times need more than 32 bits, so the result has more.
         (self.0.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 11) % end
     }
 }
@@ -107,7 +108,7 @@ impl<'a> Plan<'a> {
         format!("key-{account}-{key}").parse().expect("it is an id")
     }
 
-    /// A fifth of all receipts is the first account's.
+    /// The first account has a fifth of all receipts.
     const fn receipts_of(&self, account: u64) -> u64 {
         let Options {
             receipts, accounts, ..
@@ -119,7 +120,7 @@ impl<'a> Plan<'a> {
         }
     }
 
-    /// The times of an account's receipts, oldest first; a twentieth is in the last hour.
+    /// The times of an account's receipts, oldest first. A twentieth of them is in the last hour.
     fn times(&self, account: u64, dice: &mut Dice) -> Vec<u64> {
         let all = self.receipts_of(account);
         let time = self.options.days * DAY_MS;
@@ -248,10 +249,10 @@ impl<'a> Plan<'a> {
         }
     }
 
-    /// Rolls the journals up, as a gateway would over time.
+    /// Rolls the journals up, as a gateway would have done by now.
     async fn roll_up<L: Rollup>(&self, ledger: &L) -> anyhow::Result<()> {
         let begun = self.begun.elapsed();
-        // The newest lines stay in the journals only, as on a running gateway.
+        // A running gateway does not roll up the newest lines either.
         let lines = roll_up(ledger, self.now_ms - LEFT_MS).await?;
         let seconds = (self.begun.elapsed() - begun).as_secs_f64();
         eprintln!("pages: {lines} lines rolled up in {seconds:.1} s");
@@ -259,7 +260,7 @@ impl<'a> Plan<'a> {
     }
 
     /// Writes the history of tariffs as gateways would. The multiplier changes three times, each time in the middle of
-    /// an hour, the last time half an hour ago in the busiest one.
+    /// an hour; the last time half an hour ago, in the busiest hour.
     async fn tariffs<L: LedgerAdmin + Feed>(&self, ledger: &L) -> anyhow::Result<()> {
         let ago = |days: u64| self.now_ms - days * DAY_MS - HOUR_MS / 2;
         for (since_ms, multiplier) in [

@@ -3,7 +3,7 @@
 //! `cargo bench --bench pages [-- sqlite redis --receipts N --accounts N --days N --bound-ms MS --runs N --filled URL]`
 //!
 //! Fills a ledger as a copy does, rolls its journals up, starts a gateway on it, and requests each page and each route
-//! that reads receipts, one after the other. Exits with status 1 if the slowest answer of any of them exceeds the
+//! that reads receipts, one after the other. Exits with status 1 if the slowest answer of any page or route exceeds the
 //! bound. `benches/README.md` explains what is measured.
 
 #[path = "../../fixtures/mod.rs"]
@@ -153,7 +153,7 @@ async fn run(options: &Options, store: Store) -> anyhow::Result<bool> {
         let (median, slowest) = (times[times.len() / 2], times[times.len() - 1]);
         let late = if slowest > bound { " **late**" } else { "" };
         in_time &= slowest <= bound;
-        // Replaces the parts of an answer that differ from run to run, so that answers can be compared.
+        // Replaces the parts of a path that differ from run to run, so that results of several runs can be compared.
         let path = page.path.split('/').map(|part| match part {
             number if number.len() == 36 => "<number>",
             month if page.path.contains("/statements/") && month.len() == 7 => "<month>",
@@ -190,7 +190,7 @@ async fn run(options: &Options, store: Store) -> anyhow::Result<bool> {
     Ok(in_time)
 }
 
-/// The memory that a server uses.
+/// The memory that a Redis server uses for its data, in bytes.
 async fn memory_of(url: &str) -> anyhow::Result<u64> {
     let client = redis::Client::open(url)?;
     let mut conn = client.get_multiplexed_async_connection().await?;

@@ -40,12 +40,12 @@ use crate::fixtures::{
     support::redis::{RedisCluster, RedisServer},
 };
 
-/// Calls that run together, in measurements that are not one after another.
+/// Calls that run at the same time, in measurements of many calls at a time.
 pub(crate) const AT_A_TIME: usize = 64;
 
 const PRIMARIES: usize = 3;
-/// The persistence settings of a server that keeps money. Rewrites are off: one in the middle of a round would be
-/// noise.
+/// The persistence settings of a server that keeps money. Rewrites of the file are off: a rewrite during a round would
+/// distort it.
 const AS_FOR_MONEY: [&str; 6] = [
     "--appendonly",
     "yes",
@@ -58,13 +58,14 @@ const HELD: MicroRub = MicroRub::new(200_000);
 const COST: MicroRub = MicroRub::new(100);
 /// The time for which a call's hold lives.
 const TTL: Duration = Duration::from_secs(960);
-/// The time for which the holds live that stay open for a whole run.
+/// The time for which holds live that stay open during a whole run.
 const LONG_TTL: Duration = Duration::from_secs(24 * 3600);
-/// Long enough that a stall of the server is measured and not refused.
+/// The response timeout: long enough for a stall of the server to be measured, and not reported as an error.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// If less memory (bytes) than this is left while a ledger is filled, the run ends: the machine has other programs.
+/// If less memory (bytes) than this is available while a ledger is filled, the run ends, for the sake of other
+/// programs.
 const MEMORY_LEFT_MIN: u64 = 1_000_000_000;
-/// The interval at which filling reports its progress.
+/// The interval at which the progress of filling is printed.
 const PROGRESS_EVERY: Duration = Duration::from_secs(5);
 
 /// The ledgers that are measured.
@@ -91,7 +92,7 @@ impl Kind {
         }
     }
 
-    /// The program that it needs and that is not installed.
+    /// The program that this kind of ledger needs and that is not installed; `None` if all are installed.
     pub(crate) fn missing(self) -> Option<&'static str> {
         let redis = matches!(self, Self::Redis | Self::Outbox | Self::Cluster);
         if redis && !RedisServer::is_installed() {
@@ -108,8 +109,8 @@ impl Kind {
         (self == Self::Cluster && !cli()).then_some("redis-cli")
     }
 
-    /// How many accounts are filled together. SQLite commits them together, and at most 16 384 changes may wait for its
-    /// file.
+    /// Accounts that are filled at the same time. SQLite commits them together, and at most 16 384 changes may wait for
+    /// its file.
     const fn filled_at_a_time(self) -> usize {
         match self {
             Self::Memory => 1,
@@ -126,7 +127,7 @@ pub(crate) struct Books {
     keys: Arc<[(AccountId, KeyId)]>,
     turn: AtomicUsize,
     price: Arc<Price>,
-    /// Declared last, so dropped after the ledger.
+    /// The servers and folders that the ledger uses. Declared last, so that they are dropped after the ledger.
     places: Vec<Place>,
 }
 
@@ -137,16 +138,16 @@ enum Kept {
     Outbox(Outbox<RedisLedger, SqliteLog>),
 }
 
-/// A server, or a folder with a file: kept for as long as its ledger.
+/// A server, or a folder with a file, that is kept for as long as the ledger uses it.
 type Place = Arc<dyn Any + Send + Sync>;
 
-/// One call from its hold to its end.
+/// A call: the request for its hold, and its settlement.
 pub(crate) struct Call {
     pub(crate) hold: Hold,
     pub(crate) settlement: Settlement,
 }
 
-/// Makes a call on the ledger behind the type.
+/// Calls a method of the ledger in a `Kept`, whatever the ledger's type is.
 macro_rules! ask {
     ($kept:expr, $ledger:ident => $call:expr) => {
         match $kept {
@@ -159,7 +160,7 @@ macro_rules! ask {
 }
 
 impl Books {
-    /// A ledger with `keys` keys, each on an account of its own.
+    /// Creates a ledger with `keys` keys, each on an account of its own.
     pub(crate) async fn open(kind: Kind, keys: usize) -> Self {
         let (ledger, place) = match kind {
             Kind::Memory => (Kept::Memory(MemoryLedger::new()), place(())),
@@ -195,7 +196,7 @@ impl Books {
         }
     }
 
-    /// Creates the same books in Redis, behind an outbox.
+    /// The same accounts and keys in the same Redis, used through an outbox.
     pub(crate) async fn through_outbox(&self) -> Self {
         let Kept::Redis(ledger) = &self.ledger else {
             panic!("an outbox is for books in Redis");
@@ -233,7 +234,7 @@ impl Books {
         self.keys = ids.into();
     }
 
-    /// Closes a file and reads it again, as a gateway does at its start.
+    /// Closes the file and opens it again, as at a gateway's start.
     async fn reopen(&mut self) {
         let Kept::Sqlite(ledger) = &self.ledger else {
             return;
@@ -259,7 +260,7 @@ impl Books {
         }
     }
 
-    /// Adds an account with `holds` holds that stay open until the end.
+    /// Adds an account with `holds` holds that stay open until the end of the run.
     pub(crate) async fn account_with_holds(&self, holds: usize) -> (AccountId, KeyId) {
         let name = format!("{}-holds-{holds}", self.kind.name());
         let (account, key) = ids(&name, &name);
@@ -279,7 +280,7 @@ impl Books {
         (account, key)
     }
 
-    /// Confirms the server to the outbox, as a gateway does every second when it is still the same one.
+    /// Confirms to the outbox that the server has lost no data, as a gateway does every second.
     pub(crate) fn looked_at(&self) {
         if let Kept::Outbox(outbox) = &self.ledger {
             outbox.confirmed();
@@ -294,23 +295,23 @@ impl Books {
         ask!(&self.ledger, ledger => ledger.settle(settlement).await)
     }
 
-    /// The time of `pairs` RESERVEs with their SETTLEs, over all keys in turn.
+    /// Makes `pairs` RESERVEs, each with its SETTLE, over all keys in turn. Returns the time that they took.
     pub(crate) async fn one_after_another(&self, pairs: u64) -> Duration {
         self.looked_at();
         let keys = &self.keys;
         ask!(&self.ledger, ledger => bench::one_after_another(ledger, keys, pairs).await)
     }
 
-    /// Makes the same calls, [`AT_A_TIME`] at a time.
+    /// Makes the same calls, [`AT_A_TIME`] of them at a time.
     pub(crate) async fn many_at_a_time(&self, pairs: u64) -> Duration {
         self.looked_at();
         let keys = &self.keys;
         ask!(&self.ledger, ledger => bench::at_a_time(ledger, keys, pairs, AT_A_TIME).await)
     }
 
-    /// A call on the next key.
+    /// Creates a call on the next key.
     pub(crate) fn call(&self) -> Call {
-        // A prime step, so that consecutive calls are not neighbours in the books.
+        // The step through the keys is a prime, so that consecutive calls are not neighbours in the books.
         let turn = self.turn.fetch_add(7919, Ordering::Relaxed);
         let (account, key) = &self.keys[turn % self.keys.len()];
         self.call_on(account, key)
@@ -361,7 +362,7 @@ fn ids(account: &str, key: &str) -> (AccountId, KeyId) {
     (account.parse().expect(why), key.parse().expect(why))
 }
 
-/// The usage of a call.
+/// The content of a call's receipt.
 pub(crate) fn item(price: &Arc<Price>) -> Item {
     Item {
         usage: Usage {
@@ -396,7 +397,7 @@ fn new_directory() -> TempDir {
     TempDir::new_in(place).expect("target/bench is writable")
 }
 
-/// Reports the progress of a long filling on standard error, and ends it before the machine runs out of memory.
+/// Prints the progress of a long filling to standard error, and ends the run before the machine runs out of memory.
 struct Progress {
     what: String,
     all: usize,
@@ -439,7 +440,7 @@ impl Progress {
     }
 }
 
-/// Memory that the system could still give out, in bytes; `MAX` if it does not report that.
+/// The memory that the system could still give out, in bytes; `MAX` if the system does not report it.
 fn memory_available() -> u64 {
     let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let line = text

@@ -1,7 +1,7 @@
 //! Measures whether a hold costs more with more keys and accounts, or with more open holds.
 //!
-//! All sizes of a ledger are open at the same time and measured in turn, so that a slow moment of the machine affects
-//! all alike.
+//! All sizes of a ledger are open at the same time and are measured in turn, so that a slow moment of the machine
+//! affects all sizes alike.
 
 use std::{hint::black_box, sync::Arc, time::Duration};
 
@@ -20,16 +20,16 @@ use crate::{
 
 /// Numbers of keys, each on an account of its own.
 const KEYS: [usize; 4] = [10, 1_000, 100_000, 1_000_000];
-/// Open holds of one account, in the books with the fewest keys.
+/// Open holds of one account, in the ledger with the fewest keys.
 const HOLDS: [usize; 3] = [0, 100, 10_000];
-/// Ledgers that are measured together: books on one server are filled once.
+/// Ledgers that are measured together, because they use the same data: one Redis server is filled once.
 const GROUPS: [&[Kind]; 4] = [
     &[Kind::Memory],
     &[Kind::Sqlite],
     &[Kind::Redis, Kind::Outbox],
     &[Kind::Cluster],
 ];
-/// The interval at which [`AT_A_TIME`] calls are held and settled in a round.
+/// How often [`AT_A_TIME`] calls are held and settled in a round.
 const CHUNKS: u32 = 32;
 
 /// Measures holds in small books and in large ones.
@@ -64,11 +64,11 @@ impl Options {
     }
 }
 
-/// Books, and the calls that are made on them.
+/// A ledger of one size, and the keys on which calls are made.
 struct Point {
     place: Place,
     books: Arc<Books>,
-    /// The only key to call with; `None` means all keys in turn.
+    /// The only key on which calls are made; `None` means all keys in turn.
     only: Option<(AccountId, KeyId)>,
 }
 
@@ -91,7 +91,7 @@ pub(crate) fn run(runtime: &Runtime, options: &Options) -> anyhow::Result<()> {
         } else if !kinds.is_empty() {
             let mut report = Report::new(options.rounds);
             runtime.block_on(measure_group(&kinds, options, &mut report));
-            // Stores the results so far: a later ledger may find no memory.
+            // Stores the results so far, since a later ledger may run out of memory.
             report.finish()?;
         }
     }
@@ -105,7 +105,7 @@ async fn measure_group(kinds: &[Kind], options: &Options, report: &mut Report) {
     for number in 0..=options.rounds as usize {
         eprintln!("ledger: {kinds:?}: round {number} of {}", options.rounds);
         for turn in 0..points.len() {
-            // Each round begins with a different point, so that none is always first.
+            // Each round begins with a different size, so that no size is always first.
             let index = (turn + number) % points.len();
             let round = measure(&points[index]).await;
             if number > 0 {
@@ -118,7 +118,7 @@ async fn measure_group(kinds: &[Kind], options: &Options, report: &mut Report) {
     }
 }
 
-/// Everything that is measured together, each ledger's points in the order of the table.
+/// Opens all ledgers that are measured together, each ledger's sizes in the order of the table.
 async fn open(kinds: &[Kind], options: &Options) -> Vec<Point> {
     let mut points = Vec::new();
     let mut opened: Vec<Arc<Books>> = Vec::new();
@@ -151,8 +151,8 @@ async fn open(kinds: &[Kind], options: &Options) -> Vec<Point> {
     points
 }
 
-/// Holds are made one after another, as each call waits for its own; then they are settled together, as the settler
-/// does it.
+/// Measures one round. Holds are made one after another, as each call waits for its own hold. Then the calls are
+/// settled together, as the settler does it.
 async fn measure(point: &Point) -> Round {
     let (mut reserving, mut settling) = (Duration::ZERO, Duration::ZERO);
     let books = &point.books;

@@ -1,8 +1,9 @@
-//! Measures what a call on one busy account costs Redis, with gateways that take leases on it and without.
+//! Measures what a call on one busy account costs Redis, with gateways that take leases on the account and without
+//! leases.
 //!
-//! Gateways are ledgers in this process, each with its own connection: they share nothing but Redis. Calls are begun at
-//! a fixed rate, whether or not earlier ones have ended; a call's hold is awaited, its settlement is not, as in a
-//! gateway. From the server's CPU time per call, `benches/report` models what one core of Redis carries.
+//! The gateways are ledgers in this process, each with its own connection; they share only Redis. Calls begin at a
+//! fixed rate, whether or not earlier calls have ended. As in a gateway, a call waits for its hold but not for its
+//! settlement. From the server's CPU time per call, `benches/report` models the load that one core of Redis can carry.
 
 use std::{
     sync::{
@@ -50,14 +51,14 @@ const PAID: MicroRub = MicroRub::new(1_000_000_000_000_000);
 const CALL_TTL: Duration = Duration::from_secs(960);
 const PATIENCE: Duration = Duration::from_secs(5);
 const LEASE_MAX: Duration = Duration::from_secs(1);
-/// The interval at which the calls that are due are begun.
+/// The interval at which the calls that are due are started.
 const TICK: Duration = Duration::from_millis(1);
-/// At most this many calls at a time: beyond that, Redis has not kept up.
+/// The most calls that may be running. At this number Redis has not kept up, and no more calls are started.
 const UNDER_WAY_MAX: u64 = 20_000;
-/// Numbers of ends per turn; a turn reports at most the last of them.
+/// Numbers of ends in a turn. The last number is the most that a turn can report.
 const ENDS_AT_THE_LIMIT: [usize; 5] = [1, 4, 16, 64, 256];
 const LEASES_AT_THE_LIMIT: u8 = 4;
-/// At most this many calls and turns per round.
+/// The most calls, and the most turns, of a round of turns.
 const CALLS_AT_THE_LIMIT: usize = 131_072;
 const TURNS_AT_THE_LIMIT: usize = 2_048;
 const LEASED: MicroRub = MicroRub::new(1_000_000_000);
@@ -95,13 +96,13 @@ struct Round {
     commands: f64,
     /// CPU time of Redis per call, in microseconds.
     redis_us: f64,
-    /// How many of a hundred calls requested their hold from Redis.
+    /// The percentage of calls that requested their hold from Redis.
     asked_percent: f64,
-    /// Ends that one turn reported; 0 without leases.
+    /// The mean number of ends that a turn reported; 0 without leases.
     ends_a_turn: f64,
     p50_us: f64,
     p99_us: f64,
-    /// Growth of Redis' memory per receipt, including all that refers to it, in bytes.
+    /// Growth of Redis' memory per receipt, with its entries in all indexes, in bytes.
     bytes: f64,
 }
 
@@ -138,8 +139,8 @@ pub(crate) fn run(runtime: &Runtime, options: &Options) -> anyhow::Result<()> {
     )
 }
 
-/// Measures turns that follow each other without a pause, as if nothing but Redis were the limit: for one account, from
-/// four leases with a key each, so that no turn waits for another's answer.
+/// Measures turns of leases that follow each other without a pause, so that only Redis limits them: for one account,
+/// from four leases with a key each, so that no turn waits for the answer to another.
 async fn turns_at_the_limit(rounds: u32) -> anyhow::Result<Vec<Value>> {
     let mut rows = Vec::new();
     for ends in ENDS_AT_THE_LIMIT {
@@ -192,7 +193,7 @@ async fn turns_at_the_limit(rounds: u32) -> anyhow::Result<Vec<Value>> {
     Ok(rows)
 }
 
-/// The gateway that has a lease, as far as Redis sees it.
+/// A gateway that has a lease, reduced to what Redis sees of it.
 struct Owner {
     lease: RequestNumber,
     account: AccountId,
@@ -220,7 +221,7 @@ impl Owner {
         }
     }
 
-    /// Opens the lease, or reports these ends and gets the same amount again.
+    /// Opens the lease, or reports these ends and gets the amount that they have cost.
     async fn turn(&mut self, ledger: &RedisLedger, ends: Vec<TurnEnd>) -> anyhow::Result<()> {
         let opens = self.word.is_empty();
         let this = RequestNumber::now_v7().to_string();
@@ -255,7 +256,7 @@ impl Owner {
     }
 }
 
-/// An account with more money than any run needs.
+/// Creates an account with more money than any run needs.
 async fn paid_account(ledger: &RedisLedger) -> anyhow::Result<AccountId> {
     let account: AccountId = ACCOUNT.parse()?;
     ledger.create_account(&account, "").await?;
@@ -367,7 +368,7 @@ async fn round(
         taken.push(ended??);
     }
     let elapsed = began.elapsed();
-    // Waits until each gateway's last turn has ended.
+    // Waits until the last turn of each gateway's lease has ended.
     sleep(Duration::from_millis(100)).await;
     let (after, used_after) = (counted(fleet), used_us(server).await?);
     let stats: String = server.ask(&["INFO", "commandstats"]).await?;
@@ -394,7 +395,7 @@ async fn round(
     })
 }
 
-/// How long the hold of a call took, in nanoseconds.
+/// Makes a call. Returns the time that its hold took, in nanoseconds.
 async fn call(
     gateway: RedisLedger,
     account: AccountId,
@@ -411,7 +412,7 @@ async fn call(
     Ok(u64::try_from(waited.as_nanos()).unwrap_or(u64::MAX))
 }
 
-/// The server's memory in bytes, without the buffers of its clients and files.
+/// The server's memory in bytes, without the buffers of its clients and of its append-only file.
 async fn memory(server: &RedisServer) -> anyhow::Result<f64> {
     let stats: String = server.ask(&["INFO", "memory"]).await?;
     let of = |name: &str| {
@@ -424,7 +425,7 @@ async fn memory(server: &RedisServer) -> anyhow::Result<f64> {
     Ok(used - clients - file)
 }
 
-/// The server's CPU time so far.
+/// The CPU time that the server has used so far, in microseconds.
 async fn used_us(server: &RedisServer) -> anyhow::Result<f64> {
     let stats: String = server.ask(&["INFO", "cpu"]).await?;
     let used = ["used_cpu_sys:", "used_cpu_user:"].map(|name| {

@@ -9,9 +9,9 @@
 //! cargo bench --bench ledger -- leases                  one busy account: 1, 2 and 8 gateways, with leases and without
 //! ```
 //!
-//! Each of criterion's lines is one RESERVE and its SETTLE, both awaited, over all keys in turn. One after another
-//! they give the latency of a call's hold and of its settlement; 64 at a time they give the ledger's throughput.
-//! SQLite's SETTLE waits for the disk, together with others: no caller waits for that.
+//! Each of criterion's lines is one RESERVE and its SETTLE, both awaited, over all keys in turn. One after another,
+//! they give the latency of a call's hold and of its settlement; 64 at a time, they give the ledger's throughput.
+//! SQLite's SETTLE waits for a commit, which it shares with other calls; in a gateway no caller waits for it.
 
 #[path = "../../fixtures/mod.rs"]
 mod fixtures;
@@ -33,7 +33,7 @@ const KEYS: usize = 10;
 
 fn main() -> anyhow::Result<()> {
     let runtime = Runtime::new()?;
-    // criterion would take this word for the name of a benchmark to run.
+    // criterion would take the word `growth` for the name of a benchmark.
     if std::env::args().any(|word| word == "growth") {
         return growth::run(&runtime, &growth::Options::parse());
     }

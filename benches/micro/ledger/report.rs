@@ -35,7 +35,7 @@ impl Place {
         }
     }
 
-    /// Whether the two differ only in their count.
+    /// Whether the two places differ only in their count.
     fn is_beside(self, other: Self) -> bool {
         self.store() == other.store() && self.counted() == other.counted()
     }
@@ -56,8 +56,8 @@ pub(crate) struct Report {
     rows: Vec<Row>,
 }
 
-/// Ratios are computed within each round, and the median is taken of the ratios: a round in which the machine was slow
-/// was slow for both.
+/// A row of the table. Ratios to the smallest place are computed within each round, and their median is taken: in a
+/// round in which the machine was slow, both places were slow.
 #[derive(Debug)]
 struct Row {
     place: Place,
@@ -76,7 +76,7 @@ impl Report {
         }
     }
 
-    /// Adds the rounds of one place. The smallest place of each ledger must be added first.
+    /// Adds the rounds of a place. The smallest place of each ledger must be added first, as the base of the ratios.
     pub(crate) fn add(&mut self, place: Place, rounds: Vec<Round>) {
         let smallest = self.rows.iter().find(|row| row.place.is_beside(place));
         let smallest = smallest.map_or(&rounds, |row| &row.rounds);
@@ -96,7 +96,7 @@ impl Report {
         self.rows.push(row);
     }
 
-    /// Prints the tables, and stores the results; those of other ledgers stay as they were.
+    /// Prints the tables and stores the results. Stored results of other ledgers do not change.
     pub(crate) fn finish(&self) -> anyhow::Result<()> {
         for counted in ["keys", "holds"] {
             println!("{}", head(counted));
@@ -167,7 +167,7 @@ fn head(counted: &str) -> String {
     )
 }
 
-/// Writes digits in groups of three.
+/// Writes a number with its digits in groups of three.
 fn spaced(count: usize) -> String {
     let digits = count.to_string();
     let mut text = String::new();

@@ -142,7 +142,7 @@ pub enum KeyStatus {
     Active,
     /// The key is refused until it is enabled again.
     Disabled,
-    /// The key is refused for good; its books are kept.
+    /// A deleted key is refused for good. The ledger keeps its receipts and its sums.
     Deleted,
 }
 
@@ -204,8 +204,8 @@ pub struct KeyRecord {
     pub changed_at_ms: u64,
 }
 
-/// Marks an owner key: the only entry in its list of models. No model has this name, so a gateway whose version does
-/// not know owner keys lets the key call nothing.
+/// The only entry in an owner key's list of allowed models, which marks it as an owner key. No model has this name, so
+/// a gateway version without owner keys refuses every model to it.
 pub const OWNER_MARK: &str = "=owner";
 
 impl KeyRecord {
@@ -239,8 +239,7 @@ impl KeyRecord {
         self.models.iter().any(|model| model == OWNER_MARK)
     }
 
-    /// Returns whether money may be held on this key. Always false for an owner key, in every store and on every
-    /// gateway.
+    /// Returns whether money may be held on this key: every store and every gateway refuses holds on an owner key.
     #[must_use]
     pub fn may_hold(&self) -> bool {
         self.status == KeyStatus::Active && !self.is_owner()
@@ -288,8 +287,8 @@ pub trait KeyStore: Send + Sync + 'static {
         digest: &KeyDigest,
     ) -> impl Future<Output = Result<Option<Arc<KeyRecord>>, BoxError>> + Send;
 
-    /// Returns what [`KeyStore::find_key`] would, if the answer is available without waiting; this saves a future.
-    /// `None` means that `find_key` must be called, and is always a correct answer.
+    /// Returns the result of [`KeyStore::find_key`] without waiting, which saves a future. `None`: call `find_key`. An
+    /// implementation may always return `None`.
     fn find_key_now(
         &self,
         _digest: &KeyDigest,
@@ -322,7 +321,8 @@ mod tests {
         let owner: KeyRecord = serde_json::from_str(&json).unwrap();
         assert!(owner.is_owner() && !owner.may_hold());
         assert_eq!((owner.kind(), owner.models_named()), ("owner", &[][..]));
-        // A version without owner keys checks only the list of models, so it refuses every model to this key.
+        // A gateway version without owner keys checks only the list of models, so it refuses every model to an owner
+        // key.
         assert!(!owner.allows_model("gpt") && !owner.models.is_empty());
         let caller = KeyRecord {
             models: Vec::new(),

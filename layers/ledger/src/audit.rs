@@ -2,17 +2,18 @@
 //!
 //! [`AccountAudit`] checks one account: its books as a store or an export returns them, then its journal, line by line.
 //! [`audit()`] checks a whole ledger through [its contract](crate::contract::LedgerAdmin), and is the default of
-//! [`LedgerAdmin::audit`](crate::contract::LedgerAdmin::audit). A store that can see more of itself passes that on and
-//! leaves the rules here: holds that nothing would end ([`OpenHold::due_ms`](crate::contract::OpenHold::due_ms)), [what
-//! a key had used before its day or month began](KeySnapshot::before_rub), calls that [ended](AccountAudit::ended) or
-//! were [settled twice](AccountAudit::settled_twice), and the [sum of its entries](AccountAudit::entries_kept).
+//! [`LedgerAdmin::audit`](crate::contract::LedgerAdmin::audit). A store that has more data passes it to the audit and
+//! does not check it itself: holds that no sweep would end ([`OpenHold::due_ms`](crate::contract::OpenHold::due_ms)),
+//! [the usage of a key before its day or month began](KeySnapshot::before_rub), calls that [ended](AccountAudit::ended)
+//! or were [settled twice](AccountAudit::settled_twice), and the [sum of the account's
+//! entries](AccountAudit::entries_kept).
 //!
-//! A receipt contains what was counted and at which prices. The audit computes the cost again ([`Price::cost`]) and
+//! A receipt contains the counted usage and its prices. The audit computes the cost again ([`Price::cost`]) and
 //! compares it with the receipt, so that a change to the usage, the classes, the rates or the cost is found. The cost
 //! of a receipt without a price cannot be checked.
 //!
-//! I1 cannot be checked afterwards: a key that has used more than its ceiling may have had a higher ceiling at the
-//! time.
+//! I1 (holds are granted only within the ceilings) cannot be checked afterwards: a key that has used more than its
+//! ceiling may have had a higher ceiling when its holds were granted.
 //!
 //! [`Price::cost`]: crate::price::Price::cost
 
@@ -42,7 +43,7 @@ pub use self::{
     snapshot::{GroupSnapshot, KeySnapshot, Snapshot},
 };
 
-/// The audit of one account. Its memory does not grow with the number of calls, unless it [keeps their
+/// The audit of one account. Its memory does not grow with the number of calls, unless it [stores the calls'
 /// numbers](AccountAudit::keeping_numbers).
 #[derive(Debug)]
 pub struct AccountAudit {
@@ -89,7 +90,7 @@ impl AccountAudit {
         self
     }
 
-    /// Checks a journal line. The line must not be newer than the books.
+    /// Checks a line of the journal. The line must have been booked before the books were read.
     pub fn line(&mut self, line: &JournalLine) {
         match line {
             JournalLine::Entry { id, amount_rub, .. } => self.entry(id, *amount_rub),
@@ -177,14 +178,14 @@ impl AccountAudit {
         ));
     }
 
-    /// Adds what a key's calls were charged and lost, in micro-rubles. For a store that sums its own journal: only
-    /// calls whose amounts [add up](CallMoney::adds_up) and which have no open hold.
+    /// Adds the sums of a key's charges and losses, in micro-rubles. For a store that sums its own journal: the sums
+    /// include only calls whose amounts [add up](CallMoney::adds_up) and which have no open hold.
     pub(crate) fn charged_in_all(&mut self, key: &KeyId, charged: i128, lost: i128) {
         *self.charged.entry(key.clone()).or_default() += charged;
         self.lost += lost;
     }
 
-    /// Adds the sum of the journal's entries, in micro-rubles. For a store that sums its own journal.
+    /// Adds the sum of the journal's payments and corrections, in micro-rubles. For a store that sums its own journal.
     #[cfg(feature = "sqlite")]
     pub(crate) fn entered_in_all(&mut self, sum: i128) {
         self.entered += sum;
@@ -199,7 +200,7 @@ impl AccountAudit {
         ));
     }
 
-    /// Lines are missing from the journal that were not dropped for their age (I3).
+    /// Reports that the journal has lost this number of lines, which were too young to be dropped for their age (I3).
     #[cfg(feature = "redis")]
     pub(crate) fn lines_lost(&mut self, lost: u64) {
         self.breaches.push(format!(
@@ -208,7 +209,8 @@ impl AccountAudit {
         ));
     }
 
-    /// Lines were dropped for their age that had yet to be kept: all before this time, in Unix milliseconds (I3).
+    /// Reports that the store dropped the lines before this time (Unix milliseconds) too early, because a server's
+    /// clock was ahead (I3).
     #[cfg(feature = "redis")]
     pub(crate) fn dropped_early(&mut self, before_ms: u64) {
         self.breaches.push(format!(
@@ -218,13 +220,13 @@ impl AccountAudit {
         ));
     }
 
-    /// Reports that a call with an open hold has ended, according to something the store keeps besides the journal.
+    /// Reports that a call with an open hold has ended, according to a record of the store outside the journal.
     pub fn ended(&mut self, number: RequestNumber) {
         self.ended.push(number);
     }
 
-    /// Compares the books with the sum of entries that the store keeps next to the journal, in micro-rubles. The sum is
-    /// exact, also if the amount in the books is capped at the largest amount.
+    /// Compares the books with the sum of payments and corrections that the store keeps next to the journal, in
+    /// micro-rubles. The given sum is exact, even if the amount in the books is capped at the largest amount.
     pub fn entries_kept(&mut self, sum: i128) {
         if is_capped(self.books.entered_rub) {
             self.balance_is(sum);
@@ -241,7 +243,7 @@ impl AccountAudit {
         self.without_journal()
     }
 
-    /// Returns every breach that the books alone show, in the same form.
+    /// Checks the books without the journal and returns every breach. A breach begins with the name of its invariant.
     #[must_use]
     pub fn without_journal(mut self) -> Vec<String> {
         self.periods();
@@ -265,7 +267,8 @@ impl AccountAudit {
             journal_complete,
             ..
         } = &self.books;
-        // If the journal has dropped its oldest lines, its sum is a lower bound of the books'.
+        // If the store has dropped the journal's oldest lines, the sum of the journal is a lower bound of the sum in
+        // the books.
         let agrees = |books: i128, journal: i128| {
             if *journal_complete {
                 books == journal
@@ -296,7 +299,7 @@ impl AccountAudit {
                 "I3 account {id}: loss {loss}, but its receipts sum to {lost} µ₽"
             ));
         }
-        // Entries can be negative, so the sum of some of them bounds nothing.
+        // Entries can be negative, so the sum of an incomplete journal is not a bound of the sum in the books.
         if *journal_complete {
             self.entered_is(self.entered);
         }
@@ -314,7 +317,8 @@ impl AccountAudit {
         }
     }
 
-    /// Checks that no day or month began with more than the key has used: a ceiling would then not bound anything.
+    /// Checks that no day or month began with more usage than the key has now: such a period would have negative
+    /// spending, and its ceiling would not limit the key.
     fn periods(&mut self) {
         for key in &self.books.keys {
             let used = micro(key.spent_rub);

@@ -17,16 +17,16 @@ pub fn month_of(ms: u64) -> u64 {
     u64::try_from((year - 1970) * 12 + month - 1).expect("dates before 1970 do not occur")
 }
 
-/// Returns when the day this number of days after 1970-01-01 begins, in Unix milliseconds.
+/// Returns the beginning of a day in Unix milliseconds. `day` is the number of days after 1970-01-01.
 #[must_use]
 pub const fn day_begins_ms(day: u64) -> u64 {
     day.saturating_mul(DAY_MS)
 }
 
-/// Returns when the month this number of months after January 1970 begins, in Unix milliseconds.
+/// Returns the beginning of a month in Unix milliseconds. `month` is the number of months after January 1970.
 #[must_use]
 pub fn month_begins_ms(month: u64) -> u64 {
-    // This time is later than any that 64 bits of milliseconds can express.
+    // The bound of 2⁴⁰ months is later than any time that 64 bits of milliseconds can express.
     let month = i64::try_from(month.min(1 << 40)).expect("2⁴⁰ fits in an i64");
     let day = day_of_date(1970 + month / 12, month % 12 + 1, 1);
     day_begins_ms(u64::try_from(day).expect("dates before 1970 do not occur"))
@@ -42,7 +42,7 @@ pub const fn day_of_date(year: i64, month: i64, day: i64) -> i64 {
     era * 146_097 + year_of_era * 365 + year_of_era / 4 - year_of_era / 100 + day_of_year - 719_468
 }
 
-/// Year, month (from 1) and day (from 1): the reverse of [`day_of_date`].
+/// Year, month (from 1) and day (from 1) of a day after 1970-01-01: the reverse of [`day_of_date`].
 #[must_use]
 pub const fn date_of_day(days: i64) -> (i64, i64, i64) {
     let days = days + 719_468;

@@ -1,4 +1,4 @@
-//! Spending limits of keys and groups: in all, per month, per day. Months and days are in UTC.
+//! Spending limits of keys and groups: in total, per month, per day. Months and days are in UTC.
 
 use std::{fmt, str::FromStr};
 
@@ -122,8 +122,8 @@ impl Ceiling {
     }
 }
 
-/// A day or a month of a key: which, and the key's usage before it began. The key's spending in the period is its usage
-/// by now minus that.
+/// A day or a month, and a key's usage before it began. The key's spending in the period is its present usage minus its
+/// usage before the period.
 ///
 /// Writes a period as text: `<index>:<micro-rubles>`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -135,11 +135,11 @@ pub struct Period {
 }
 
 impl Period {
-    /// Returns the period that is current at `now`: this one, or a new one in which a key that has used `used` has
-    /// spent nothing yet.
+    /// Returns the period that contains `now`: this one, or a new one that begins with the usage `used`, so that
+    /// nothing has been spent in it yet.
     ///
-    /// If the clock goes back over midnight, as after a failover to another server, the last period continues and is
-    /// not reset.
+    /// If the clock goes back over midnight, as after a failover to another server, the stored period continues and its
+    /// spending is not reset.
     #[must_use]
     pub fn at(self, now: u64, used: MicroRub) -> Self {
         if self.index == now || self.index == now.saturating_add(1) {
@@ -152,7 +152,7 @@ impl Period {
         }
     }
 
-    /// The spending in the period of a key whose usage by now is `used`.
+    /// The spending in the period, if the key's present usage is `used`.
     #[must_use]
     pub fn spent(self, used: MicroRub) -> MicroRub {
         used.minus_or_zero(self.before)
@@ -165,7 +165,7 @@ impl fmt::Display for Period {
     }
 }
 
-/// The text does not describe a period.
+/// The error of a text that does not describe a period.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a period is two whole numbers with a colon between them")]
 pub struct PeriodError;
@@ -212,7 +212,7 @@ mod tests {
         assert_eq!(period.spent(micro(70)), micro(0));
         assert_eq!(period.at(20, micro(100)).spent(micro(100)), micro(30));
         assert_eq!(period.at(21, micro(100)).spent(micro(100)), micro(0));
-        // A clock that goes back by one period keeps the spending; one that goes back further resets it.
+        // If the clock goes back by one period, the spending is kept. If it goes back further, the spending is reset.
         assert_eq!(period.at(19, micro(100)).spent(micro(100)), micro(30));
         assert_eq!(period.at(18, micro(100)).spent(micro(100)), micro(0));
     }

@@ -29,11 +29,11 @@ use crate::{
 /// Expired holds that one sweep ends per account, at most, so that the lock is not held for long.
 pub(super) const EXPIRE_MAX: usize = 256;
 
-/// How far ahead of the clock the time of a journal's last line may be.
+/// A restored time of a journal's last line is ignored if it is further ahead of the clock than this.
 #[cfg(feature = "sqlite")]
 const CLOCK_AHEAD_MAX_MS: Millis = 24 * 3_600_000;
 
-/// The lock is poisoned: a panic may have left a step half done, and no money is moved on inconsistent books.
+/// The lock is poisoned: a panic may have left a step half done, and the store moves no money on inconsistent books.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
 #[error("the ledger failed during a change; no call is served until a restart")]
 pub(super) struct Torn;
@@ -46,7 +46,7 @@ pub(super) fn now_ms() -> Millis {
     u64::try_from(since_epoch.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// The result for a repeated settlement whose tombstone is gone, read from its receipt.
+/// The result of a repeated settlement whose tombstone has expired, read from the call's receipt.
 pub(super) fn first_result(receipt: &Receipt) -> Settled {
     let Receipt {
         booked,
@@ -65,8 +65,8 @@ pub(super) fn first_result(receipt: &Receipt) -> Settled {
 /// A result, and the record that a durable store must write before it returns the result.
 pub(super) type Journaled<T> = (T, Option<Record>);
 
-/// A change as a durable store writes it. Amounts are new values, not differences, so that writing a record twice, in
-/// order, changes nothing.
+/// A change as a durable store writes it. Amounts are new values, not differences, so that writing the records again,
+/// in the same order, changes nothing.
 #[derive(Debug)]
 #[cfg_attr(
     not(feature = "sqlite"),
@@ -92,7 +92,7 @@ pub(super) enum Record {
     Key {
         record: Arc<KeyRecord>,
         ceilings: Ceilings,
-        /// The groups that the key joined or left, after the change.
+        /// The groups that the key has joined or left, as they are after the change.
         groups: Vec<GroupRow>,
     },
     /// A group of an account's keys.
@@ -112,22 +112,22 @@ pub(super) enum Record {
     },
     /// Checkpoints of the running calls: their costs so far.
     Noted(Vec<Settlement>),
-    /// A call with a checkpoint ended without a charge.
+    /// The number of a call that had a checkpoint and ended without a charge.
     Forgotten(RequestNumber),
     Tariff {
         version: TariffVersion,
         fingerprint: String,
     },
-    /// An event emitted by a gateway, and the name under which it is emitted once.
+    /// An event that a gateway reported, and its name: an event with the same name is not emitted again.
     Told { event: Event, once: String },
     Levels {
         account: AccountId,
         of: Watched,
         levels: Levels,
     },
-    /// A document; one without a text is deleted.
+    /// A document. An empty text deletes it.
     Note(Note),
-    /// Roll-up sums, with the version that they have from now on.
+    /// Sums of the roll-up, with their new version.
     Summed {
         change: rollup::Change,
         version: u64,
@@ -136,7 +136,7 @@ pub(super) enum Record {
     SumsCleared { version: u64 },
 }
 
-/// A key's total usage, and its usage before its current month and day.
+/// A key's total usage, and its usage before its current month and its current day.
 #[derive(Clone, Copy, Debug)]
 #[cfg_attr(
     not(feature = "sqlite"),
@@ -173,20 +173,20 @@ pub(super) struct GroupRow {
     pub(super) used: Used,
 }
 
-/// The book does not know this call: it was never held, or its tombstone has expired.
+/// The book has no record of this call: it was never held, or its tombstone has expired.
 #[derive(Debug)]
 pub(super) struct UnknownNumber;
 
-/// Everything but the receipts: the book (money, holds, ceilings) and the directory (names, keys).
+/// All data but the receipts: the book (money, holds, ceilings) and the directory (names, keys).
 #[derive(Debug, Default)]
 pub(super) struct State {
-    /// Public, because some commands change nothing that must be written.
+    /// Accessible to the stores, since some commands on the book change nothing that must be written.
     pub(super) book: Book,
     companies: BTreeMap<AccountId, AccountInfo>,
     keys: HashMap<KeyId, Arc<KeyRecord>, Hashing>,
     by_digest: HashMap<KeyDigest, Arc<KeyRecord>, Hashing>,
     tariff: Option<(TariffVersion, String)>,
-    /// Accounts whose journals had lost their oldest lines before they were copied here.
+    /// Accounts whose journals had already dropped their oldest lines when they were copied into this store.
     forgotten: HashSet<AccountId>,
     /// Running calls that have a checkpoint in the store.
     noted: HashSet<RequestNumber, Hashing>,
@@ -205,14 +205,14 @@ struct AccountInfo {
 }
 
 impl State {
-    /// Charges a call with a hold in the book.
+    /// Charges a call that has a hold in the book. Fails if the book has no record of the call.
     pub(super) fn settle(
         &mut self,
         call: &Settlement,
         now: Millis,
     ) -> Result<Journaled<Settled>, UnknownNumber> {
-        // If `fresh` is false, the book moves nothing for a number that it does not know. The store can then look for
-        // a receipt before it forces the charge.
+        // With `fresh` false, the book moves no money for a number that it has no record of. The store can then look
+        // for the call's receipt before it charges the call without a hold.
         let settled =
             self.book
                 .settle(call.number, &call.account, &call.key, call.cost, false, now);
@@ -310,7 +310,7 @@ impl State {
         ((), Some(Record::Noted(running.to_vec())))
     }
 
-    /// Ends a hold without a charge. A record is written only if the call had a checkpoint; most calls have none.
+    /// Ends a hold without a charge. Returns whether the call has a checkpoint to delete; most calls have none.
     #[cfg(feature = "sqlite")]
     pub(super) fn release(
         &mut self,
@@ -329,15 +329,15 @@ impl State {
         ((), noted.then_some(Record::Forgotten(number)))
     }
 
-    /// The time at which a call is written into a journal now. It is never earlier than that of an earlier line,
-    /// whatever the clock does, so that the order of lines is the order of their times.
+    /// The time at which a call's line is written now. It is never earlier than the time of an earlier line, even if
+    /// the clock goes back, so that the order of lines is the order of their times.
     fn journal_time(&mut self, now: Millis) -> Millis {
         self.newest = self.newest.max(now);
         self.newest
     }
 
-    /// The time at which an entry is written now. Within one millisecond a journal sorts entries before calls, and
-    /// entries by their ids; so an entry gets a millisecond of its own.
+    /// The time at which an entry's line is written now. An entry gets a millisecond of its own: within one millisecond
+    /// a journal sorts entries before calls, and entries by their ids.
     fn entry_time(&mut self, now: Millis) -> Millis {
         self.newest = now.max(self.newest.saturating_add(1));
         self.newest
@@ -501,8 +501,8 @@ impl State {
             .collect())
     }
 
-    /// An account with its keys and holds. `journal_end` is an upper bound of the time of the journal's last line;
-    /// every later line has a later time.
+    /// Returns an account with its keys and holds. `journal_end` is not earlier than the journal's last line, and every
+    /// line written from now on has a later time.
     pub(super) fn books(&mut self, id: &AccountId, now: Millis) -> Result<AccountBooks, BookError> {
         let view = self.account(id)?;
         let keys = self.keys_of(id, now)?;
@@ -609,8 +609,8 @@ impl State {
         self.forgotten.insert(id);
     }
 
-    /// Restores the time of the newest line from a store's file. A time far ahead of the clock was written by a clock
-    /// that was wrong; it is ignored.
+    /// Restores the time of the newest line from a store's file. A time far ahead of the clock is ignored: the clock
+    /// that wrote it was wrong.
     #[cfg(feature = "sqlite")]
     pub(super) fn restore_newest(&mut self, at_ms: Millis, now: Millis) {
         if at_ms <= now.saturating_add(CLOCK_AHEAD_MAX_MS) {
@@ -618,7 +618,8 @@ impl State {
         }
     }
 
-    /// A deleted key stays in every table, so that a caller who uses it is refused as deleted, not as unknown.
+    /// Adds or replaces a key. A deleted key stays in every table, so that a caller is refused because the key is
+    /// deleted, not because it is unknown.
     fn put_key(&mut self, record: Arc<KeyRecord>, ceilings: Ceilings) {
         if let Some(account) = self.book.account_mut(&record.account) {
             account.set_key(&record.id, ceilings, record.may_hold());

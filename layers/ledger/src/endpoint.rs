@@ -51,7 +51,7 @@ impl fmt::Display for Endpoint {
     }
 }
 
-/// The text is not an endpoint where calls are charged.
+/// The error of a text that does not name a charged endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("must be one of chat/completions, messages, responses, embeddings")]
 pub struct EndpointError;
@@ -65,7 +65,8 @@ impl FromStr for Endpoint {
     }
 }
 
-/// Reads a stored value. An endpoint of a later version becomes `None`, since a receipt must stay readable.
+/// Reads an endpoint from a stored receipt. An endpoint of a later version becomes `None`, so that the receipt stays
+/// readable.
 #[cfg(feature = "settle")]
 pub(crate) fn kept<'de, D: Deserializer<'de>>(
     deserializer: D,

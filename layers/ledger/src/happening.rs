@@ -1,4 +1,4 @@
-//! Events of a ledger, in one total order, and the levels at which an event reports that money runs low.
+//! Events of a ledger, totally ordered, and the levels: amounts of remaining money at which an event is emitted.
 
 use std::{fmt, str::FromStr};
 
@@ -12,7 +12,7 @@ use crate::{
 /// The largest number of levels per account, key or group.
 pub const LEVELS_MAX: usize = 4;
 
-/// The owner of alert levels, within an account.
+/// The owner of alert levels, within an account: the account itself, a key or a group.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Watched {
     /// The levels apply to the account's balance.
@@ -23,14 +23,14 @@ pub enum Watched {
     Group(GroupId),
 }
 
-/// Levels of remaining money at which an event is emitted: of an account's balance, or of what a key or a group may
-/// still spend under each of its ceilings. Sorted from the highest, without duplicates.
+/// Levels of remaining money at which an event is emitted: remaining balance of an account, or the amount that a key or
+/// a group may still spend under each of its ceilings. Sorted from the highest, without duplicates.
 ///
 /// Alert levels as text: whole micro-rubles, separated by commas.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Levels([MicroRub; LEVELS_MAX]);
 
-/// The amounts cannot be used as alert levels.
+/// The error of amounts that cannot be used as alert levels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("levels are up to {LEVELS_MAX} amounts above 0, none twice")]
 pub struct LevelsError;
@@ -71,7 +71,7 @@ impl Levels {
         self.0[0] == MicroRub::ZERO
     }
 
-    /// Returns the lowest level that the amount has fallen to, if it was above that level before.
+    /// Returns the lowest level that the amount has fallen to, if the amount was above that level before.
     #[must_use]
     pub fn passed(&self, before: MicroRub, after: MicroRub) -> Option<MicroRub> {
         self.iter()
@@ -106,7 +106,7 @@ impl Serialize for Levels {
     }
 }
 
-/// A ceiling counts as reached when at most 1/`REACHED_PARTS` of it is left: the rest pays for hardly any call.
+/// A ceiling counts as reached when at most 1/`REACHED_PARTS` of it is left, since hardly any call fits into less.
 pub const REACHED_PARTS: i64 = 100;
 
 /// The remaining amount at or below which a ceiling counts as reached.
@@ -138,12 +138,12 @@ pub enum Happening {
         level_rub: MicroRub,
         /// The balance after the change.
         balance_rub: MicroRub,
-        /// The number of the call, or the id of the correction, that caused it.
+        /// The number of the call, or the id of the correction, that lowered the balance.
         by: String,
     },
     /// The remainder under a ceiling has fallen to a level.
     CeilingLow {
-        /// The group whose ceiling it is; `None` if it is the key's own.
+        /// The group that has the ceiling; `None` if the key has it.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         group: Option<GroupId>,
         /// The ceiling of the key or the group.
@@ -154,12 +154,12 @@ pub enum Happening {
         level_rub: MicroRub,
         /// The amount left under the ceiling.
         left_rub: MicroRub,
-        /// The call's number.
+        /// The number of the call that was charged.
         by: String,
     },
     /// A ceiling has nothing left: see [`reached`].
     CeilingReached {
-        /// The group whose ceiling it is; `None` if it is the key's own.
+        /// The group that has the ceiling; `None` if the key has it.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         group: Option<GroupId>,
         /// The ceiling of the key or the group.
@@ -168,7 +168,7 @@ pub enum Happening {
         ceiling_rub: MicroRub,
         /// The amount left under the ceiling.
         left_rub: MicroRub,
-        /// The call's number.
+        /// The number of the call that was charged.
         by: String,
     },
     /// A payment was booked.
@@ -196,7 +196,7 @@ pub enum Happening {
         /// The time at which the key expires, in Unix milliseconds.
         expires_at_ms: u64,
     },
-    /// One of the gateways sends no calls to a vendor any more.
+    /// A gateway has stopped sending calls to a vendor.
     VendorOut {
         /// The vendor's name.
         vendor: String,
@@ -206,7 +206,7 @@ pub enum Happening {
         /// The vendor's name.
         vendor: String,
     },
-    /// A call was charged less than its vendor takes for it.
+    /// A call was charged less than its vendor bills for it.
     MarginNegative {
         /// The model that was called.
         model: String,
@@ -214,7 +214,7 @@ pub enum Happening {
         vendor: String,
         /// The amount that the customer was charged.
         charged_rub: MicroRub,
-        /// The amount that the vendor takes for the call.
+        /// The amount that the vendor bills for the call.
         vendor_cost_rub: MicroRub,
         /// The call's number.
         by: String,
@@ -226,12 +226,12 @@ pub enum Happening {
         /// The first breach.
         first: String,
     },
-    /// The exchange rate has not been read for too long.
+    /// The exchange rate in force was confirmed too long ago.
     RateStale {
         /// The time at which the rate in force was last confirmed, in Unix milliseconds.
         since_ms: u64,
     },
-    /// A refund exceeded the balance; the account owes the rest.
+    /// A refund exceeded the balance; the account owes the difference.
     Debt {
         /// The refund's id.
         entry: String,
@@ -252,7 +252,7 @@ pub enum Happening {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         url: Option<String>,
     },
-    /// The payer's bank disputes a payment that is on the account.
+    /// The payer's bank disputes a payment that was credited to the account.
     PaymentDisputed {
         /// The payment provider.
         provider: String,
@@ -265,7 +265,7 @@ pub enum Happening {
         /// The status of the dispute: `inquiry`, `open`, `won` or `lost`.
         status: String,
     },
-    /// A provider reports a payment as canceled whose money is on the account.
+    /// A payment provider reports that a payment was canceled, although its money was credited to the account.
     PaymentReversed {
         /// The payment provider.
         provider: String,
@@ -276,7 +276,7 @@ pub enum Happening {
         /// The reason that the provider gives.
         reason: String,
     },
-    /// An event of a later version that this one does not know.
+    /// An event of a kind that a later version added.
     #[serde(other)]
     Unknown,
 }

@@ -42,7 +42,7 @@
 //!
 //! # The five invariants
 //!
-//! [`book`] is the state machine that keeps them, once for all stores. The README explains them.
+//! [`book`] is the state machine that keeps these invariants for all stores. The README explains them.
 //!
 //! # Features
 //!
@@ -61,7 +61,7 @@
 //! | `redis` | [`redis`]: a ledger that many processes share; [`conn`]: the connection to a server, Sentinels or a Cluster |
 //! | `outbox` | [`outbox`]: a local record of what a remote ledger has not acknowledged yet |
 //! | `testing` | [`testing`]: tests of every promise of a ledger, to run on your own implementation |
-//! | `full` | all of them but `testing` |
+//! | `full` | all features but `testing` |
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 

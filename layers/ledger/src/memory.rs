@@ -1,6 +1,6 @@
-//! A ledger in memory, for tests, benchmarks and a first try. Nothing outlives the process.
+//! A ledger in memory, for tests, benchmarks and a first try. It is lost when the process ends.
 //!
-//! The state that it changes under its lock is shared with the SQLite store: the two differ only in durability.
+//! The state is shared code with the SQLite store: the two stores differ only in durability.
 
 mod feed;
 mod journal;
@@ -339,7 +339,7 @@ impl Inner {
     fn books(&mut self, account: &AccountId) -> Result<AccountBooks, BookError> {
         let books = self.state.books(account, now_ms())?;
         Ok(AccountBooks {
-            // The position is the number of the last line, which is more exact than a time.
+            // The position is the number of the journal's last line, which is more exact than a time.
             journal_end: self.journal.last.to_string(),
             journal_complete: !self.journal.has_forgotten,
             ..books

@@ -1,4 +1,4 @@
-//! Amounts of money: integer micro-rubles, checked arithmetic, one named rounding. No floats.
+//! Amounts of money: integer micro-rubles with checked arithmetic and one named rounding. No floats.
 
 #![warn(clippy::float_arithmetic)]
 
@@ -127,7 +127,7 @@ impl MicroRub {
     }
 }
 
-/// The text is not a valid amount of rubles.
+/// The reason why a text is not a valid amount of rubles.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum AmountError {

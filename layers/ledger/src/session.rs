@@ -1,4 +1,5 @@
-//! The session of a call: which calls belong together, according to the caller. Shown on receipts; decides nothing.
+//! The session of a call: the caller's statement of which calls belong together. It is shown on receipts and has no
+//! effect.
 
 use std::{fmt, ops::Deref, str::FromStr, sync::Arc};
 
@@ -7,11 +8,13 @@ use serde::{Deserialize, Deserializer, Serialize, de};
 use crate::account::{IdError, id};
 
 id! {
-    /// The caller's name of a session. Has the syntax of the gateway's own ids, so that it is safe to show anywhere.
+    /// The caller's name of a session. Has the syntax of the gateway's own ids, so that it can be shown anywhere
+    /// safely.
     SessionId
 }
 
-/// Reads a stored value. A name that only a later version accepts becomes `None`, since a receipt must stay readable.
+/// Reads a session from a stored receipt. A name that only a later version accepts becomes `None`, so that the receipt
+/// stays readable.
 #[cfg(feature = "settle")]
 pub(crate) fn kept<'de, D: Deserializer<'de>>(
     deserializer: D,

@@ -1,10 +1,10 @@
-//! An account's statement for a period: the opening balance, what was paid in, what was spent, the closing balance.
+//! An account's statement for a period: opening balance, payments and corrections, spending by model, closing balance.
 //!
-//! Statements are not stored. They are computed backwards from the books and the journal, so that no line older than
-//! the period is needed, and the same journal always yields the same statement: lines are only appended to a journal,
-//! and none is dated back by more than [`DATED_BACK_MS_MAX`].
+//! Statements are not stored. They are computed backwards from the books and the journal, so that lines older than the
+//! period are not needed. The same journal always yields the same statement: lines are only appended to a journal, and
+//! a line is dated back by at most [`DATED_BACK_MS_MAX`].
 //!
-//! If the [roll-up](crate::rollup) has sums for an account's days, the calls of those days are not read one by one.
+//! If the [roll-up](crate::rollup) has sums of an account's days, the calls of those days are not read one by one.
 
 mod rolled;
 
@@ -18,11 +18,11 @@ use crate::{
     usage::Usage,
 };
 
-/// How far a new line of a journal may be dated back: after a failover, Redis books with the clock of the new server,
-/// which may be slow. A period that ended longer ago than that gets no further lines.
+/// The most that a new line of a journal may be dated back, in milliseconds: after a failover, Redis books with the
+/// clock of the new server, which may be slow. A period that ended longer ago than that gets no further lines.
 pub const DATED_BACK_MS_MAX: u64 = 3_600_000;
 
-/// Lines of a statement, at most: payments and corrections together, and models.
+/// Lines of a statement, at most. Payments and corrections are counted together, and models are counted separately.
 pub const LINES_MAX: usize = 10_000;
 
 /// The number of micro-rubles in a kopeck.
@@ -71,8 +71,8 @@ pub struct Spent {
 ///
 /// Balances, payments and corrections are rounded separately, and the spending is the difference between them. So the
 /// sums of a statement agree exactly, its opening balance is the closing balance of the period before, and the spending
-/// of many months is never more than a kopeck off what was charged in them. If payments and corrections are whole
-/// kopecks, as with banks, the spending is not negative either.
+/// of many months differs from the charges in them by at most a kopeck. If payments and corrections are whole kopecks,
+/// as in bank transfers, the spending is not negative either.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Kopecks {
     /// The balance at the beginning of the period.
@@ -91,14 +91,14 @@ pub struct Kopecks {
     pub closing: i128,
 }
 
-/// The reason why there is no statement.
+/// The reason why a statement could not be computed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StatementError {
     /// The ledger did not answer.
     #[error(transparent)]
     Ledger(#[from] BookError),
-    /// The journal does not reach back, or may not reach back, to the beginning of the period.
+    /// The journal does not have, or may not have, all lines since the beginning of the period.
     #[error("the journal may have deleted lines of that period")]
     Forgotten,
     /// The statement would have more than [`LINES_MAX`] lines.
@@ -108,7 +108,7 @@ pub enum StatementError {
 
 impl Statement {
     /// Computes an account's statement for a period in Unix milliseconds. If the period has not ended, or ended less
-    /// than [`DATED_BACK_MS_MAX`] ago, a later statement of it may differ.
+    /// than [`DATED_BACK_MS_MAX`] ago, a later statement of the same period may differ.
     ///
     /// # Errors
     /// [`StatementError::Ledger`] if the ledger does not answer, [`StatementError::Forgotten`] if lines of the period
@@ -149,7 +149,7 @@ impl Statement {
             if after.is_none() {
                 return Ok(reader.finish());
             }
-            // A ledger in this process answers without waiting; yield so that other tasks can run.
+            // A ledger in this process answers without waiting, so yield to let other tasks run.
             tokio::task::yield_now().await;
         }
     }
@@ -199,7 +199,7 @@ impl Statement {
     }
 }
 
-/// Rounds to the nearest kopeck; half a kopeck away from zero.
+/// Rounds to the nearest kopeck. Half a kopeck is rounded away from zero.
 #[must_use]
 pub fn to_kopecks(micro: i128) -> i128 {
     (micro.abs() + KOPECK / 2) / KOPECK * micro.signum()
@@ -210,7 +210,7 @@ fn sum(moved: &[Moved]) -> i128 {
     amounts.sum()
 }
 
-/// Fails unless the journal has every line of a period that begins at `begins_ms`.
+/// Fails unless the journal has every line since the beginning of the period.
 async fn must_reach_back<L: LedgerAdmin + ?Sized>(
     ledger: &L,
     books: &AccountBooks,
@@ -222,8 +222,8 @@ async fn must_reach_back<L: LedgerAdmin + ?Sized>(
     }
 }
 
-/// Returns whether the journal reaches back to before the period. A journal drops its oldest lines first: if it has a
-/// line from before the period, it has all lines of the period.
+/// Returns whether the journal has a line from before the period. A journal drops its oldest lines first, so such a
+/// line shows that it has all lines of the period.
 async fn reaches_back<L: LedgerAdmin + ?Sized>(
     ledger: &L,
     account: &AccountId,
@@ -232,7 +232,7 @@ async fn reaches_back<L: LedgerAdmin + ?Sized>(
     let mut after: Option<String> = None;
     loop {
         let part = JournalPart {
-            // Skip time 0, under which entries of unknown time are stored.
+            // Skip time 0, the time of entries whose true time is unknown.
             since_ms: 1,
             until_ms: begins_ms.saturating_sub(DATED_BACK_MS_MAX),
             after: after.as_deref(),
@@ -250,11 +250,12 @@ async fn reaches_back<L: LedgerAdmin + ?Sized>(
     }
 }
 
-/// Reads the lines from the beginning of the period to the end of the journal, where the balance is known.
+/// Reads lines from the beginning of the period to the journal's end, where the balance is known, and computes a
+/// statement.
 #[derive(Debug)]
 struct Reader {
     time: Range<u64>,
-    /// The current balance minus the lines after the period.
+    /// The current balance, minus what the lines after the period have changed.
     closing_micro: i128,
     statement: Statement,
 }
@@ -304,7 +305,7 @@ impl Reader {
         self.is_short()
     }
 
-    /// Adds calls of a model to the period.
+    /// Adds the spending on a model to the period.
     fn spent(&mut self, model: &str, sums: &Sums) {
         let models = &mut self.statement.models;
         if !models.contains_key(model) {
@@ -336,8 +337,7 @@ impl Reader {
     }
 }
 
-/// Returns whether a receipt moved money. A disputed receipt moved none, and its call may have been charged by another
-/// receipt.
+/// Returns whether a receipt moved money. A disputed receipt did not, and another receipt may have charged its call.
 fn is_charge(receipt: &Receipt) -> bool {
     receipt.booked != Booked::Stale
 }

@@ -1,8 +1,8 @@
 //! Tests of every promise of a ledger, to run on your own implementation. The stores of this crate pass the same tests.
 //!
 //! [`check`] tests a [`Ledger`] for the promises that calls rely on. [`check_store`] tests a store, which is a ledger
-//! with [`LedgerAdmin`] and keys, for those that operators rely on as well. Both start each test with a new ledger, run
-//! all tests, and panic with the names of those that failed.
+//! with [`LedgerAdmin`] and keys, for the promises that operators rely on as well. Both start each test with a new
+//! ledger, run all tests, and panic with the names of the tests that failed.
 //!
 //! ```
 //! use tollgate_ledger::{
@@ -30,20 +30,20 @@
 //! # }
 //! ```
 //!
-//! Promises about [`Ledger::adjust`] are not checked of a ledger that cannot adjust holds.
+//! If a ledger cannot adjust holds, the promises about [`Ledger::adjust`] are not checked.
 //!
 //! A custom harness takes single tests from [`cases`] and [`store_cases`]. [`mod@bench`] measures a ledger.
 //!
-//! If a test covers an invariant, its comment names it: I1 to I5 are defined in [`super::book`]. I7: what was used is
-//! charged in the end. I8: no hold outlives its time to live. I9: a refused call is free. I10: a payment counts once.
-//! I11: a call is charged by the prices that it began with. I12: no request touches the money of another account.
+//! If a test covers an invariant, its comment names it: I1 to I5 are defined in [`super::book`]. I7: the usage of a
+//! call is charged in the end. I8: no hold outlives its time to live. I9: a refused call is free. I10: a payment counts
+//! once. I11: a call is charged by the prices that it began with. I12: no request touches the money of another account.
 
 #![allow(
     clippy::unwrap_used,
     reason = "these are tests: what is not there fails them"
 )]
 
-/// Panics with what was expected and what was found, unless both are equal.
+/// Panics with the expected and the found value, unless both are equal.
 macro_rules! expect_eq {
     ($found:expr, $expected:expr $(,)?) => {
         expect_eq!($found, $expected, "{}", stringify!($found))
@@ -58,7 +58,7 @@ macro_rules! expect_eq {
     };
 }
 
-/// Panics with what was expected and what was found, unless the value matches the pattern.
+/// Panics with the expected pattern and the found value, unless the value matches the pattern.
 macro_rules! expect_matches {
     ($found:expr, $expected:pat) => {
         match &$found {
@@ -102,7 +102,7 @@ use crate::{
 /// Runs every test of [`cases`]. `open` makes a new ledger with these accounts for each test.
 ///
 /// # Panics
-/// A test failed; the message names all tests that did.
+/// A test failed. The message names every test that failed.
 pub async fn check<L: Ledger>(open: impl AsyncFn(Vec<Opening>) -> L) {
     let mut broken = Vec::new();
     for case in cases::<Arc<L>>() {
@@ -114,7 +114,7 @@ pub async fn check<L: Ledger>(open: impl AsyncFn(Vec<Opening>) -> L) {
 /// Runs every test of [`store_cases`]. `make` makes a new, empty store for each test.
 ///
 /// # Panics
-/// A test failed; the message names all tests that did.
+/// A test failed. The message names every test that failed.
 pub async fn check_store<L: Books>(make: impl AsyncFn() -> L) {
     let mut broken = Vec::new();
     for case in store_cases::<L>() {
@@ -123,7 +123,7 @@ pub async fn check_store<L: Books>(make: impl AsyncFn() -> L) {
     judge(&broken);
 }
 
-/// Returns the tests of a store's events. Each starts with an empty store and ends with an audit of it.
+/// Returns the tests of a store's events. Each test starts with an empty store and ends with an audit of the store.
 #[must_use]
 pub fn feed_cases<L: Books + Feed>() -> Vec<Case<L>> {
     macro_rules! cases {
@@ -155,7 +155,7 @@ pub fn feed_cases<L: Books + Feed>() -> Vec<Case<L>> {
 /// Runs every test of [`feed_cases`] on a store with a [`Feed`]. `make` makes a new, empty store for each test.
 ///
 /// # Panics
-/// A test failed; the message names all tests that did.
+/// A test failed. The message names every test that failed.
 pub async fn check_feed<L: Books + Feed>(make: impl AsyncFn() -> L) {
     let mut broken = Vec::new();
     for case in feed_cases::<L>() {
@@ -173,7 +173,7 @@ fn judge(broken: &[String]) {
     );
 }
 
-/// Everything that a gateway needs of a store of money.
+/// All traits that a gateway needs of a store.
 pub trait Books: Ledger + LedgerAdmin + KeyStore + Clone {}
 
 impl<L: Ledger + LedgerAdmin + KeyStore + Clone> Books for L {}
@@ -182,11 +182,11 @@ impl<L: Ledger + LedgerAdmin + KeyStore + Clone> Books for L {}
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Opening {
-    /// The id of the account, which has no holds.
+    /// The id of the account, which has no holds yet.
     pub account: AccountId,
     /// The only payment into the account.
     pub payment: Entry,
-    /// The keys of the account, without ceilings. A ledger without [`LedgerAdmin`] needs only their ids.
+    /// The keys of the account, without ceilings. A ledger without [`LedgerAdmin`] needs only the keys' ids.
     pub keys: Vec<KeyRecord>,
 }
 
@@ -213,7 +213,7 @@ pub fn openings() -> Vec<Opening> {
     .collect()
 }
 
-/// A test, named by the promise that it checks.
+/// A test, whose name is the promise that it checks.
 pub struct Case<L> {
     name: &'static str,
     run: Run<L>,
@@ -228,15 +228,15 @@ impl<L> Case<L> {
         self.name
     }
 
-    /// Runs the test on a ledger that no other test has used: for [`cases`] one with all [`openings`], for
-    /// [`store_cases`] an empty one.
+    /// Runs the test on a ledger that no other test has used. A test of [`cases`] needs a ledger with all [`openings`],
+    /// a test of [`store_cases`] an empty one.
     ///
     /// # Panics The ledger breaks the contract.
     pub async fn run(&self, ledger: &L) {
         (self.run)(ledger).await;
     }
 
-    /// The promise's name and what was expected and found, if the ledger breaks it.
+    /// Runs the test. If the ledger breaks the promise, returns the promise's name and the expected and found values.
     async fn breach(&self, ledger: &L) -> Option<String> {
         let run = AssertUnwindSafe(self.run(ledger));
         let panic = run.catch_unwind().await.err()?;
@@ -259,7 +259,7 @@ impl<L> fmt::Debug for Case<L> {
     }
 }
 
-/// Passes the tests of promises to calls to a macro, by module.
+/// Passes the names of the tests of promises to calls to a macro, by module.
 macro_rules! promises_to_calls {
     ($take:ident) => {
         $take! {
@@ -310,8 +310,8 @@ macro_rules! promises_to_calls {
     };
 }
 
-/// Returns the tests of promises that calls rely on, for every ledger. Some use several threads, so clones must share
-/// the money; `Arc<L>` does for a ledger that has no clones. They run inside a tokio runtime.
+/// Returns the tests of promises that calls rely on, for every ledger. Some tests use several threads, so clones of the
+/// ledger must share the money; if they do not, use an `Arc<L>`. The tests run inside a tokio runtime.
 #[must_use]
 pub fn cases<L: Ledger + Clone>() -> Vec<Case<L>> {
     macro_rules! cases {
@@ -325,8 +325,8 @@ pub fn cases<L: Ledger + Clone>() -> Vec<Case<L>> {
     promises_to_calls!(cases).into()
 }
 
-/// Returns the tests for every store: those of [`cases`], and those that operators rely on. Each starts with an empty
-/// store and ends with an audit of it.
+/// Returns the tests for every store: those of [`cases`], and those that operators rely on. Each test starts with an
+/// empty store and ends with an audit of the store.
 #[must_use]
 pub fn store_cases<L: Books>() -> Vec<Case<L>> {
     macro_rules! cases_with_openings {

@@ -1,15 +1,15 @@
 //! The timing of a call: when its money was held, which vendors were tried, when the first byte arrived, when it ended.
 //!
-//! A receipt stores it as a line of text of about twenty bytes, `3 4 1063 5003 200`: hold, last attempt, first byte,
-//! end, all in milliseconds since the request arrived, then the status of the answer. A `-` means that there is no such
-//! time. Each failed attempt before that follows after a `|`: its beginning, its duration, the status and the code that
-//! its failure has for callers, and the vendor: `|4 1059 502 vendor_unavailable acme-eu`.
+//! A receipt stores the timing as a line of text of about twenty bytes, `3 4 1063 5003 200`: hold, last attempt, first
+//! byte, end, all in milliseconds since the request arrived, then the status of the answer. A `-` means a missing
+//! value. Each earlier, failed attempt follows after a `|`: its beginning, its duration, the status and the error code
+//! that callers would get for it, and the vendor: `|4 1059 502 vendor_unavailable acme-eu`.
 
 use std::{fmt, str::FromStr, sync::Arc};
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// Failed attempts that are kept, at most; a call has fewer.
+/// Failed attempts that are stored, at most; calls have fewer.
 pub const FAILED_MAX: usize = 16;
 
 /// The timing of a call. Times are in milliseconds since its request arrived.
@@ -17,36 +17,36 @@ pub const FAILED_MAX: usize = 16;
 pub struct Timeline {
     /// The time at which the call's money was held.
     pub held_ms: u32,
-    /// When the request was sent to the vendor that answered; `None` if no vendor did.
+    /// When the request was sent to the vendor that answered; `None` if no vendor answered.
     pub asked_ms: Option<u32>,
     /// The time at which the first byte of the answer arrived.
     pub first_byte_ms: Option<u32>,
     /// The time at which the call ended and was settled.
     pub whole_ms: u32,
     /// The status of the answer to the client; `None` if no vendor answered. In that case the last of `failed` has the
-    /// status that was returned, unless the client had left.
+    /// status that the client got, unless it had disconnected.
     pub status: Option<u16>,
     /// The attempts that failed, in order.
     pub failed: Vec<FailedAttempt>,
 }
 
-/// An attempt that failed before its first byte.
+/// An attempt that failed before the first byte of its answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FailedAttempt {
     /// The time at which the attempt began.
     pub at_ms: u32,
-    /// How long the attempt took.
+    /// How long the attempt took, in milliseconds.
     pub took_ms: u32,
-    /// The status that callers would get for the failure.
+    /// The status that callers get for this failure, if it is the last.
     pub status: u16,
-    /// The error code that the failure has for callers.
+    /// The error code that callers get for this failure, if it is the last.
     pub code: Arc<str>,
     /// The vendor's name.
     pub vendor: Arc<str>,
 }
 
 impl Timeline {
-    /// Adds a failed attempt; ignored once there are [`FAILED_MAX`].
+    /// Adds a failed attempt. Ignores it if there are [`FAILED_MAX`] already.
     pub fn failed(&mut self, attempt: FailedAttempt) {
         if self.failed.len() < FAILED_MAX {
             self.failed.push(attempt);
@@ -76,7 +76,8 @@ impl fmt::Display for Timeline {
                 code,
                 vendor,
             } = attempt;
-            // The separator appears in no name that the gateway makes; in an operator's name it is replaced.
+            // The separator does not appear in names that the gateway makes. In an operator's name of a vendor it is
+            // replaced.
             let vendor = vendor.replace('|', "/");
             write!(f, "|{at_ms} {took_ms} {status} {code} {vendor}")?;
         }
@@ -84,7 +85,7 @@ impl fmt::Display for Timeline {
     }
 }
 
-/// The text is not a valid timeline.
+/// The error of a text that is not a valid timeline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("is not a timeline of a call")]
 pub struct TimelineError;
@@ -144,8 +145,8 @@ impl<'de> Deserialize<'de> for Timeline {
     }
 }
 
-/// Reads a stored value. A timeline that only a later version understands becomes `None`, since a receipt must stay
-/// readable.
+/// Reads a timeline from a stored receipt. A text that only a later version can parse becomes `None`, so that the
+/// receipt stays readable.
 #[cfg(feature = "settle")]
 pub(crate) fn kept<'de, D: Deserializer<'de>>(
     deserializer: D,
@@ -195,7 +196,7 @@ mod tests {
             let json = serde_json::to_string(&line).unwrap();
             assert_eq!(serde_json::from_str::<Timeline>(&json).unwrap(), line);
         }
-        // A later version may write more fields after the status.
+        // A later version may add fields after the status, which are ignored.
         assert!("0 - - 0 - 7".parse::<Timeline>().is_ok());
         for bad in ["", "1", "x - - 0 -", "0 - - 0 -|", "0 - - 0 -|1 2 502 code"] {
             assert_eq!(bad.parse::<Timeline>(), Err(TimelineError), "{bad}");

@@ -1,8 +1,8 @@
-//! Copies all books of a ledger into an empty one, as when an operator moves from a file to Redis.
+//! Copies all data of a ledger into an empty ledger, as when an operator moves from a file to Redis.
 //!
-//! [`copy`] is an [`Export`] that is restored: it reads account by account, each at one moment, and audits what it
-//! writes. Accounts that an interrupted run has left in the target are written again. No gateway may serve from either
-//! ledger meanwhile: a [`Target`] lets none in until [`Target::publish`].
+//! [`copy`] restores an [`Export`]: it reads account by account, each as of one moment, and audits what it writes.
+//! Accounts that an interrupted run has written to the target are written again. No gateway may use either ledger
+//! during the copy: a [`Target`] refuses gateways until [`Target::publish`].
 
 mod export;
 mod restore;
@@ -22,9 +22,9 @@ use crate::{
 
 pub use self::export::Export;
 
-/// A ledger from which a copy can be made.
+/// A ledger that can be copied.
 pub trait Source: LedgerAdmin + Ledger + Feed {
-    /// The ids and amounts of all entries of an account, including those that its journal has dropped.
+    /// Returns the ids and amounts of all entries of an account, including those that its journal has dropped.
     ///
     /// # Errors
     /// A [`BookError`] if the ledger refuses or is out of reach.
@@ -33,7 +33,7 @@ pub trait Source: LedgerAdmin + Ledger + Feed {
         account: &AccountId,
     ) -> impl Future<Output = Result<HashMap<String, MicroRub>, BookError>> + Send;
 
-    /// The number of an account's calls that may still be charged although their holds have expired.
+    /// Returns the number of an account's calls that may still be charged although their holds have expired.
     ///
     /// # Errors
     /// A [`BookError`] if the ledger refuses or is out of reach.
@@ -54,15 +54,15 @@ pub trait Target: Sized {
     /// The ledger into which the copy is written.
     type Ledger: LedgerAdmin;
 
-    /// Returns whether these books were already copied.
+    /// Returns whether these books were already copied to the target.
     ///
     /// # Errors
     /// A [`BookError`] if the ledger refuses or is out of reach.
     fn has(&mut self, books: &AccountBooks)
     -> impl Future<Output = Result<bool, BookError>> + Send;
 
-    /// Writes lines of an account's journal, oldest first, page by page. If `forgotten`, older lines are missing, so
-    /// that the journal's sums are a lower bound of the books'.
+    /// Writes lines of an account's journal, oldest first, page by page. `forgotten`: older lines are missing, so that
+    /// the sums of the journal are a lower bound of the sums in the books.
     ///
     /// # Errors
     /// A [`BookError`] if the ledger refuses or is out of reach.
@@ -116,13 +116,13 @@ pub trait Target: Sized {
     /// A [`BookError`] if the ledger refuses or is out of reach.
     fn note(&mut self, note: &Note) -> impl Future<Output = Result<(), BookError>> + Send;
 
-    /// Returns what has been written, to be audited. Nothing more is written afterwards.
+    /// Returns the written ledger, to be audited. Nothing more is written afterwards.
     ///
     /// # Errors
     /// A [`BookError`] if the ledger refuses or is out of reach.
     fn filled(&mut self) -> impl Future<Output = Result<Self::Ledger, BookError>> + Send;
 
-    /// Allows gateways to use the ledger.
+    /// Completes the copy, so that gateways can use the ledger.
     ///
     /// # Errors
     /// A [`BookError`] if the ledger refuses or is out of reach.
@@ -147,10 +147,10 @@ pub enum CopyError {
     /// One of the two ledgers refused or did not answer.
     #[error("the copy was interrupted")]
     Broken(#[from] BookError),
-    /// A call is running: it would be charged in the source and not in the copy.
+    /// A call is running: it would be charged in the source, but not in the copy.
     #[error("account {0} has open holds: a gateway serves from the source, or has not settled all")]
     HoldsOpen(AccountId),
-    /// The books do not add up; a copy would repeat the error.
+    /// The source's books have breaches, which a copy would repeat.
     #[error("the audit of the source found a breach: {}", .0.join("; "))]
     Breach(Vec<String>),
 }
@@ -189,7 +189,7 @@ pub async fn copy<S: Source, T: Target>(
     Ok(copied)
 }
 
-/// Copies the events, and the notes that record how far receivers have come.
+/// Copies the events, and the documents that record up to which event each receiver has got them.
 async fn copy_feed<S: Source, T: Target>(from: &S, to: &mut T) -> Result<(), BookError> {
     from.gather().await?;
     let mut after = 0;
@@ -252,7 +252,7 @@ impl Totals {
     }
 }
 
-/// The result of comparing two ledgers.
+/// The differences between two ledgers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Comparison {
     /// The sums of the first ledger.
@@ -304,7 +304,7 @@ pub async fn compare(
     Ok(found)
 }
 
-/// Returns whether two books have the same money, names, keys, groups and holds.
+/// Returns whether two accounts' books have the same money, names, keys, groups and holds.
 pub(super) fn same(one: &AccountBooks, other: &AccountBooks) -> bool {
     let what = |books: &AccountBooks| (books.view.clone(), books.entered_rub, books.keys.clone());
     what(one) == what(other) && one.holds == other.holds && one.groups == other.groups

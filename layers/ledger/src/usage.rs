@@ -1,4 +1,5 @@
-//! Usage of a call: tokens by rate class, and the meter that lower layers write and the owner of the hold reads.
+//! Usage of a call: tokens by rate class, and the meter that the layers below the hold write and the hold's owner
+//! reads.
 
 use std::{
     fmt,
@@ -38,7 +39,7 @@ impl Usage {
             .saturating_add(self.classes.total(Kind::Input))
     }
 
-    /// Returns the input classes alone.
+    /// Returns a copy with the input classes only.
     #[must_use]
     pub fn input_alone(&self) -> Self {
         let of_input = |(class, _): &(Class, u64)| class.kind() == Kind::Input;
@@ -82,7 +83,7 @@ impl Usage {
         self.input_total() == 0 && self.output == 0 && self.classes.is_empty()
     }
 
-    /// Clamps the counts to `input_max` and `output_max` tokens. The second value is whether anything was cut.
+    /// Clamps the counts to `input_max` and `output_max` tokens. The second value is whether any count was lowered.
     ///
     /// Surplus is taken from the ordinary class first. For input, it is then taken from cached input, from cache
     /// writes, and from the other classes.
@@ -104,8 +105,8 @@ impl Usage {
     }
 }
 
-/// Takes whatever exceeds `max` from `counts` in order, then from the classes of this kind. Returns whether anything
-/// was taken.
+/// Takes the surplus over `max` from `counts`, in their order, then from the classes of this kind. Returns whether any
+/// count was lowered.
 fn hold_within<const N: usize>(
     max: u64,
     counts: [&mut u64; N],
@@ -137,24 +138,24 @@ fn hold_within<const N: usize>(
     true
 }
 
-/// The most that a call can have used, according to its request and its hold.
+/// Limits of the usage that a call may be charged for, according to its request and its hold.
 #[derive(Clone, Debug, Default)]
 pub struct Bounds {
     /// The input tokens that the hold covers.
     pub input_bound: u64,
     /// The largest plausible count of input tokens.
     pub input_limit: u64,
-    /// Estimates the input if the vendor does not report it. `None`: no input.
+    /// Estimates the input if the vendor does not report it. `None`: the estimate is zero.
     pub input_estimate: Option<Arc<dyn EstimateInput>>,
-    /// The output tokens that the hold covers. The request allows no more, and no charge exceeds them.
+    /// The output tokens that the hold covers. The request does not allow more, and no charge exceeds them.
     pub output_bound: u64,
     /// The largest number of output tokens that the model can generate.
     pub output_limit: u64,
-    /// Calls of the vendor's tools that the hold covers. `None` if the request offers no such tools; any calls reported
-    /// are then charged.
+    /// Calls of the vendor's tools that the hold covers. `None` if the request offers no such tools; calls that the
+    /// vendor reports are then charged all the same.
     pub calls_max: Option<u64>,
-    /// The class of cache writes whose lifetime the vendor does not report, if it is not one of the four ordinary
-    /// classes.
+    /// The class in which cache writes are counted if the vendor does not report their lifetime; `None` for the
+    /// ordinary class of cache writes.
     pub cache_write: Option<Class>,
     /// The class of estimated output, if the output may be more than text.
     pub output_class: Option<Class>,
@@ -162,7 +163,7 @@ pub struct Bounds {
 
 /// Estimates the input of a call. Vendors report the input of nearly all calls, so most estimates are never made.
 pub trait EstimateInput: fmt::Debug + Send + Sync {
-    /// Returns the estimate; each call returns the same.
+    /// Returns the estimate. Repeated calls return the same estimate.
     fn estimate(&self) -> InputEstimate;
 }
 
@@ -173,7 +174,7 @@ pub struct InputEstimate {
     pub tokens: u64,
     /// The part of `tokens` that is audio.
     pub sound: u64,
-    /// The part of `tokens` that the vendor's cache probably has, by the conversation's last call.
+    /// The part of `tokens` that the vendor's cache probably has from the last call of the conversation.
     pub cached: u64,
 }
 
@@ -188,9 +189,10 @@ impl EstimateInput for InputEstimate {
 pub struct Counted {
     /// The tokens by rate class.
     pub usage: Usage,
-    /// Some of the usage is not the vendor's report, or the report was implausible.
+    /// Whether some of the usage is an estimate or repaired, because the vendor did not report it or reported it
+    /// implausibly.
     pub estimated: bool,
-    /// The vendor's report, if it was cut to what the request allows.
+    /// The vendor's report, if the charged usage is less than it.
     pub overcount: Option<Overcount>,
 }
 
@@ -199,7 +201,7 @@ pub struct Counted {
 pub struct Overcount {
     /// The usage as the vendor reported it.
     pub reported: Usage,
-    /// The part of it that the vendor may bill: at most what its model takes and gives.
+    /// The part of the reported usage that the vendor may bill: at most what its model can read and generate.
     pub billable: Usage,
 }
 
@@ -210,8 +212,9 @@ impl Bounds {
         let seen = reading.text_tokens;
         let reported = reading.usage.unwrap_or_default();
         let read = self.possible(reported, &reading.others);
-        // Output is cut to the request's ceiling. Input that a text of this size can have is taken from the vendor's report,
-        // even if it exceeds the hold: the ledger books the difference as a loss. Contradictory input is cut to the hold.
+        // Output is cut to the request's limit. Input of a size that this request can have is taken from the vendor's
+        // report, even if it exceeds the hold: the ledger books the difference as a loss. Contradictory input is cut to
+        // the hold.
         let input_max = match reading.suspect || read.input_total() > self.input_limit {
             true => self.input_bound,
             false => u64::MAX,
@@ -222,7 +225,7 @@ impl Bounds {
             cut |= self.count_classes(&mut usage, reading);
         }
         let mut estimated = cut || reading.suspect;
-        // A call always has input.
+        // A call always has input, so a count of zero means that the vendor did not report it.
         if usage.input_total() == 0 {
             let InputEstimate {
                 tokens,
@@ -243,13 +246,13 @@ impl Bounds {
             _ => !reading.output_counted && usage.output < seen,
         };
         if missing {
-            // The vendor was sent this limit on output.
+            // The vendor was sent this limit of output tokens, so it cannot have generated more.
             let output = seen.min(self.output_bound).max(usage.output);
             estimated = true;
             match self.output_class {
                 None => usage.output = output,
                 Some(class) => {
-                    // The class has at least as many tokens as the other classes already count.
+                    // Adds only the tokens that other output classes do not contain already.
                     let counted = usage.output_total();
                     let more = usage.classes.get_mut(class);
                     *more = more.saturating_add(output.saturating_sub(counted));
@@ -271,7 +274,7 @@ impl Bounds {
         Overcount { reported, billable }
     }
 
-    /// The first of these readings that the request allows, or the last.
+    /// Returns the first of these readings of the vendor's counts that the request allows, or the last.
     fn possible(&self, first: Usage, others: &[Option<Usage>]) -> Usage {
         let mut last = first;
         for read in std::iter::once(first).chain(others.iter().copied().flatten()) {
@@ -283,10 +286,11 @@ impl Bounds {
         last
     }
 
-    /// Cuts tool calls to what the hold covers and returns whether anything was cut. Cache writes whose lifetime the
-    /// vendor has not reported are counted in the dearest requested class.
+    /// Cuts tool calls to what the hold covers, and returns whether any were cut. Cache writes whose lifetime the
+    /// vendor has not reported are counted in the dearest class that the request may use.
     fn count_classes(&self, usage: &mut Usage, reading: &Reading) -> bool {
-        // Cache marks are not sent to a vendor of another format.
+        // The request's cache marks are not sent to a vendor of another format, so such a vendor writes no longer
+        // caches.
         if let Some(class) = self.cache_write.filter(|_| !reading.translated) {
             let untold = usage.cache_write.saturating_sub(reading.cache_write_usual);
             usage.cache_write -= untold;
@@ -301,10 +305,10 @@ impl Bounds {
     }
 }
 
-/// The largest plausible number of tool calls that the request did not offer.
+/// The largest plausible number of tool calls if the request offers no tools.
 const UNASKED_CALLS_MAX: u64 = 100;
 
-/// How a call ended; stored on its receipt. Exhaustive on purpose: every end decides who pays.
+/// How a call ended. Stored on its receipt. Exhaustive on purpose: code must decide for every end who pays.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum End {
@@ -316,12 +320,12 @@ pub enum End {
     VendorCut,
     /// The vendor reported an error inside its answer.
     VendorError,
-    /// The gateway was killed; its last checkpoint was settled.
+    /// The gateway was killed; the call's last checkpoint was settled.
     GatewayStopped,
 }
 
 impl End {
-    /// Returns the word for it in receipts, logs and metrics.
+    /// Returns the name of the end in receipts, logs and metrics.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -334,45 +338,46 @@ impl End {
     }
 }
 
-/// The state of a running call.
+/// The state of a running call, as the layers below the hold have recorded it.
 #[derive(Clone, Debug, Default)]
 pub struct Reading {
     /// The vendor of the current or last attempt.
     pub vendor: Option<Arc<str>>,
-    /// The vendor's name of the model, if it matters.
+    /// The vendor's name of the model; `None` if no vendor's price is configured.
     pub vendor_model: Option<Arc<str>>,
-    /// The vendor speaks another format than the caller.
+    /// Whether the vendor speaks another format than the caller.
     pub translated: bool,
-    /// The vendor's stream is read to its end if the client disconnects.
+    /// Whether the vendor's stream is read to its end if the client disconnects.
     pub outlives_client: bool,
-    /// The client has disconnected, and the vendor's answer is read to its end without it.
+    /// Whether the client has disconnected, and the gateway reads the vendor's answer to its end without it.
     pub client_gone: bool,
-    /// The request has been sent to a vendor: input may have been used.
+    /// Whether the request has been sent to a vendor, which may have processed the input.
     pub dispatched: bool,
     /// The latest usage that the vendor reported.
     pub usage: Option<Usage>,
-    /// Other readings of the vendor's counts, if they do not add up. The first one that the request allows is charged.
+    /// Other readings of the vendor's counts, if the counts do not add up. The first reading that the request allows is
+    /// charged.
     pub others: [Option<Usage>; 2],
-    /// The part of the usage's `cache_write` that the vendor reported with its usual lifetime.
+    /// The part of the usage's `cache_write` that the vendor reported with the usual cache lifetime.
     pub cache_write_usual: u64,
     /// How the vendor reported that it served the call.
     pub served: Served,
-    /// The usage's output is a count, not the first guess that messages streams begin with.
+    /// Whether the usage's output is a final count, and not the first guess that messages streams begin with.
     pub output_counted: bool,
-    /// The vendor reported something that is billed separately and has no class here.
+    /// Whether the vendor reported usage that is billed separately and has no class here.
     pub unknown: bool,
-    /// The reported usage was implausible in part and was repaired.
+    /// Whether the reported usage was implausible in part and was repaired.
     pub suspect: bool,
-    /// The vendor has answered, but the answer is too large to pass on, by the caller's own doing. It is charged like a
-    /// delivered answer.
+    /// Whether the vendor has answered, but the answer is too large to pass on because of the caller's request. Such an
+    /// answer is charged like a delivered one.
     pub answered: bool,
     /// UTF-8 bytes of text, reasoning and tool arguments seen so far.
     pub text_bytes: u64,
-    /// The estimated tokens of that text.
+    /// The estimated number of tokens of that text.
     pub text_tokens: u64,
-    /// All text has arrived; only the usage is missing.
+    /// Whether all text has arrived and only the usage is missing.
     pub usage_due: bool,
-    /// How the vendor's answer ended; `None` while it has not.
+    /// How the vendor's answer ended; `None` before its end.
     pub end: Option<End>,
     /// The call's timing so far; `None` if it is not recorded.
     pub timeline: Option<Timeline>,
@@ -383,16 +388,16 @@ pub struct Reading {
 pub struct Attempted {
     /// The vendor's name.
     pub vendor: Arc<str>,
-    /// The vendor's name of the model, if it matters.
+    /// The vendor's name of the model; `None` if no vendor's price is configured.
     pub model: Option<Arc<str>>,
-    /// The vendor speaks another format than the caller.
+    /// Whether the vendor speaks another format than the caller.
     pub translated: bool,
-    /// The vendor's stream is read to its end if the client disconnects.
+    /// Whether the vendor's stream is read to its end if the client disconnects.
     pub outlives_client: bool,
 }
 
-/// The meter of one call. `select` makes it with the call's price, the layers below the hold write it, and the owner of
-/// the hold reads it: even if the call is dropped at some await, its usage is known.
+/// The meter of one call. The layer `select` creates it with the call's price, the layers below the hold write it, and
+/// the hold's owner reads it. So the usage is known even if the call is dropped at any await.
 #[derive(Clone, Debug, Default)]
 pub struct Meter(Arc<Shared>);
 
@@ -409,15 +414,15 @@ impl Meter {
         let _ = self.0.bounds.set(bounds);
     }
 
-    /// The usage that the call is charged for if nothing more arrives; `None` if no money is held for it, or not by
-    /// tokens.
+    /// Returns the usage that the call is charged for if nothing more arrives; `None` if no money is held for the call,
+    /// or if it is not charged by tokens.
     #[must_use]
     pub fn counted(&self) -> Option<Counted> {
         let bounds = self.0.bounds.get()?;
         Some(self.look(|reading| bounds.count(reading)))
     }
 
-    /// The usage that the call is charged for if its answer ends like this.
+    /// Returns the usage that the call is charged for if its answer ends with `end`.
     #[must_use]
     pub fn counted_at(&self, end: End) -> Option<Counted> {
         let bounds = self.0.bounds.get()?;
@@ -439,7 +444,7 @@ impl Meter {
         look(&self.lock())
     }
 
-    /// Starts an attempt: the usage of an earlier attempt does not belong to the call.
+    /// Starts an attempt and forgets the usage of an earlier attempt, which the caller does not pay for.
     pub fn attempt(&self, attempted: Attempted) {
         let mut reading = self.lock();
         *reading = Reading {
@@ -458,7 +463,7 @@ impl Meter {
         self.lock().dispatched = true;
     }
 
-    /// Records that the vendor refused before it did any work: nothing was used.
+    /// Records that the vendor refused the request before it did any work, so that nothing was used.
     pub fn refused(&self) {
         let mut reading = self.lock();
         *reading = Reading {
@@ -472,8 +477,8 @@ impl Meter {
         };
     }
 
-    /// Records that the vendor's answer is an error: nothing was used, unless the vendor reported usage or had
-    /// answered.
+    /// Records that the vendor's answer is an error. Nothing was used, unless the vendor has reported usage or has
+    /// answered before.
     pub fn failed(&self) {
         let used = |reading: &Reading| {
             reading.answered || reading.usage.is_some_and(|usage| !usage.is_zero())
@@ -489,7 +494,7 @@ impl Meter {
     }
 
     fn lock(&self) -> MutexGuard<'_, Reading> {
-        // A panic under this lock leaves plain numbers, never a torn state.
+        // A panic under this lock leaves valid numbers, so poisoning is ignored.
         let reading = self.0.reading.lock();
         reading.unwrap_or_else(PoisonError::into_inner)
     }
@@ -552,7 +557,7 @@ mod tests {
                 usage(59, 1),
                 None,
             ),
-            // No reading accounts for the total, so the rest is cut.
+            // No reading explains the reported total, so the surplus is cut.
             (
                 of_both(usage(9, 151), usage(159, 1), usage(9, 1)),
                 usage(9, 1),

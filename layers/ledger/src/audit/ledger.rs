@@ -9,10 +9,11 @@ use crate::{
     number::RequestNumber,
 };
 
-/// Accounts audited at the same time. Each keeps a page of its journal in memory.
+/// Accounts audited at the same time. Each audit has a page of its account's journal in memory.
 const AUDITS_AT_ONCE: usize = 8;
 
-/// Audits a whole ledger through its contract. All that is kept in memory of an account's calls is their numbers.
+/// Audits a whole ledger through its contract. The memory that grows with the number of calls is 16 bytes per call of
+/// an account, for the call's number.
 ///
 /// # Errors
 /// The ledger did not answer.
@@ -31,15 +32,15 @@ pub(crate) trait Source: Sync {
         account: &AccountId,
     ) -> impl Future<Output = Result<Option<Standing>, BookError>> + Send;
 
-    /// The part of an account's journal, and the calls in it that moved money more than once, if the store can find
-    /// them.
+    /// Returns a part of an account's journal, and the calls in it that moved money more than once, if the store can
+    /// find such calls.
     fn journal(
         &self,
         account: &AccountId,
         part: &JournalPart<'_>,
     ) -> impl Future<Output = Result<(JournalPage, Vec<RequestNumber>), BookError>> + Send;
 
-    /// One of the open holds whose call has ended, if the store finds any.
+    /// Returns one of these open holds whose call has ended, if the store finds any.
     fn ended(
         &self,
         account: &AccountId,
@@ -61,7 +62,7 @@ pub(crate) struct Standing {
     pub(crate) journal_end: String,
 }
 
-/// Audits a whole ledger through what its store can read.
+/// Audits a whole ledger, with the data that its store can read.
 pub(crate) async fn over<S: Source>(source: &S) -> Result<Audit, BookError> {
     let mut audit = Audit::default();
     for ids in source.accounts().await?.chunks(AUDITS_AT_ONCE) {
@@ -85,7 +86,7 @@ impl Audit {
     }
 }
 
-/// The number of keys, the number of open holds, and the breaches of an account.
+/// Audits one account. Returns the number of its keys, the number of its open holds, and its breaches.
 async fn one<S: Source>(
     source: &S,
     id: &AccountId,
@@ -153,7 +154,7 @@ mod tests {
     };
     use crate::contract::JournalLine;
 
-    /// Books and journals from which a part was lost.
+    /// A ledger with the books and the journal of one account. It lists a second account, whose books are gone.
     struct Contracted {
         books: Snapshot,
         journal: Vec<JournalLine>,

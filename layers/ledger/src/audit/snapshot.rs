@@ -17,7 +17,7 @@ pub struct Snapshot {
     pub balance_rub: MicroRub,
     /// The sum of the account's holds, `h` in the invariants.
     pub held_rub: MicroRub,
-    /// The sum of what its keys have spent, `Σ u`, as stored on the account.
+    /// The sum of what the account's keys have spent, `Σ u`, as stored on the account.
     pub spent_rub: MicroRub,
     /// The costs of calls that could not be charged.
     pub loss_rub: MicroRub,
@@ -43,14 +43,14 @@ pub struct KeySnapshot {
     pub spent_rub: MicroRub,
     /// The amount that the key's running calls hold, `h_k` in the invariants.
     pub held_rub: MicroRub,
-    /// The key's usage before the day, or the month, of its last charge began; the larger of the two. `None` if
-    /// unavailable.
+    /// The key's usage before the day, or the month, of its last charge began; the larger of the two. `None` if the
+    /// store does not report it.
     #[serde(skip)]
     pub before_rub: Option<MicroRub>,
     /// The group that the key is in, if any.
     #[serde(default)]
     pub group: Option<GroupId>,
-    /// The number of calls counted as open; `None` if they are not counted.
+    /// The number of calls counted as open; `None` if the store does not count them.
     #[serde(skip)]
     pub calls: Option<u64>,
 }
@@ -60,13 +60,13 @@ pub struct KeySnapshot {
 pub struct GroupSnapshot {
     /// The group's id.
     pub id: GroupId,
-    /// The spending of keys while they were in the group, `u` in the invariants.
+    /// The spending of the keys while they were in the group, `u` in the invariants.
     pub spent_rub: MicroRub,
     /// Held by the running calls of its keys, `h_k`.
     pub held_rub: MicroRub,
     /// The group's spending minus that of its present keys.
     pub carried_rub: MicroRub,
-    /// The group's spending before the journal began, as in [`KeySnapshot::before_rub`].
+    /// The group's spending before its current day or month began, as in [`KeySnapshot::before_rub`].
     #[serde(skip)]
     pub before_rub: Option<MicroRub>,
 }

@@ -98,7 +98,7 @@ fn found(books: Snapshot, journal: &[JournalLine]) -> Vec<String> {
 #[test]
 fn consistent_books_have_no_breach() {
     assert_eq!(found(books(), &journal()), Vec::<String>::new());
-    // Lines that were trimmed off the journal are missing from its sums only; the books still include them.
+    // Lines that were trimmed off the journal are missing from the journal's sums only; the books still include them.
     let trimmed = Snapshot {
         journal_complete: false,
         ..books()
@@ -227,7 +227,8 @@ fn receipt_of(cost: i64) -> Receipt {
     }
 }
 
-/// 3 · 1 + 1 · 0.1 + 2 · 1.25 + 5 · 4 + 7 · 2 + 2 · 9 = 57.6 µ₽, rounded up once.
+/// The cost of the receipt's usage at its prices: 3 · 1 + 1 · 0.1 + 2 · 1.25 + 5 · 4 + 7 · 2 + 2 · 9 = 57.6 µ₽, rounded
+/// up once.
 const COST: i64 = 58;
 
 #[test]
@@ -277,7 +278,7 @@ fn receipt_whose_usage_does_not_match_its_cost_is_reported() {
     let found = rewritten(&|receipt| price(receipt, |it| it.classes = Rates::default()));
     let free = format!("I3 key k1: call {number} cost 58 µ₽ without a price of cache_write_1h");
     assert_eq!(found, [free]);
-    // Without its price, a receipt does not show how its cost was computed.
+    // Without its price, a receipt does not show how its cost was computed, so the audit accepts any cost.
     assert_eq!(
         rewritten(&|receipt| receipt.item.price = None),
         Vec::<String>::new()
@@ -310,12 +311,13 @@ fn findings_of_the_store_are_breaches_of_the_audit() {
         tell(&mut audit);
         assert_eq!(audit.without_journal(), [says]);
     }
-    // A call without a hold is reported once, although the journal shows it too.
+    // A call that has ended while its hold is open is reported once, although the store and the journal both show its
+    // end.
     let mut audit = AccountAudit::new(books());
     audit.line(&call(1, 0, 0, 0, Booked::Held));
     audit.ended(number(1));
     assert_eq!(audit.without_journal().len(), 1);
-    // Sums beyond the largest amount can only be known to the store, not computed here.
+    // Only a store can sum amounts beyond the largest one; the sum that the audit computes itself is capped.
     let largest = Snapshot {
         entered_rub: MicroRub::MAX,
         ..books()
@@ -329,7 +331,7 @@ fn findings_of_the_store_are_breaches_of_the_audit() {
     );
 }
 
-/// A store that sums its own journal gets the same result.
+/// A store that sums its own journal gets the same breaches as a store whose journal is read line by line.
 #[cfg(feature = "sqlite")]
 #[test]
 fn audit_from_sums_finds_the_same_breaches_as_from_lines() {

@@ -1,4 +1,4 @@
-//! The parts of a book that an [audit](crate::audit) reads in addition to the books of the contract.
+//! The parts of a book that an [audit](crate::audit) reads in addition to the account's books in the contract.
 
 use super::{Account, Book, KeyBook, Millis};
 use crate::{
@@ -10,7 +10,7 @@ use crate::{
 };
 
 impl Book {
-    /// Checks I1–I5 as far as possible without a journal.
+    /// Checks the invariants I1–I5, as far as that is possible without a journal.
     #[must_use]
     pub fn audit(&self) -> Audit {
         let mut audit = Audit::default();
@@ -30,7 +30,8 @@ impl KeyBook {
 }
 
 impl Account {
-    /// Starts the audit of this account. It continues with the journal, if there is one.
+    /// Starts the audit of this account. If the store has a journal, the caller passes its lines to the audit
+    /// afterwards.
     pub(crate) fn audit(&self, id: &AccountId, journal_complete: bool) -> AccountAudit {
         let mut holds: Vec<OpenHold> = self
             .open

@@ -1,4 +1,5 @@
-//! The commands that move money: entries, SETTLE and RELEASE, and the tombstones that make a repeat harmless.
+//! The commands that move money: entries, SETTLE and RELEASE. An ended hold leaves a tombstone: its result, which
+//! answers a repeat.
 
 use super::{Account, Book, Millis, Open, Rejection, TOMBSTONE_MS, group::money_in};
 use crate::{
@@ -63,7 +64,7 @@ impl Book {
         let open = account.open.get(&number).map(|open| &open.key);
         let expired = account.expired.get(&number).map(|expired| &expired.key);
         let (held, booked) = match (open, expired) {
-            // If the key is not the one that holds the money, the settlement moves nothing.
+            // A settlement with a key other than the hold's moves nothing.
             (Some(other), _) | (None, Some(other)) if other != key => {
                 return nothing(Booked::Stale);
             }
@@ -87,8 +88,8 @@ impl Book {
         settled
     }
 
-    /// Charges a call and ends its hold, without a tombstone: for a book whose repeats another ledger answers. Returns
-    /// what could be charged; `None` if the key has no such hold.
+    /// Charges a call and ends its hold, without a tombstone: for the book of a lease, since the ledger answers
+    /// repeats. Returns the amount that could be charged; `None` if the key has no such hold.
     #[cfg(feature = "redis")]
     pub(crate) fn settle_and_forget(
         &mut self,
@@ -106,11 +107,11 @@ impl Book {
         {
             let held = account.close(number)?.held;
             let settled = account.charge(number, key, cost, held, Booked::Held, now);
-            // The ledger that owns the account emits the event.
+            // The ledger that owns the account emits the event of this charge.
             account.happened.clear();
             return Some(settled.charged);
         }
-        // The held amount was freed when the hold expired.
+        // The hold's money became free when the hold expired, so nothing is charged here.
         account
             .forget_expired(number, key)
             .then_some(MicroRub::ZERO)
@@ -186,8 +187,8 @@ impl Account {
         known.is_some_and(|expired| expired.key == *key) && self.expired.remove(&number).is_some()
     }
 
-    /// Charges as much as the hold and the free money allow; the rest is loss. The hold itself was granted: it pays
-    /// even if a ceiling has been lowered since.
+    /// Charges the cost, but at most the hold plus the free money; the rest of the cost is a loss. The hold pays even
+    /// if a ceiling was lowered after the hold was granted.
     pub(super) fn charge(
         &mut self,
         number: RequestNumber,

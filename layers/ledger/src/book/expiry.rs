@@ -1,4 +1,4 @@
-//! Expiry: ends a hold that its owner does not end.
+//! Expiry: ends a hold that was neither settled, released nor extended in time.
 
 use std::mem;
 
@@ -26,7 +26,7 @@ impl Book {
         count
     }
 
-    /// Schedules an account to be checked when its first hold expires.
+    /// Schedules the next check of an account for the time when its first hold expires.
     pub(super) fn watch(&mut self, id: &AccountId) {
         let Some(account) = self.accounts.get_mut(id) else {
             return;
@@ -122,8 +122,8 @@ mod tests {
     #[test]
     fn every_hold_expires_even_behind_a_later_one() {
         let mut book = funded(4);
-        // Account 0 has a late expiry, then an earlier one. Account 1's hold is ended at once, account 2's is
-        // extended, account 3's is shortened.
+        // Account 0 has a hold that expires late, then one that expires earlier. Account 1's hold is ended at once,
+        // account 2's is extended, account 3's is shortened.
         book.reserve(&hold(0, 1, 3 * MINUTE), 0).unwrap();
         book.reserve(&hold(0, 2, MINUTE), 0).unwrap();
         book.reserve(&hold(1, 3, MINUTE), 0).unwrap();

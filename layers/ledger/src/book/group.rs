@@ -49,7 +49,7 @@ impl Account {
         self.group_of.get(key)
     }
 
-    /// Moves a key into a group together with its holds, or out of its group, and sets the limit of its open calls.
+    /// Moves a key and its holds into a group, or out of its group, and sets the limit of the key's open calls.
     ///
     /// # Errors
     /// The key or the group does not exist.
@@ -85,7 +85,7 @@ impl Account {
         Ok(())
     }
 
-    /// Restores from a store that a key is in a group.
+    /// Restores a key's membership of a group from a store.
     pub fn restore_member(&mut self, key: &KeyId, group: &GroupId) {
         self.group_of.insert(key.clone(), group.clone());
     }
@@ -104,7 +104,7 @@ impl Account {
         Some(&mut self.groups.get_mut(group)?.money)
     }
 
-    /// Adds what a key was charged to its group, and emits the group's events.
+    /// Adds a key's charge to its group, and emits the group's events.
     pub(super) fn charge_group(
         &mut self,
         key: &KeyId,
@@ -140,7 +140,7 @@ impl Account {
     }
 }
 
-/// The money of the group that a key is in.
+/// Returns the money of the group that a key is in, for callers that borrow single fields of the account.
 pub(super) fn money_in<'a>(
     groups: &'a BTreeMap<GroupId, GroupBook>,
     group_of: &BTreeMap<KeyId, GroupId>,
@@ -154,7 +154,7 @@ pub(super) fn money_in<'a>(
 }
 
 impl GroupBook {
-    /// The group as operators see it, if `account` is free in its account.
+    /// The group as operators see it. `account` is the free money of its account.
     #[must_use]
     pub fn view(&self, record: GroupRecord, account: MicroRub, now: Millis) -> GroupView {
         let (month, day) = self.money.periods(now);
@@ -170,7 +170,7 @@ impl GroupBook {
         }
     }
 
-    /// A key's view, with its free money limited by what the group leaves.
+    /// Limits the free money in a key's view to what the group's ceilings leave.
     #[must_use]
     pub fn bounds(&self, key: KeyView, now: Millis) -> KeyView {
         KeyView {

@@ -81,7 +81,7 @@ impl Book {
         })
     }
 
-    /// Makes a hold live for `ttl` from now. Returns whether the hold existed.
+    /// Sets the expiry of a hold to `ttl` from now. Returns whether the hold existed.
     pub fn extend(
         &mut self,
         number: RequestNumber,
@@ -104,7 +104,8 @@ impl Book {
         true
     }
 
-    /// Changes the amount of a hold. A larger amount is granted as a new hold would be (I1), but in full or not at all.
+    /// Changes the amount of a hold. A larger amount must fit as a new hold would (I1), and is granted in full or
+    /// refused.
     ///
     /// # Errors
     /// The [`Refusal`] of a larger amount; the hold is unchanged.
@@ -129,7 +130,7 @@ impl Book {
         if amount > held {
             account.admits(key, now)?;
             let room = account.has_room(key, amount.minus_or_zero(held), now);
-            // If money is short, expired holds are ended first, and this hold may be one of them.
+            // If money is short, the check ends expired holds first. The hold to be adjusted may be one of them.
             if !account.open.contains_key(number) {
                 return Ok(Adjusted::Gone);
             }
@@ -158,7 +159,8 @@ impl Account {
         self.room(key, now).0
     }
 
-    /// Amount that a key can still hold, and the ceiling that limits it; `None` if the account's money does.
+    /// Amount that a key can still hold, and the ceiling that limits the amount; `None` if the account's money limits
+    /// it.
     pub(crate) fn room(&self, key: &KeyId, now: Millis) -> (MicroRub, Option<Ceiling>) {
         let account = self.balance.minus_or_zero(self.held);
         match self.keys.get(key) {
@@ -167,7 +169,7 @@ impl Account {
         }
     }
 
-    /// Whether the key can hold `more` in addition to its open holds. Ends expired holds first, if needed.
+    /// Checks that the key can hold `more` in addition to its open holds. Ends expired holds first, if needed.
     fn has_room(&mut self, key: &KeyId, more: MicroRub, now: Millis) -> Result<(), Refusal> {
         let (mut free, mut ceiling) = self.room(key, now);
         if free < more && self.expire(EXPIRE_ON_RESERVE_MAX, now) > 0 {
@@ -183,7 +185,7 @@ impl Account {
         })
     }
 
-    /// Sets the amount of an open hold, by its adjustment with this number.
+    /// Sets the amount of an open hold, and records the number of the adjustment that set it.
     fn resize(&mut self, number: RequestNumber, amount: MicroRub, adjusted: u32) {
         let Some(open) = self.open.get_mut(&number) else {
             return;
@@ -201,7 +203,7 @@ impl Account {
         }
     }
 
-    /// By how much an adjustment would enlarge its hold.
+    /// The amount by which an adjustment would enlarge its hold; zero if it would not.
     #[cfg(feature = "redis")]
     pub(crate) fn growth(&self, adjustment: &Adjustment) -> MicroRub {
         let open = self.open.get(&adjustment.number);
@@ -212,7 +214,7 @@ impl Account {
         })
     }
 
-    /// Whether the key may have one more open call. Ends expired holds first, if needed.
+    /// Checks that the key may have one more open call. Ends expired holds first, if needed.
     fn admits_a_call(&mut self, id: &KeyId, now: Millis) -> Result<(), Refusal> {
         if !self.limits_calls {
             return Ok(());
@@ -227,8 +229,8 @@ impl Account {
         most(self).map_or(Ok(()), |most| Err(Refusal::TooManyCalls { most }))
     }
 
-    /// The refusals that do not depend on an amount. Only the balance and what was spent count here, so that a key
-    /// whose money is merely held is refused because the call does not fit.
+    /// Checks the refusals that do not depend on an amount. Counts only the balance and what was spent, not open holds:
+    /// a key whose money is all held gets `DoesNotFit`, and not a refusal for lack of money.
     pub(super) fn admits(&self, key: &KeyId, now: Millis) -> Result<(), Refusal> {
         let id = key;
         let key = self.keys.get(id).ok_or(Refusal::Unknown)?;
@@ -251,7 +253,7 @@ impl Account {
 }
 
 impl KeyBook {
-    /// The key as operators see it, if `account` is free in its account.
+    /// The key as operators see it. `account` is the free money of its account.
     #[must_use]
     pub fn view(&self, record: KeyRecord, account: MicroRub, now: Millis) -> KeyView {
         let (month, day) = self.periods(now);
@@ -282,8 +284,8 @@ impl KeyBook {
         (month, day)
     }
 
-    /// Amount that the key can hold in addition to its open holds and `beside`, if `account` is free in its account;
-    /// and the ceiling that limits it, if one does.
+    /// Amount that the key can hold in addition to its open holds and `beside`. `account` is the free money of its
+    /// account. Also returns the ceiling that limits the amount, if one does.
     pub(crate) fn room(
         &self,
         account: MicroRub,
@@ -301,7 +303,8 @@ impl KeyBook {
         room
     }
 
-    /// Returns the free amount as [`Self::room`] does, limited by what the key's group leaves, if the key is in one.
+    /// Returns the free amount as [`Self::room`] does, and limits it by the ceilings of the key's group, if it is in
+    /// one.
     pub(super) fn room_in(
         &self,
         group: Option<&Self>,
@@ -316,7 +319,7 @@ impl KeyBook {
         }
     }
 
-    /// Returns the ceilings; the one that resets last comes first.
+    /// Returns the ceilings, the one with the latest reset first.
     pub(super) fn bounds(&self, now: Millis) -> impl Iterator<Item = Bound> {
         let Ceilings { total, month, day } = self.ceilings;
         let total = total.map(|limit| Bound {

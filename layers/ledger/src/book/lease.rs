@@ -1,4 +1,5 @@
-//! Operations of the lease model on a book. To the book, a lease is a hold from which many calls are paid.
+//! Operations on a book for `leases/model.rs`, the model of a ledger with leases. To the book, a lease is a hold from
+//! which many calls are paid.
 
 use super::{Account, Book, Millis, Open, hold::Bound};
 use crate::{
@@ -9,7 +10,7 @@ use crate::{
 };
 
 impl Book {
-    /// Sets the amount and expiry of a hold, and creates it if needed.
+    /// Sets the amount and the expiry of a hold. Creates the hold if it does not exist.
     pub(crate) fn resize_hold(
         &mut self,
         number: RequestNumber,
@@ -45,7 +46,7 @@ impl Book {
         self.watch(id);
     }
 
-    /// Returns the result of a hold that ended recently, from its tombstone.
+    /// Returns the result of a hold that ended recently, if the book still has its tombstone.
     pub(crate) fn buried(
         &mut self,
         number: RequestNumber,
@@ -77,12 +78,13 @@ impl Account {
         self.expired.get(&number).map(|expired| &expired.key)
     }
 
-    /// Returns whether the key is refused every hold, of any amount.
+    /// Returns whether every hold on the key is refused, whatever its amount.
     pub(crate) fn refuses(&self, key: &KeyId, now: Millis) -> bool {
         self.admits(key, now).is_err()
     }
 
-    /// Returns whether more is spent and held than a ceiling allows, because it was lowered.
+    /// Returns whether the key or its group has spent and holds more than a ceiling allows, because the ceiling was
+    /// lowered.
     pub(crate) fn is_over_a_ceiling(&self, id: &KeyId, now: Millis) -> bool {
         let Some(key) = self.keys.get(id) else {
             return false;
@@ -93,7 +95,7 @@ impl Account {
             || group.is_some_and(|group| group.bounds(now).any(|bound| over(group.held, bound)))
     }
 
-    /// Charges a call, of which `cover` is paid from the hold of a lease.
+    /// Charges a call of a lease. `cover` of the cost is paid from the lease's hold, the rest from free money.
     #[expect(
         clippy::too_many_arguments,
         reason = "the fields of a charge in the journal"

@@ -1,8 +1,8 @@
 //! The ledger's state machine. It is pure: commands and a time go in, outcomes come out; it uses no clock and no
 //! socket.
 //!
-//! The memory store is this book, the SQLite store keeps it as its working state, and the Redis scripts are tested
-//! against it.
+//! The memory store is this book, the SQLite store uses it as its working state, and tests compare the Redis scripts
+//! with it.
 //!
 //! Account A has a posted balance `b` and an amount held `h`. Its key k has a ceiling `l`, has used `u`, and holds
 //! `h_k`. A key may also have ceilings for the day and for the month. For those, `u` is what was charged in the current
@@ -10,10 +10,10 @@
 //! charged. A key may be in a group, which has ceilings of the same kinds. For those, `u` is what its keys were charged
 //! while they were in the group, and `h_k` is what they hold. The invariants:
 //!
-//! - **I1** a hold is granted or enlarged only within `min(b − h, l − u − h_k)` for each `l`, in one step;
+//! - **I1** a hold is granted or enlarged only within `min(b − h, l − u − h_k)` for each `l`, in one atomic step;
 //! - **I2** `h` and `h_k` are the sums of the open holds;
-//! - **I3** `b = Σ entries − Σ u`, and `Σ cost = Σ charged + loss` over settled calls; each cost is that of the usage
-//!   on the receipt at its prices;
+//! - **I3** `b = Σ entries − Σ u`, and `Σ cost = Σ charged + loss` over settled calls; each receipt's cost is its usage
+//!   at its prices;
 //! - **I4** `0 ≤ h ≤ b`;
 //! - **I5** a hold ends once: settled, released or expired; an expired hold is settled late at most once; a repeat is
 //!   answered with the first result.
@@ -46,29 +46,29 @@ use crate::{
 /// Unix time in milliseconds.
 pub type Millis = u64;
 
-/// The time for which the result of an ended hold is kept to answer repeats.
+/// The time for which the result of an ended hold is kept to answer repeats, in milliseconds.
 pub const TOMBSTONE_MS: Millis = 600_000;
-/// The time for which an expired hold can still be settled.
+/// The time for which an expired hold can still be settled, in milliseconds.
 pub const EXPIRED_MS: Millis = 7 * 24 * 3_600_000;
-/// Expired holds that a RESERVE which does not fit ends, at most.
+/// The largest number of expired holds that a RESERVE ends if there is too little free money for it.
 pub const EXPIRE_ON_RESERVE_MAX: usize = 32;
 
-/// For ids that operators choose and numbers that the gateway makes. Not seeded randomly, so that a run can be
-/// repeated.
+/// The hasher for ids that operators choose and for numbers that the gateway makes. It has no random seed, so that a
+/// run can be repeated.
 pub(crate) type Hashing = FixedState;
 
-/// Returns all accounts.
+/// All accounts, and when to look for their expired holds.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Book {
     accounts: HashMap<AccountId, Account, Hashing>,
-    /// Accounts by when to check them for expired holds: at the latest when an account's first hold expires.
+    /// Accounts, by the time of their next check for expired holds: not later than the first hold's expiry.
     watched: BTreeSet<(Millis, AccountId)>,
 }
 
 /// An account with its keys and holds.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Account {
-    /// If true, no call of the account is admitted.
+    /// If true, every call of the account is refused.
     pub suspended: bool,
     /// The balance, `b` in the invariants: payments and corrections minus charges.
     pub balance: MicroRub,
@@ -78,19 +78,19 @@ pub struct Account {
     pub loss: MicroRub,
     /// The balances at which a low-balance event is emitted.
     pub levels: Levels,
-    /// Events since [`Account::happened`] was last called.
+    /// Events that [`Account::happened`] has not returned yet.
     happened: Vec<(Option<KeyId>, Happening)>,
     keys: BTreeMap<KeyId, KeyBook>,
     groups: BTreeMap<GroupId, GroupBook>,
-    /// The groups of the keys that are in one.
+    /// The group of each key that is in a group.
     group_of: BTreeMap<KeyId, GroupId>,
-    /// Whether the number of open calls is limited for any key.
+    /// Whether any key has a limit of open calls.
     limits_calls: bool,
     entries: HashMap<String, MicroRub>,
     entered: i128,
     open: HashMap<RequestNumber, Open, Hashing>,
     due: BTreeSet<(Millis, RequestNumber)>,
-    /// The time at which [`Book::watched`] has the account.
+    /// The account's time in [`Book::watched`]; `None` if it has no entry there.
     watched: Option<Millis>,
     expired: HashMap<RequestNumber, Expired, Hashing>,
     tombstones: HashMap<RequestNumber, Settled, Hashing>,
@@ -112,7 +112,7 @@ pub struct KeyBook {
     pub month: Period,
     /// The day of the key's last charge.
     pub day: Period,
-    /// The remaining amounts under a ceiling at which an event is emitted.
+    /// Amounts: when what is left under a ceiling falls to one of them, an event is emitted.
     pub levels: Levels,
     /// The limit of the key's open calls, if there is one.
     pub concurrency: Option<u32>,
@@ -127,7 +127,8 @@ pub struct GroupBook {
     pub name: String,
     /// Whether the group was removed.
     pub removed: bool,
-    /// The ceilings of its keys together, what they have spent in it, and what they hold.
+    /// The ceilings on what the group's keys spend together, their spending while in the group, and the sum of their
+    /// holds.
     pub money: KeyBook,
     /// The group's spending minus that of its present keys: the spending of keys that have left, minus what its present
     /// keys had used before they joined.
@@ -141,7 +142,7 @@ struct Open {
     want: MicroRub,
     least: MicroRub,
     due: Millis,
-    /// The number of the last adjustment; 0 if there was none.
+    /// The number of the last adjustment of this hold; 0 if there was none.
     adjusted: u32,
 }
 
@@ -179,7 +180,7 @@ pub enum Command {
         account: AccountId,
         /// The group's id.
         group: GroupId,
-        /// The most that its keys may spend together.
+        /// The most that the group's keys may spend together.
         ceilings: Ceilings,
     },
     /// Moves a key into a group or out of its group, and sets the limit of its open calls.
@@ -252,7 +253,7 @@ pub enum Command {
 /// The outcome of a command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// Carried out, or the entry had been booked before.
+    /// The command was carried out, or the entry had been booked before.
     Done,
     /// An operator's command was refused.
     Refused(Rejection),
@@ -264,7 +265,7 @@ pub enum Outcome {
     Probe(Result<(), Refusal>),
     /// The result of SETTLE.
     Settled(Settled),
-    /// Whether the hold existed when it was to be ended.
+    /// The result of EXTEND: whether the hold existed.
     Extended(bool),
     /// The number of holds that were ended.
     Expired(usize),
@@ -389,7 +390,7 @@ impl Book {
         accounts.into_iter()
     }
 
-    /// Restores an account from a store: what was entered, and what its keys have used.
+    /// Restores an account from a store, in place of any account with this id.
     pub fn restore(&mut self, id: &AccountId, account: Account) {
         self.accounts.insert(id.clone(), account);
         self.watch(id);
@@ -397,7 +398,7 @@ impl Book {
 }
 
 impl Account {
-    /// Builds an account from a store's data, without holds. `entries` are the entries already booked.
+    /// Builds an account from a store's data, without holds. `entries` are the entries that the store has booked.
     #[must_use]
     pub fn restored(
         suspended: bool,
@@ -438,7 +439,7 @@ impl Account {
         self.keys.get(id)
     }
 
-    /// The money of a key, to change its levels.
+    /// Returns the money of a key, to change its alert levels.
     pub fn key_mut(&mut self, id: &KeyId) -> Option<&mut KeyBook> {
         self.keys.get_mut(id)
     }
@@ -467,7 +468,7 @@ impl Account {
         self.open.contains_key(&number)
     }
 
-    /// Returns whether the call has an open hold, or an expired one.
+    /// Returns whether the book still has a hold of this call, open or expired.
     #[cfg(feature = "redis")]
     pub(crate) fn knows(&self, number: RequestNumber) -> bool {
         self.is_open(number) || self.expired.contains_key(&number)

@@ -1,5 +1,5 @@
-//! The events of entries and charges. They are emitted in the step that moves the money; a step that moves none emits
-//! none.
+//! The events of entries and charges, emitted in the same step that moves the money. A step that moves no money emits
+//! no event.
 
 use std::mem;
 
@@ -14,12 +14,12 @@ use crate::{
 };
 
 impl Account {
-    /// Takes the events since the last call, in order, with the key of each.
+    /// Removes and returns the events since the last call of this function, in order, each with its key.
     pub fn happened(&mut self) -> Vec<(Option<KeyId>, Happening)> {
         mem::take(&mut self.happened)
     }
 
-    /// Emits the event of an entry that was booked on a balance of `before`.
+    /// Emits the events of an entry. `before` is the balance before the entry.
     pub(super) fn tell_entry(&mut self, entry: &Entry, before: MicroRub) {
         let (id, amount_rub, balance_rub) = (entry.id.clone(), entry.amount, self.balance);
         let what = match &entry.reason {
@@ -52,7 +52,7 @@ impl Account {
 }
 
 impl KeyBook {
-    /// Adds a charge to what was used, and returns the events of its ceilings.
+    /// Adds a charge to the key's usage, and returns the events of the ceilings' levels that the charge passed.
     pub(super) fn spend(
         &mut self,
         charged: MicroRub,
@@ -69,8 +69,8 @@ impl KeyBook {
         told
     }
 
-    /// Returns the events of the ceilings when the used amount grows to `used`. Day and month must be the current
-    /// ones.
+    /// Returns the events of the ceilings' levels that are passed when the usage grows to `used`. The stored day and
+    /// month must be those of `now`.
     fn passed(&self, used: MicroRub, now: Millis, number: RequestNumber) -> Vec<Happening> {
         let mut told = Vec::new();
         for bound in self.bounds(now) {

@@ -7,7 +7,7 @@ use std::{
 
 use tokio::time::Instant;
 
-/// The interval at which a call is let through to a server that is down.
+/// The interval at which one call is sent to a server that is down, to find out whether it is back.
 pub(super) const PROBE_EVERY: Duration = Duration::from_millis(250);
 /// After this many unanswered calls in a row the server counts as down.
 const TIMEOUTS_MAX: u32 = 3;
@@ -36,7 +36,7 @@ impl Breaker {
             return true;
         }
         let now = self.now_ms();
-        // If several calls find that a probe is due, one of them moves the time on and is let through.
+        // If several calls find that a probe is due, only one is sent: the call that sets the time of the next probe.
         now >= due
             && self
                 .next_probe_ms
@@ -50,7 +50,8 @@ impl Breaker {
     }
 
     pub(super) fn answered(&self) {
-        // Read before writing: normally nothing is written to a cache line that all cores share.
+        // Reads before writing: normally the counter is zero already, and no write disturbs a cache line that all cores
+        // share.
         if self.timeouts.load(Ordering::Relaxed) != 0 {
             self.timeouts.store(0, Ordering::Relaxed);
         }
@@ -64,7 +65,8 @@ impl Breaker {
             .store(self.now_ms() + probe_every_ms(), Ordering::Relaxed);
     }
 
-    /// Counts a late answer and returns whether the breaker is now open. A single late answer does not open it.
+    /// Counts a call that got no answer in time, and returns whether the breaker is now open. One such call does not
+    /// open it.
     pub(super) fn timed_out(&self) -> bool {
         let count = self
             .timeouts

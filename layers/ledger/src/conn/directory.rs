@@ -1,4 +1,4 @@
-//! Finds the primaries: a fixed server, or what the Sentinels or the nodes of a Cluster report.
+//! Finds the primaries (the servers that accept writes): a fixed server, or what Sentinels or Cluster nodes report.
 
 use std::{
     collections::HashMap,
@@ -18,7 +18,7 @@ use super::{
     url::{Address, Kind, RedisUrl},
 };
 
-/// The interval at which the primaries are looked up while calls fail.
+/// The shortest time between two look-ups of the primaries, while calls fail.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// The time for which a look-up waits for Sentinels or nodes that have not answered.
 const LOOK_LIMIT: Duration = Duration::from_millis(300);
@@ -28,10 +28,10 @@ pub(super) struct Directory {
     url: RedisUrl,
     connections: usize,
     map: RwLock<Arc<Map>>,
-    /// All known servers, so that each has one set of connections.
+    /// All known servers by address. A server has one set of connections, however often it is looked up.
     nodes: Mutex<HashMap<Address, Arc<Node>>>,
     sentinels: Vec<Sentinel>,
-    /// Locked during a look-up; contains the time of the last one.
+    /// Locked during a look-up; contains the time of the last look-up.
     looked: tokio::sync::Mutex<Option<Instant>>,
 }
 
@@ -41,15 +41,15 @@ struct Sentinel {
     known: Node,
 }
 
-/// First slot, last slot, and the address of their owner.
+/// First slot, last slot, and the address of the server that owns these slots.
 type Slots = Vec<(u16, u16, Address)>;
 
-/// Behaviour of a caller while another look-up is running.
+/// Behaviour of a caller if another caller is looking the primaries up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Patience {
     /// Waits for the result of the look-up.
     Wait,
-    /// Continues with the primaries that are known.
+    /// Continues with the primaries of the last look-up.
     None,
 }
 
@@ -112,8 +112,8 @@ impl Directory {
         self.url.kind == Kind::Single
     }
 
-    /// Looks the primaries up, unless that was done since `seen`, or a moment ago. Does not use `except` if other
-    /// servers are available: it has just failed, and may have outdated information.
+    /// Looks the primaries up, unless the map is no longer `seen` or a look-up has just begun. Does not ask `except` if
+    /// other servers are available: `except` has just failed, and may have outdated information.
     pub(super) async fn look(
         &self,
         seen: &Arc<Map>,
@@ -137,7 +137,7 @@ impl Directory {
         }
         *looked = Some(now);
         if let Some(found) = self.find(except, LOOK_LIMIT).await {
-            // If an address cannot be used, the map stays as it is.
+            // If a reported address cannot be used, the map stays as it is.
             let _ = self.accept(found);
         }
         self.map()
@@ -163,7 +163,7 @@ impl Directory {
         *self.map.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(map);
     }
 
-    /// Replaces the map if the result differs from it.
+    /// Replaces the map if `found` differs from it.
     fn accept(&self, found: Slots) -> Result<(), RedisFault> {
         let map = self.map();
         let known = map
@@ -196,7 +196,7 @@ impl Directory {
         Ok(())
     }
 
-    /// Requests the primaries from all servers that may report them.
+    /// Requests the primaries from all Sentinels or nodes.
     async fn find(&self, except: Option<&Arc<Node>>, limit: Duration) -> Option<Slots> {
         match &self.url.kind {
             Kind::Single => None,
@@ -223,7 +223,8 @@ impl Directory {
         }
     }
 
-    /// The error of the first server that should have reported the primaries.
+    /// Requests the primaries from the first Sentinel or node again and returns its error, to explain why no server has
+    /// reported the primaries.
     async fn why_nobody_told(&self, limit: Duration) -> RedisFault {
         let told = |cause: &str, address: &Node| RedisFault::OutOfReach {
             address: Arc::clone(address.shown()),
@@ -262,7 +263,7 @@ impl Sentinel {
             Err(error) if wants_password(&error) => self.known.ask_anyway(&question).await,
             answer => answer,
         };
-        // The answer is nil, not a pair, if the name is not known.
+        // The answer is nil instead of a pair if the Sentinel does not have the name.
         let (host, port) = redis::from_redis_value(answer.ok()?.pop()?).ok()?;
         Some(Address { host, port })
     }
@@ -285,14 +286,15 @@ async fn slots_as_seen_by(node: &Node) -> Option<Slots> {
     slots_of(answer, node.address())
 }
 
-/// Reads the answer to `CLUSTER SLOTS`; `None` if it has another form, or the node is not in a cluster yet.
+/// Parses the reply to `CLUSTER SLOTS`; `None` if it has another form, or if the node is not in a cluster yet.
 fn slots_of(answer: Value, by: &Address) -> Option<Slots> {
     let Value::Array(rows) = answer else {
         return None;
     };
     let mut slots = Slots::new();
     for row in rows {
-        // First slot, last slot, the primary, its replicas. Each server is an array of host, port and more.
+        // Each row has the first slot, the last slot, the primary and its replicas. A server is an array of host, port
+        // and more.
         let Value::Array(fields) = row else {
             return None;
         };
@@ -321,8 +323,8 @@ fn slots_of(answer: Value, by: &Address) -> Option<Slots> {
     (!slots.is_empty()).then_some(slots)
 }
 
-/// Returns the answer of most servers: returned at once if more than half agree, otherwise when all have answered or
-/// time is up. So a server that is cut off and has outdated information is outvoted.
+/// Returns the most frequent answer of the servers: at once if more than half agree, otherwise when all have answered
+/// or the time is up. So a server that is cut off and has outdated information is outvoted.
 async fn most_say<T: PartialEq>(
     asked: impl Iterator<Item = impl Future<Output = Option<T>>>,
     limit: Duration,

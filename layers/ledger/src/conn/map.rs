@@ -7,7 +7,7 @@ use super::node::Node;
 /// The number of slots in a Cluster.
 const SLOTS: u16 = 16_384;
 
-/// The primaries and their slots, at one moment.
+/// The primaries and the slots that each owns, as of one look-up.
 pub(super) struct Map(Vec<Range>);
 
 /// A range of consecutive slots of one server.
@@ -36,7 +36,8 @@ impl Map {
         &self.0
     }
 
-    /// Returns the owner of a slot; `None` while its server has been given up and none has replaced it.
+    /// Returns the server that owns a slot; `None` after the slot's server has failed and before another server takes
+    /// over.
     pub(super) fn owner(&self, slot: u16) -> Option<&Arc<Node>> {
         let index = self.0.partition_point(|range| range.last < slot);
         let range = self.0.get(index).filter(|range| range.first <= slot)?;

@@ -21,13 +21,13 @@
 //!
 //! ```text
 //! url        which of the three, and where
-//! directory  who the primaries are now: asks Sentinels or nodes, after a failure and once a second
+//! directory  the current primaries: requests them from Sentinels or nodes, after a failure and once a second
 //! map        slot → primary
 //! node       one server: connections, deadline; breaker
-//! script     EVALSHA, and EVAL as the way back
+//! script     EVALSHA; EVAL if the server has not cached the script
 //! ```
 //!
-//! Every command may be sent twice, and none is ever sent to a replica.
+//! Every command may be sent twice. No command is sent to a replica.
 
 mod breaker;
 mod directory;
@@ -58,22 +58,22 @@ pub use self::url::RedisUrl;
 /// The type of a reply, an unparsed reply, and a script's arguments.
 pub(crate) use redis::{FromRedisValue as Reply, ToRedisArgs as Args, Value};
 
-/// Deadline of work that no caller waits for: operators' requests, sweeps.
+/// Deadline of calls that do not delay a caller's request: operators' requests, sweeps.
 pub(crate) const OPERATOR_TIMEOUT: Duration = Duration::from_secs(5);
 /// The time for which an operator's write waits for a replica to acknowledge it.
 const REPLICA_WAIT: Duration = Duration::from_secs(1);
-/// After this many redirections, a call pauses before each further one.
+/// After this number of redirections, a call pauses before each further redirection.
 const DETOURS_MAX: u32 = 4;
-/// The pause before a further redirection, and while a slot is moving.
+/// The pause before a further redirection, and between attempts while a slot is being moved to another server.
 const PAUSE: Duration = Duration::from_millis(20);
 
 /// The settings of the connection to Redis.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RedisSettings {
-    /// The time for which a call waits for an answer while a request waits for the call.
+    /// Deadline of a Redis call while a caller's request waits for it.
     pub response_timeout: Duration,
-    /// Connections to each server, used in turn. In addition there is one for commands that wait for replicas, and one
-    /// for leases. More connections do not run scripts in parallel: a server runs one at a time.
+    /// Connections to each server, used in turn. Each server has two more: one for commands that wait for replicas, and
+    /// one for leases. A larger number does not run scripts in parallel: a Redis server runs one script at a time.
     pub connections: usize,
     /// Trusted certificate authorities as PEM, instead of Mozilla's list; for addresses with TLS.
     pub authorities: Option<Arc<[u8]>>,
@@ -83,8 +83,8 @@ impl Default for RedisSettings {
     fn default() -> Self {
         Self {
             response_timeout: Duration::from_millis(500),
-            // Few, so that concurrent commands are sent together; two, so that a late answer does not hold up all of
-            // them.
+            // A small number, so that concurrent commands are sent together; two, so that a late answer delays only the
+            // commands on its own connection.
             connections: 2,
             authorities: None,
         }
@@ -101,7 +101,7 @@ pub enum RedisFault {
     /// A connection could not be made, or it broke.
     #[error("Redis at {address} is out of reach")]
     OutOfReach {
-        /// Host and port.
+        /// Host and port of the server.
         address: Arc<str>,
         /// The reason why the connection failed.
         #[source]
@@ -110,35 +110,35 @@ pub enum RedisFault {
     /// The server did not answer in time.
     #[error("Redis at {address} gave no answer in {} ms", .limit.as_millis())]
     TooSlow {
-        /// Host and port.
+        /// Host and port of the server.
         address: Arc<str>,
         /// The deadline that the answer missed.
         limit: Duration,
     },
-    /// The server failed a moment ago, so that the call was not sent.
+    /// The server's breaker is open after recent failures, so the call was not sent.
     #[error("Redis at {address} is down; it is probed every {} ms", PROBE_EVERY.as_millis())]
     Down {
-        /// Host and port.
+        /// Host and port of the server.
         address: Arc<str>,
     },
     /// The server returned an error.
     #[error("Redis at {address} returned an error")]
     Refused {
-        /// Host and port.
+        /// Host and port of the server.
         address: Arc<str>,
         /// The error that the server returned.
         #[source]
         cause: BoxError,
     },
-    /// The write is done, but no replica has it, so that a failover now would lose it.
+    /// The write was executed, but no replica has acknowledged it, so that a failover now would lose it.
     #[error(
         "Redis at {address} executed the change, but no replica has it yet; retry with the same id"
     )]
     NotReplicated {
-        /// Hosts and ports.
+        /// Hosts and ports of the Redis URL.
         address: Arc<str>,
     },
-    /// The server is empty, or contains other books than before.
+    /// The server is empty, or contains other data than when the gateway started.
     #[error(
         "the data set is not the one that this gateway started with: restore it, or restart the gateway"
     )]
@@ -149,7 +149,7 @@ pub enum RedisFault {
 }
 
 impl RedisFault {
-    /// Returns whether the server is loading its data; it will serve without further action.
+    /// Returns whether the server is still loading its data, and will serve without any action of the operator.
     #[must_use]
     pub fn is_loading(&self) -> bool {
         let Self::OutOfReach { cause, .. } = self else {
@@ -159,7 +159,7 @@ impl RedisFault {
         error.is_some_and(|error| is(error, ServerErrorKind::BusyLoading))
     }
 
-    /// Returns whether the server refused for lack of memory and has done nothing.
+    /// Returns whether the server refused the command for lack of memory and has not executed it.
     pub(crate) fn is_out_of_memory(&self) -> bool {
         let Self::Refused { cause, .. } = self else {
             return false;
@@ -178,7 +178,7 @@ impl RedisFault {
 pub struct RedisConn(Arc<Inner>);
 
 struct Inner {
-    /// Returns the hosts of the URL.
+    /// The hosts of the URL, for error texts.
     address: Arc<str>,
     directory: Directory,
     version: (u32, u32),
@@ -211,7 +211,7 @@ impl RedisConn {
         })))
     }
 
-    /// Hosts and ports.
+    /// Hosts and ports of the Redis URL.
     #[must_use]
     pub fn address(&self) -> &str {
         &self.0.address
@@ -240,8 +240,8 @@ impl RedisConn {
         self.0.response_timeout
     }
 
-    /// Builds a script from two parts. If its first line is `#!lua flags=...`, that line becomes the first of the
-    /// whole, or is removed for a server that does not support it (before 7.0).
+    /// Builds a script from two parts. If the first line of `script` is `#!lua flags=...`, that line becomes the first
+    /// line of the combined text, or is removed for a server that does not support it (before 7.0).
     #[must_use]
     pub fn script(&self, prelude: &str, script: &str) -> RedisScript {
         RedisScript::new(prelude, script, self.0.version >= FLAGS_SINCE)
@@ -260,8 +260,8 @@ impl RedisConn {
         self.eval(script, keys, args, self.response_timeout()).await
     }
 
-    /// Runs a script on the primary of its first key; other keys must be in the same slot. Scripts must be idempotent
-    /// or harmless to run twice: if the connection broke, the call is sent once more.
+    /// Runs a script on the primary of its first key; its other keys must be in the same slot. The script must be
+    /// idempotent or harmless to run twice: if the connection breaks, the call is sent once more.
     pub(crate) async fn eval<T: Reply>(
         &self,
         script: &RedisScript,
@@ -302,7 +302,7 @@ impl RedisConn {
         each: &[Vec<String>],
         limit: Duration,
     ) -> Result<Vec<T>, RedisFault> {
-        // The first call shows whether the server has the script cached; the others then need not ask.
+        // After the first call, the server has cached the script, so that the other calls can use its SHA-1 alone.
         let Some((first, others)) = each.split_first() else {
             return Ok(Vec::new());
         };
@@ -339,7 +339,7 @@ impl RedisConn {
         self.0.durably(key, command, Limit::begin(limit)).await
     }
 
-    /// Sends one command, whose second word is its key. It must be harmless to send twice.
+    /// Sends one command, whose second word is its key. The command must be harmless to send twice.
     pub(crate) async fn command<T: Reply>(
         &self,
         words: &[&str],
@@ -351,7 +351,8 @@ impl RedisConn {
         only(self.0.send(slot, &parcel, Lane::Shared, limit).await?)
     }
 
-    /// Sends several such commands and returns the results in their order. Commands to one server are sent together.
+    /// Sends several commands, each harmless to send twice, and returns the results in their order. Commands to one
+    /// server are sent together.
     pub(crate) async fn commands<T: Reply>(
         &self,
         commands: &[Vec<String>],
@@ -377,7 +378,8 @@ impl RedisConn {
         values.into_iter().map(read).collect()
     }
 
-    /// As [`Self::command`]. Returns after a replica has acknowledged the write, if the primary has replicas.
+    /// Sends a command as [`Self::command`] does. Returns after a replica has acknowledged the write, if the primary
+    /// has replicas.
     pub(crate) async fn command_durably<T: Reply>(
         &self,
         words: &[&str],
@@ -388,7 +390,7 @@ impl RedisConn {
         self.0.durably(key, command, Limit::begin(limit)).await
     }
 
-    /// Looks the primaries up and returns them. If the look-up fails, the known ones are returned.
+    /// Looks the primaries up and returns them. If the look-up fails, returns the primaries of the last look-up.
     pub(crate) async fn look(&self) -> Vec<Primary> {
         let directory = &self.0.directory;
         let map = directory.look(&directory.map(), None, Patience::Wait).await;
@@ -404,16 +406,16 @@ impl fmt::Debug for RedisConn {
     }
 }
 
-/// One of the primaries, for commands that are sent to each of them.
+/// A primary, for commands that are sent to every primary.
 pub(crate) struct Primary(Arc<Node>);
 
 impl Primary {
-    /// Host and port.
+    /// Host and port of the server.
     pub(crate) fn address(&self) -> Arc<str> {
         Arc::clone(self.0.shown())
     }
 
-    /// Sends the server a command that has no key.
+    /// Sends this server a command that has no key.
     pub(crate) async fn command<T: Reply>(
         &self,
         words: &[&str],
@@ -423,20 +425,20 @@ impl Primary {
         only(self.0.send(&parcel, Lane::Shared, limit).await?)
     }
 
-    /// Returns the server's INFO; `None` if the host forbids the command.
+    /// Returns the server's INFO; `None` if the hosting provider forbids the command.
     pub(crate) async fn info(&self, limit: Duration) -> Result<Option<ServerInfo>, RedisFault> {
         self.0.info(limit).await
     }
 }
 
-/// Sent after an operator's write, to the same slot. It gives WAIT a write to wait for, even if the operator's write
-/// changed nothing because it is a repeat. Expires at once.
+/// A script that is sent to the same slot after an operator's write. It gives WAIT a write to wait for, even if the
+/// operator's write was a repeat and changed nothing. The key that it writes expires after a second.
 const MARK: &str = "#!lua flags=allow-oom\nredis.call('SET', KEYS[1], '1', 'PX', 1000)\nreturn 1\n";
 /// The first version of Redis that supports flags of scripts.
 const FLAGS_SINCE: (u32, u32) = (7, 0);
 
 impl Inner {
-    /// Sends a parcel to the owner of the slot, following redirections, until there is an answer or the time is up.
+    /// Sends commands to the owner of the slot and follows redirections, until there is an answer or the time is up.
     async fn send(
         &self,
         slot: u16,
@@ -483,8 +485,8 @@ impl Inner {
                     asking = true;
                     self.redirected(error, &node)
                 }
-                // TRYAGAIN: the keys of the account are being moved to another node and some have not arrived. A retry
-                // will soon succeed.
+                // TRYAGAIN: the account's keys are being moved to another node, and some of them have not arrived. A
+                // retry will soon succeed.
                 Failure::Reply(..) => {
                     pauses = true;
                     map.owner(slot).cloned()
@@ -509,7 +511,7 @@ impl Inner {
         }
     }
 
-    /// Returns whether another server may answer, or the same one a little later.
+    /// Returns whether a retry may succeed: at another server, or at the same server a little later.
     fn leads_on(&self, failure: &Failure) -> bool {
         match failure {
             Failure::Reply(_, error) => self.directory.is_cluster() && error.is_cluster_error(),
@@ -549,7 +551,7 @@ impl Inner {
             return false;
         };
         if owner.replicas().is_none() {
-            // The server has just become the primary. If INFO fails, so will the write, and the error is reported then.
+            // The server has just become the primary. If INFO fails, the write fails too, and reports the error.
             let _ = owner.info(self.response_timeout).await;
         }
         owner.replicas().is_some_and(|count| count > 0)
@@ -597,7 +599,7 @@ async fn oldest(
                 ));
             }
             Ok(Some(info)) => info.version,
-            // Some hosts forbid INFO. They run a recent version.
+            // Some hosting providers forbid INFO. They run a recent version.
             Ok(None) => FLAGS_SINCE,
             Err(fault) => {
                 silent.get_or_insert(fault);
@@ -615,7 +617,7 @@ fn is(error: &RedisError, kind: ServerErrorKind) -> bool {
     error.kind() == ErrorKind::Server(kind)
 }
 
-/// Parses a reply that consists of one answer.
+/// Parses the reply to a single command.
 fn only<T: Reply>(mut values: Vec<Value>) -> Result<T, RedisFault> {
     read(values.pop().unwrap_or(Value::Nil))
 }
@@ -631,7 +633,8 @@ mod tests {
     use super::*;
     use crate::redis::test_server::Server;
 
-    /// The promise holds even while other connections are answered.
+    /// A lane is a purpose with connections of its own, such as leases. Its connection is replaced although the server
+    /// still answers on others.
     #[tokio::test]
     async fn hanging_single_connection_of_a_lane_is_replaced() {
         let server = Server::start().await;
@@ -665,7 +668,7 @@ mod tests {
 
     #[tokio::test]
     async fn unreachable_server_is_reported_at_once() {
-        // Nothing listens on port 1.
+        // No server listens on port 1.
         for (url, said) in [
             (
                 "redis://:secret@127.0.0.1:1",

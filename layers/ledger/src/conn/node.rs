@@ -1,4 +1,4 @@
-//! One server: a few multiplexed connections used in turn, a deadline per call, and a breaker.
+//! One Redis server: a few multiplexed connections used in turn, a deadline per call, and a breaker.
 
 use std::{
     sync::{
@@ -19,16 +19,16 @@ use super::{RedisFault, breaker::Breaker, url::Address};
 
 /// The deadline of one attempt to connect.
 pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
-/// Commands that may wait for the socket, per connection. With the crate's default of 50, callers queue in a burst.
+/// Commands that may wait for a connection's socket. With the crate's default of 50, callers queue in a burst.
 const PIPELINE_MAX: usize = 4096;
 
-/// A server's connections, its breaker, and what is known of its replicas.
+/// A server's connections, its breaker, and the number of its replicas.
 pub(super) struct Node {
     address: Address,
     shown: Arc<str>,
     client: Client,
     config: ConnectionManagerConfig,
-    /// The shared connections, then one for each other [`Lane`].
+    /// The shared connections, followed by one connection for each other [`Lane`].
     links: Box<[RwLock<Link>]>,
     turn: AtomicUsize,
     breaker: Breaker,
@@ -38,7 +38,7 @@ pub(super) struct Node {
 
 const UNKNOWN: u32 = u32::MAX;
 
-/// A connection, and how often it has been replaced.
+/// A connection, and the number of times that it has been replaced.
 #[derive(Clone)]
 struct Link {
     generation: u64,
@@ -50,16 +50,16 @@ struct Link {
 pub(crate) enum Lane {
     /// One of the connections that all calls share.
     Shared,
-    /// The connection for commands that block those after them, such as WAIT.
+    /// The connection for commands that delay the commands after them, such as WAIT.
     Waiting,
-    /// The connection for leases alone. It is opened on the runtime of the lease keeper, which drives it.
+    /// The connection for leases only. It is opened on the runtime of the lease keeper, which polls it.
     Apart,
 }
 
-/// The number of lanes that have a single connection.
+/// The number of lanes that have only one connection.
 const LANES_OF_ONE: usize = 2;
 
-/// A deadline, with the duration it was set to, for error texts.
+/// A deadline, with the whole time allowed, for error texts.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Limit {
     pub(super) at: Instant,
@@ -67,7 +67,7 @@ pub(super) struct Limit {
 }
 
 impl Limit {
-    /// Starts a deadline that begins now.
+    /// Starts a deadline `whole` from now.
     pub(super) fn begin(whole: Duration) -> Self {
         Self {
             at: Instant::now() + whole,
@@ -96,7 +96,7 @@ impl From<Failure> for RedisFault {
     }
 }
 
-/// Commands that are sent together on one connection, with nothing between them.
+/// Commands that are sent together on one connection, with no other command between them.
 #[derive(Debug)]
 pub(super) struct Parcel(Vec<Cmd>);
 
@@ -179,7 +179,7 @@ impl ServerInfo {
 }
 
 impl Node {
-    /// A server that is connected to with the first command.
+    /// Creates the server without connecting; the first command connects.
     pub(super) fn new(
         address: Address,
         info: ConnectionInfo,
@@ -191,12 +191,12 @@ impl Node {
             cause: error.into(),
         };
         let tcp = TcpSettings::default().set_nodelay(true);
-        // A peer that vanished silently is detected by unacknowledged data.
+        // A peer that vanished without closing the connection is detected by data that it does not acknowledge.
         #[cfg(target_os = "linux")]
         let tcp = tcp.set_user_timeout(super::OPERATOR_TIMEOUT);
         let client = Client::open(info.set_tcp_settings(tcp)).map_err(unusable)?;
         let config = ConnectionManagerConfig::new()
-            // One attempt at a time: with the crate's retries, every call would wait for the whole series.
+            // No retries by the crate: with them, every call would wait for the whole series of attempts.
             .set_number_of_retries(0)
             .set_connection_timeout(Some(CONNECT_TIMEOUT))
             // The caller has a deadline already; a second timer per command would only cost time.
@@ -239,7 +239,7 @@ impl Node {
         Some(self.replicas.load(Ordering::Relaxed)).filter(|count| *count != UNKNOWN)
     }
 
-    /// Sends a parcel that may run twice: if the connection broke, it is sent once more.
+    /// Sends commands that may run twice: if the connection breaks, they are sent once more.
     pub(super) async fn send(
         &self,
         parcel: &Parcel,
@@ -271,9 +271,10 @@ impl Node {
                 }))
             }
             Err(_) => {
-                // A command that waits for replicas proves nothing about this server.
+                // A late answer in this lane does not show that the server is down, since WAIT also waits for replicas.
                 let is_silent = lane != Lane::Waiting && self.breaker.timed_out();
-                // In a lane with one connection, no other connection's answers show whether this one works.
+                // If a lane has only one connection, answers on other connections do not show whether that connection
+                // works.
                 if is_silent || lane != Lane::Shared {
                     self.replace(place, generation);
                 }
@@ -285,8 +286,8 @@ impl Node {
         }
     }
 
-    /// Sends a parcel even if the breaker is open, and does not report the result to it. For questions about the
-    /// servers, which are sent to several of them at once.
+    /// Sends commands even if the breaker is open, and does not report the result to the breaker. For requests for the
+    /// primaries, which are sent to several servers at once.
     pub(super) async fn ask_anyway(&self, parcel: &Parcel) -> RedisResult<Vec<Value>> {
         let place = self.place(Lane::Shared);
         let link = self.link(place);
@@ -298,7 +299,7 @@ impl Node {
         answer
     }
 
-    /// Returns the server's INFO; `None` if the host forbids the command.
+    /// Returns the server's INFO; `None` if the hosting provider forbids the command.
     pub(super) async fn info(&self, limit: Duration) -> Result<Option<ServerInfo>, RedisFault> {
         let sections = ["server", "replication"].map(|section| command(&["INFO", section]));
         let parcel = Parcel::several(sections.into());
@@ -323,9 +324,9 @@ impl Node {
             mut manager,
         } = link;
         match parcel.over(&mut manager).await {
-            // An idle connection was closed, the server is back, or another server has taken over the name. After a drop
-            // the manager reconnects by itself. It would repeat other failures to connect (TLS, AUTH, LOADING) for ever,
-            // so it is replaced.
+            // An idle connection was closed, the server is back, or its name now belongs to another server. After a
+            // dropped connection the manager reconnects by itself. After other failures to connect (TLS, AUTH, LOADING)
+            // it would retry for ever, so it is replaced.
             Err(error) if !is_reply(&error) => {
                 if !error.is_connection_dropped() {
                     self.replace(place, generation);
@@ -372,11 +373,11 @@ impl Node {
     }
 }
 
-/// Returns whether the server answered and can answer other calls: an error in a script, out of memory.
+/// Returns whether the server replied and can serve other calls: the error is in a script, or memory is short.
 fn is_reply(error: &RedisError) -> bool {
     use ServerErrorKind::{BusyLoading, ClusterDown, MasterDown, ReadOnly};
     match error.kind() {
-        // The server cannot serve any call now, and after a failover the name may belong to another server.
+        // The server cannot serve any call now. After a failover its name may belong to another server.
         ErrorKind::Server(BusyLoading | ClusterDown | MasterDown | ReadOnly) => false,
         ErrorKind::Server(_) | ErrorKind::Extension => true,
         _ => false,

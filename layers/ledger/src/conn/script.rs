@@ -1,8 +1,8 @@
-//! Scripts called by their SHA-1, with the full text as a fallback.
+//! Lua scripts, called by their SHA-1, with the full text as a fallback.
 
 use redis::{Cmd, Script, ToRedisArgs};
 
-/// A script's text, and its SHA-1, by which a server that has cached it is called.
+/// A script's text, and its SHA-1. A server that has cached the script runs it by its SHA-1.
 #[derive(Debug)]
 pub struct RedisScript {
     code: String,
@@ -10,8 +10,8 @@ pub struct RedisScript {
 }
 
 impl RedisScript {
-    /// Builds a script from two parts. If its first line is `#!lua flags=...`, that line becomes the first of the
-    /// whole, or is removed for a server that does not support it (before 7.0).
+    /// Builds a script from two parts. If the first line of `script` is `#!lua flags=...`, that line becomes the first
+    /// line of the combined text, or is removed for a server that does not support it (before 7.0).
     pub(super) fn new(prelude: &str, script: &str, flags_known: bool) -> Self {
         let code = match script.split_once('\n') {
             Some((flags, body)) if flags.starts_with("#!") && flags_known => {
@@ -24,7 +24,8 @@ impl RedisScript {
         Self { code, sha }
     }
 
-    /// Calls it by its SHA-1. A server that has not cached it returns NOSCRIPT.
+    /// The command that runs the script by its SHA-1 (EVALSHA). A server that has not cached the script returns
+    /// NOSCRIPT.
     pub(super) fn by_name(&self, keys: &[String], args: impl ToRedisArgs) -> Cmd {
         call("EVALSHA", &self.sha, keys, args)
     }
@@ -35,7 +36,7 @@ impl RedisScript {
     }
 }
 
-/// Usual size of a script's arguments in bytes; the largest is a receipt's item.
+/// Usual size of a script's arguments in bytes, to allocate a command's buffer once; a receipt's item is the largest.
 const ARGS_SIZE: usize = 768;
 
 fn call(name: &str, script: &str, keys: &[String], args: impl ToRedisArgs) -> Cmd {

@@ -22,9 +22,9 @@ const SENTINEL_PORT: u16 = 26_379;
 #[derive(Clone)]
 pub struct RedisUrl {
     pub(super) kind: Kind,
-    /// At least one: the server, the Sentinels, or the first nodes to ask.
+    /// At least one: the server, the Sentinels, or Cluster nodes, of which one that answers reports all others.
     pub(super) hosts: Vec<Address>,
-    /// How to connect to the first host; the others differ only in their address.
+    /// How to connect to the first host. For the other hosts, only the address is replaced.
     info: ConnectionInfo,
     has_credentials: bool,
 }
@@ -38,7 +38,7 @@ pub(super) enum Kind {
     Cluster,
 }
 
-/// Host and port.
+/// Host and port of a server.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct Address {
     pub(super) host: String,
@@ -91,7 +91,7 @@ impl RedisUrl {
             .ok_or(RedisFault::Url(
                 "the hosts must be like a:7000,b:7001 or [::1]:7000; percent-encode a password",
             ))?;
-        // The crate parses user, password and database, but supports only one host.
+        // The `redis` crate parses user, password and database, but supports only one host.
         let mut one = format!("{scheme}://");
         if let Some(credentials) = credentials {
             one = format!("{one}{credentials}@");
@@ -108,7 +108,7 @@ impl RedisUrl {
         })
     }
 
-    /// Trusts these certificate authorities (PEM) and no others.
+    /// Trusts the certificate authorities in this PEM text, and no others.
     pub(super) fn trusting(self, pem: &[u8]) -> Result<Self, RedisFault> {
         let certificates = TlsCertificates {
             client_tls: None,
@@ -254,8 +254,8 @@ impl Address {
         })
     }
 
-    /// Parses the address in a redirection: `host:port`, with an IPv6 host not in brackets. If the host is missing, it
-    /// is that of the server that sent the redirection.
+    /// Parses the address in a redirection: `host:port`, with an IPv6 host without brackets. If the host is missing,
+    /// the redirection means the server that sent it.
     pub(super) fn told(text: &str, by: &Self) -> Option<Self> {
         let (host, port) = text.rsplit_once(':')?;
         let host = match host {

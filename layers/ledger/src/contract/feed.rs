@@ -1,4 +1,4 @@
-//! The events of a ledger, and the notes that consumers of events store next to the books.
+//! The events of a ledger, and the documents (small versioned texts) that consumers of events store next to the books.
 
 use std::{future::Future, time::Duration};
 
@@ -8,7 +8,7 @@ use crate::{
     happening::{Event, Happening, Levels, Watched},
 };
 
-/// Events that are kept; beyond that the oldest is dropped.
+/// Events that are stored, at most; beyond that the oldest is dropped.
 pub const EVENTS_MAX: u64 = 100_000;
 /// The largest number of events that one read returns.
 pub const EVENTS_AT_ONCE_MAX: usize = 1000;
@@ -28,7 +28,7 @@ pub struct Telling {
     pub what: Happening,
 }
 
-/// A text that is stored next to the books, with its version.
+/// A document: a text that is stored next to the books, with a version.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Note {
     /// The document's name, unique within the ledger.
@@ -39,11 +39,11 @@ pub struct Note {
     pub text: String,
 }
 
-/// The events of a ledger, in one order, and the notes stored next to them. The event of a charge, a payment or a
-/// correction is emitted in the same step that moves the money, so that no money moves without its event.
+/// The events of a ledger, totally ordered, and the documents stored next to them. The event of a charge, a payment or
+/// a correction is emitted in the same step that moves the money, so that no money moves without its event.
 pub trait Feed: Send + Sync + 'static {
-    /// Sets the levels of an account, or of one of its keys or groups. A level that was passed before is reported only
-    /// when it is passed again.
+    /// Sets the amounts (levels) at which an account, or one of its keys or groups, emits an event. A level that was
+    /// passed before this change is reported only when it is passed again.
     ///
     /// # Errors
     /// A [`BookError`] if the ledger refuses or is out of reach.
@@ -64,8 +64,8 @@ pub trait Feed: Send + Sync + 'static {
         account: &AccountId,
     ) -> impl Future<Output = Result<Vec<(Watched, Levels)>, BookError>> + Send;
 
-    /// Numbers events that have no number yet, in a store where that is a separate step. Returns the number of the
-    /// last.
+    /// Numbers the events that have no number yet, in a store where numbering is a separate step. Returns the number of
+    /// the last event.
     ///
     /// # Errors
     /// A [`BookError`] if the ledger refuses or is out of reach.
@@ -81,7 +81,7 @@ pub trait Feed: Send + Sync + 'static {
         limit: usize,
     ) -> impl Future<Output = Result<Vec<Event>, BookError>> + Send;
 
-    /// Emits an event unless it was emitted before; returns whether it was emitted now.
+    /// Emits an event unless an event with the same `once` was emitted before; returns whether it was emitted now.
     ///
     /// # Errors
     /// A [`BookError`] if the ledger refuses or is out of reach.
@@ -93,10 +93,12 @@ pub trait Feed: Send + Sync + 'static {
     /// A [`BookError`] if the ledger refuses or is out of reach.
     fn note(&self, name: &str) -> impl Future<Output = Result<Option<Note>, BookError>> + Send;
 
-    /// Writes a note if its version is still `version`; 0 if there must be none yet. An empty text deletes the note.
+    /// Writes a document if its version is still `version`; 0 requires that it does not exist. An empty text deletes
+    /// it.
     ///
     /// # Errors
-    /// [`BookError::Exists`] if the note was changed meanwhile, or another [`BookError`] if the ledger does not answer.
+    /// [`BookError::Exists`] if the document was changed meanwhile, or another [`BookError`] if the ledger does not
+    /// answer.
     fn put_note(
         &self,
         name: &str,
@@ -104,14 +106,14 @@ pub trait Feed: Send + Sync + 'static {
         text: &str,
     ) -> impl Future<Output = Result<(), BookError>> + Send;
 
-    /// The notes whose names begin with `begins`, by name.
+    /// The documents whose names begin with `begins`, sorted by name.
     ///
     /// # Errors
     /// A [`BookError`] if the ledger refuses or is out of reach.
     fn notes(&self, begins: &str) -> impl Future<Output = Result<Vec<Note>, BookError>> + Send;
 
-    /// Acquires or renews the exclusive right named `name` for `owner`. Returns whether `owner` has it now; it expires
-    /// unless it is renewed.
+    /// Acquires or renews the exclusive right named `name` for `owner`. Returns whether `owner` has the right now. The
+    /// right expires unless `owner` renews it.
     ///
     /// # Errors
     /// A [`BookError`] if the ledger refuses or is out of reach.

@@ -12,7 +12,7 @@ pub struct GroupRecord {
     pub id: GroupId,
     /// The group's display name.
     pub name: String,
-    /// The group was removed: no key can join it, and its books are kept.
+    /// Whether the group was removed. No key can join a removed group; the ledger keeps its sums.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub removed: bool,
 }
@@ -23,14 +23,14 @@ pub struct GroupView {
     /// The group's settings.
     #[serde(flatten)]
     pub record: GroupRecord,
-    /// The most that its keys may spend together, if limited.
+    /// The most that the group's keys may spend together, if limited.
     pub ceiling_rub: Option<MicroRub>,
     /// Spending of keys while they were in the group.
     pub spent_rub: MicroRub,
     /// Amount held by the running calls of its keys.
     pub held_rub: MicroRub,
-    /// Amount that its keys can spend together now: the smallest of the account's free money and the remainders of its
-    /// ceilings.
+    /// Amount that the group's keys can spend together now: the smallest of the account's free money and the remainders
+    /// of the group's ceilings.
     pub free_rub: MicroRub,
     /// The ceiling and the spending of the current month.
     pub month: PeriodView,
@@ -53,7 +53,7 @@ impl GroupView {
     }
 }
 
-/// A change of a group. `None` leaves a field alone.
+/// A change of a group. A field that is `None` is not changed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GroupChange {
     /// The group's new name.
@@ -79,7 +79,7 @@ impl GroupChange {
         }
     }
 
-    /// Applies the change to a record; ceilings are not part of it.
+    /// Applies the change to a record. The record does not contain the ceilings, so they are not changed here.
     pub fn apply(&self, record: &mut GroupRecord) {
         if let Some(name) = &self.name {
             record.name.clone_from(name);

@@ -20,11 +20,11 @@ pub struct Receipt {
     pub account: AccountId,
     /// The key that the call was made with.
     pub key: KeyId,
-    /// The group that the charge was counted in: the key's group at the time. `None` if the key was in none, if nothing
-    /// was booked, or if an earlier version wrote the receipt.
+    /// The group whose spending includes the charge: the key's group when the call was booked. `None` if the key was in
+    /// no group, if nothing was booked, or if an earlier version wrote the receipt.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub group: Option<GroupId>,
-    /// The amount that was held for the call.
+    /// The amount that was held for the call at first.
     pub held_rub: MicroRub,
     /// The cost of the call.
     pub cost_rub: MicroRub,
@@ -34,7 +34,7 @@ pub struct Receipt {
     pub loss_rub: MicroRub,
     /// How the settlement was booked.
     pub booked: Booked,
-    /// The item that was bought.
+    /// The model, the usage and the price of the call.
     #[serde(flatten)]
     pub item: Item,
 }
@@ -74,7 +74,7 @@ impl JournalLine {
         }
     }
 
-    /// The line as an entry, if it is the one with this id.
+    /// Returns the line as an entry, if it is the entry with the id `wanted`.
     pub(crate) fn into_entry(self, wanted: &str) -> Option<Entry> {
         match self {
             Self::Entry {
@@ -88,7 +88,7 @@ impl JournalLine {
     }
 }
 
-/// Finds an entry, from the journal's end backwards: usually it was booked a moment ago.
+/// Finds an entry. Reads the journal from its end backwards, since the entry was usually booked a moment ago.
 pub(crate) async fn entry_of<L: LedgerAdmin + ?Sized>(
     ledger: &L,
     account: &AccountId,
@@ -123,14 +123,14 @@ pub struct JournalPart<'a> {
     pub since_ms: u64,
     /// Reads lines before this time, in Unix milliseconds.
     pub until_ms: u64,
-    /// Lines after this position: [`JournalPage::next`] of a page read in the same direction.
+    /// Reads lines after this position: the [`JournalPage::next`] of a page read in the same direction.
     pub after: Option<&'a str>,
     /// Reads backwards, from the last line.
     pub newest_first: bool,
-    /// No lines that were booked after these books were read: their [`journal_end`](super::AccountBooks::journal_end).
+    /// Reads no line booked after the books with this [`journal_end`](super::AccountBooks::journal_end) were read.
     pub end: Option<&'a str>,
-    /// When reading backwards: stop at this position, which a [`Rollup`](crate::rollup::Rollup) reports as the end of
-    /// its sums.
+    /// When reading backwards: the position at which to stop. A [`Rollup`](crate::rollup::Rollup) reports the end of
+    /// its sums as such a position.
     pub behind: Option<&'a str>,
     /// Lines to return, at most; never more than [`JOURNAL_LINES_MAX`].
     pub limit: usize,
@@ -189,7 +189,7 @@ enum NextPage {
 }
 
 impl JournalPages {
-    /// Reads the lines that these books include, and none after them.
+    /// Reads the lines that these books include, and no line booked later.
     #[must_use]
     pub fn up_to(books: &AccountBooks) -> Self {
         Self::new(books.view.id.clone(), books.journal_end.clone())
@@ -219,7 +219,7 @@ impl JournalPages {
         Ok(Some(self.turned(page)))
     }
 
-    /// Returns the account and part of the next page; `None` after the last page.
+    /// Returns the account, and which part of its journal the next page is; `None` after the last page.
     pub(crate) fn asked(&self) -> Option<(&AccountId, JournalPart<'_>)> {
         let after = match &self.next {
             NextPage::First => None,

@@ -46,7 +46,7 @@ pub struct Hold {
     pub key: KeyId,
     /// The most that the call can cost.
     pub want: MicroRub,
-    /// The smallest acceptable hold: if less than `want` is free, less is held, but at least this.
+    /// The smallest acceptable hold: if less than `want` is free, all that is free is held, but at least this amount.
     pub least: MicroRub,
     /// The time for which the hold lives unless it is settled, released or extended.
     pub ttl: Duration,
@@ -87,7 +87,7 @@ impl Hold {
 pub struct Reserved {
     /// The amount held: `min(want, free)`.
     pub held: MicroRub,
-    /// The amount that stays free next to the hold.
+    /// The amount that this key can still hold after this hold.
     pub free: MicroRub,
 }
 
@@ -104,7 +104,7 @@ pub enum Refusal {
     AccountEmpty,
     /// A ceiling of the key, or of its group, is used up.
     CeilingUsedUp(Ceiling),
-    /// The hold does not fit next to the open holds.
+    /// The hold does not fit into the free money while other calls of the account hold money.
     DoesNotFit {
         /// The amount that this key has free now.
         free: MicroRub,
@@ -152,8 +152,8 @@ pub struct Adjustment {
     pub account: AccountId,
     /// The key that the call is made with.
     pub key: KeyId,
-    /// The number of this adjustment among those of the call, from 1. An adjustment that arrives after one with the
-    /// same or a higher number changes nothing.
+    /// The number of this adjustment among those of the call, from 1. If the ledger has already carried out an
+    /// adjustment with the same or a higher number, this adjustment changes nothing.
     pub sequence: u32,
     /// The amount that is held from now on.
     pub amount: MicroRub,
@@ -195,10 +195,10 @@ pub struct Settlement {
     pub held: MicroRub,
     /// The cost of the call.
     pub cost: MicroRub,
-    /// The first attempt to settle is so recent that the tombstone of an earlier settlement would still exist. So if
-    /// the ledger does not know the hold, it has lost the hold, and has not settled it before.
+    /// The first attempt to settle was so recent that the tombstone of an earlier settlement would still exist. So if
+    /// the ledger finds neither hold nor tombstone, it has lost the hold and may charge the call without it.
     pub fresh: bool,
-    /// The lease that held the money, if one did and the call is settled by another process than the one that held it.
+    /// The lease that held the call's money, if another process than the lease's owner settles the call.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lease: Option<RequestNumber>,
     /// The content of the receipt in addition to the money.
@@ -206,7 +206,7 @@ pub struct Settlement {
 }
 
 impl Settlement {
-    /// The charge for a call that has just ended: `cost`, from `hold`, which was granted with `held`.
+    /// Creates the settlement of a call that has just ended and cost `cost`. `held` is the amount granted for `hold`.
     #[must_use]
     pub fn new(hold: &Hold, held: MicroRub, cost: MicroRub, item: Item) -> Self {
         Self {
@@ -228,11 +228,11 @@ impl Settlement {
     }
 }
 
-/// The item that was bought.
+/// The content of a receipt in addition to the money: what was sold, at which price, and how the call ran.
 ///
-/// Ledgers store it as JSON, in files and streams that gateways of several versions read. So newer fields may be
-/// missing, empty fields are left out, and unknown fields are ignored. The order of fields is fixed: fields that many
-/// calls share come first, and those from `usage` on are the call's own.
+/// Ledgers store it as JSON, in files and streams that gateways of several versions read. So fields of later versions
+/// may be missing, empty fields are left out, and unknown fields are ignored. The order of fields is fixed: first the
+/// fields that many calls have in common, then, from `usage` on, the fields that differ between calls.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Item {
     /// The catalog's name of the model, or of another thing that is sold.
@@ -241,12 +241,12 @@ pub struct Item {
     pub vendor: String,
     /// The prices that the cost was computed with.
     pub price: Option<Arc<Price>>,
-    /// The usage was estimated or repaired, because the vendor's was missing or implausible.
+    /// Whether the usage was estimated or repaired, because the vendor's usage was missing or implausible.
     pub estimated: bool,
-    /// The vendor's counts were impossible and were cut to what the hold covers.
+    /// Whether the vendor's counts were impossible and were cut to what the hold covers.
     #[serde(default)]
     pub bounded: bool,
-    /// The vendor reported something that has no price; it was charged at the dearest rate that covers it.
+    /// Whether the vendor reported tokens or units that have no price, charged at the dearest rate that covers them.
     #[serde(default, skip_serializing_if = "is_false")]
     pub unpriced: bool,
     /// The way in which the call ended.
@@ -264,11 +264,11 @@ pub struct Item {
     /// it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vendor_cost_rub: Option<MicroRub>,
-    /// The usage that the vendor reported, if it was cut (`bounded`). Only the operator sees it.
+    /// The usage that the vendor reported, if the charged usage was cut (`bounded`). Only the operator sees it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vendor_usage: Option<Usage>,
-    /// The price of the part that was cut, as far as the vendor may bill it. It is the seller's loss and no part of the
-    /// call's cost. Only the operator sees it.
+    /// The price of the usage that was cut, as far as the vendor may bill it. The operator bears it as a loss; it is
+    /// not part of the call's cost. Only the operator sees it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bounded_loss_rub: Option<MicroRub>,
     /// The largest amount that the call held, if its hold was adjusted.
@@ -277,7 +277,7 @@ pub struct Item {
     /// The amount that the call held when it ended, if its hold was adjusted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub held_at_end_rub: Option<MicroRub>,
-    /// The session that the caller named, if it named one.
+    /// The session that the caller's request names, if any.
     #[serde(
         default,
         skip_serializing_if = "Option::is_none",
@@ -295,8 +295,8 @@ pub struct Item {
 }
 
 impl Item {
-    /// Creates an item with the mandatory fields; nothing is counted and all other fields are empty. Code that fills
-    /// in the rest with `..Item::new(…)` keeps compiling when fields are added.
+    /// Creates an item with the mandatory fields: no usage, and all other fields empty. Code that fills in the other
+    /// fields with `..Item::new(…)` keeps compiling when fields are added.
     #[must_use]
     pub fn new(model: impl Into<String>, vendor: impl Into<String>, end: End) -> Self {
         Self {
@@ -332,13 +332,14 @@ const fn is_false(flag: &bool) -> bool {
 pub enum Booked {
     /// The call was charged from its hold.
     Held,
-    /// Charged from free money, because the hold had expired.
+    /// The call was charged from free money, because its hold had expired.
     Late,
-    /// Charged from free money, because the ledger had lost the hold.
+    /// The call was charged from free money, because the ledger had lost its hold.
     Forced,
-    /// Not charged: the number was never held, or its hold is so old that it may have been settled.
+    /// The call was not charged: it never had a hold, or its hold is so old that the call may have been settled
+    /// already.
     Stale,
-    /// Not charged: the account does not exist any more.
+    /// The call was not charged: the account does not exist any more.
     NoAccount,
     /// The call was not charged, because its hold had been released.
     Released,
@@ -368,12 +369,12 @@ pub struct Settled {
     pub charged: MicroRub,
     /// The part of the cost that could not be charged; the operator bears it.
     pub loss: MicroRub,
-    /// The call had been booked before, and this is the first result.
+    /// Whether the call had been booked before. The other fields then have the result of its first settlement.
     pub repeated: bool,
 }
 
 impl Settled {
-    /// Returns whether this settlement moved money, and not an earlier one of the same call.
+    /// Returns whether this settlement moved money. A repeat of an earlier settlement does not.
     #[must_use]
     pub const fn moved(&self) -> bool {
         !self.repeated && matches!(self.booked, Booked::Held | Booked::Late | Booked::Forced)
@@ -385,20 +386,21 @@ pub trait Ledger: Send + Sync + 'static {
     /// Holds money, in one atomic step over the account and the key.
     ///
     /// # Errors
-    /// [`LedgerError::Refused`] with the reason, or [`LedgerError::Unavailable`]: the money may be held, so release it.
+    /// [`LedgerError::Refused`] with the reason, or [`LedgerError::Unavailable`]: the money may be held nevertheless,
+    /// so release it.
     fn reserve(&self, hold: &Hold) -> impl Future<Output = Result<Reserved, LedgerError>> + Send;
 
     /// Charges a call and ends its hold.
     ///
     /// # Errors
-    /// [`LedgerError::Unavailable`]: retry.
+    /// [`LedgerError::Unavailable`]: the call may have been charged; settle it again.
     fn settle(
         &self,
         settlement: &Settlement,
     ) -> impl Future<Output = Result<Settled, LedgerError>> + Send;
 
     /// Charges calls that ended at about the same time. Returns the results of [`Ledger::settle`] in the same order. A
-    /// ledger overrides it if settling many calls together is cheaper.
+    /// ledger overrides this method if settling many calls together is cheaper.
     fn settle_all(
         &self,
         settlements: &[Settlement],
@@ -409,7 +411,7 @@ pub trait Ledger: Send + Sync + 'static {
     /// Ends a hold without a charge. A hold that arrives later under this number is refused.
     ///
     /// # Errors
-    /// [`LedgerError::Unavailable`]: retry.
+    /// [`LedgerError::Unavailable`]: the hold may have ended; release it again.
     fn release(
         &self,
         number: RequestNumber,
@@ -417,7 +419,7 @@ pub trait Ledger: Send + Sync + 'static {
         key: &KeyId,
     ) -> impl Future<Output = Result<(), LedgerError>> + Send;
 
-    /// Extends a hold to live for `ttl` from now. Returns whether the hold still existed.
+    /// Sets a hold's expiry to `ttl` from now. Returns whether the hold still existed.
     ///
     /// # Errors
     /// [`LedgerError::Unavailable`] if the ledger does not answer.
@@ -461,15 +463,16 @@ pub trait Ledger: Send + Sync + 'static {
     /// [`LedgerError::Unavailable`] if the ledger does not answer.
     fn expire(&self) -> impl Future<Output = Result<usize, LedgerError>> + Send;
 
-    /// The lease from which this process holds the call's money, if any. Another process that settles the call must
-    /// pass it. `None` for a ledger without leases.
+    /// The lease from which this process holds the call's money, if any. If another process settles the call, it must
+    /// pass this number in the settlement. `None` for a ledger without leases.
     fn lease_of(&self, number: RequestNumber, key: &KeyId) -> Option<RequestNumber> {
         let _ = (number, key);
         None
     }
 
-    /// Records on this machine what running calls would cost if the process died now; the next process settles them
-    /// with that. A later checkpoint of a call replaces the earlier one; settling or releasing the call deletes it.
+    /// Records on this machine what running calls would cost if the process died now. After a crash, the next process
+    /// settles each call at that cost. A later checkpoint of a call replaces the earlier one; settling or releasing the
+    /// call deletes it.
     /// Does nothing for a ledger that cannot store checkpoints.
     ///
     /// # Errors The checkpoint was not stored.
@@ -482,7 +485,7 @@ pub trait Ledger: Send + Sync + 'static {
     }
 }
 
-/// A shared ledger, for a ledger whose clones do not share the money.
+/// A shared ledger, for a ledger type whose clones do not share the money.
 impl<L: Ledger> Ledger for Arc<L> {
     fn reserve(&self, hold: &Hold) -> impl Future<Output = Result<Reserved, LedgerError>> + Send {
         L::reserve(self, hold)
@@ -554,7 +557,7 @@ impl<L: Ledger> Ledger for Arc<L> {
 /// A payment into an account, or a correction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// The operator's id of the entry. Booking the same id again changes nothing.
+    /// The operator's id of the entry. Booking an entry with the same id again changes nothing.
     pub id: String,
     /// The signed amount of the entry.
     pub amount: MicroRub,
@@ -569,10 +572,10 @@ pub enum BookError {
     /// The account, key or receipt does not exist.
     #[error("not found")]
     NotFound,
-    /// An account, key or entry of this name already exists with other contents.
+    /// An account, key or entry with this id already exists with other contents.
     #[error("this name or number exists already, with other contents")]
     Exists,
-    /// The balance would fall below what is held, or below zero.
+    /// The balance would fall below the held amount, or below zero.
     #[error("the balance would fall below what is held")]
     BelowHeld,
     /// The balance would exceed [`MicroRub::MAX`].
@@ -594,7 +597,7 @@ pub enum BookError {
 pub struct TariffVersion {
     /// The number of the version, from 1.
     pub id: u64,
-    /// Unix time in milliseconds from which it is in force.
+    /// Unix time in milliseconds from which this version is in force.
     pub effective_from_ms: u64,
 }
 
@@ -649,8 +652,8 @@ pub trait LedgerAdmin: Send + Sync + 'static {
     /// A [`BookError`] if the ledger refuses or is out of reach.
     fn accounts(&self) -> impl Future<Output = Result<Vec<AccountView>, BookError>> + Send;
 
-    /// Books a payment or a correction, once per id. A repeat is compared by its amount only; [`LedgerAdmin::entry`]
-    /// returns the reason that was booked.
+    /// Books a payment or a correction, once per id. A repeat is accepted if its amount is the same, even if its reason
+    /// differs; [`LedgerAdmin::entry`] returns the reason that was booked.
     ///
     /// # Errors
     /// [`BookError::Exists`] if the id was booked with another amount, or another [`BookError`].
@@ -660,8 +663,8 @@ pub trait LedgerAdmin: Send + Sync + 'static {
         entry: &Entry,
     ) -> impl Future<Output = Result<AccountView, BookError>> + Send;
 
-    /// The entry with this id, if the journal still has it. A ledger overrides this if it can find the entry without
-    /// reading the journal.
+    /// Returns the entry with this id, if the journal still has it. A ledger overrides this method if it can find the
+    /// entry without reading the journal.
     ///
     /// # Errors
     /// A [`BookError`] if the ledger refuses or is out of reach.
@@ -709,7 +712,7 @@ pub trait LedgerAdmin: Send + Sync + 'static {
     ) -> impl Future<Output = Result<Vec<KeyView>, BookError>> + Send;
 
     /// Creates a group of an account's keys. Creating it again with the same name and ceilings changes nothing. The id
-    /// of a removed group is not reused.
+    /// of a removed group cannot be used again.
     ///
     /// # Errors
     /// A [`BookError`] if the ledger refuses or is out of reach.
@@ -750,7 +753,8 @@ pub trait LedgerAdmin: Send + Sync + 'static {
     ) -> impl Future<Output = Result<Receipt, BookError>> + Send;
 
     /// Returns the receipt of a call of this account; [`BookError::NotFound`] for a call of another account. Unlike
-    /// [`LedgerAdmin::receipt`], it may serve callers: a store that keeps accounts apart reads no other account.
+    /// [`LedgerAdmin::receipt`], this method may serve callers: a store with separate data per account reads no other
+    /// account.
     ///
     /// # Errors
     /// A [`BookError`] if the ledger refuses or is out of reach.
@@ -769,8 +773,8 @@ pub trait LedgerAdmin: Send + Sync + 'static {
         }
     }
 
-    /// The part of an account's journal, oldest first unless the part requests the newest first. Pages read one after
-    /// another by their `next` contain every line once, whatever is booked meanwhile.
+    /// Returns a part of an account's journal, oldest line first unless `part` requests the newest first. Pages that
+    /// are read one after another by their `next` contain every line once, even if lines are booked meanwhile.
     ///
     /// # Errors
     /// A [`BookError`] if the ledger refuses or is out of reach.
@@ -799,7 +803,7 @@ pub trait LedgerAdmin: Send + Sync + 'static {
     ) -> impl Future<Output = Result<TariffVersion, BookError>> + Send;
 
     /// Checks I1–I5 over the whole ledger. The default checks what [`audit`](crate::audit::audit) can read from books
-    /// and journals; a store that can see more overrides it.
+    /// and journals; a store that can check more data overrides it.
     ///
     /// # Errors
     /// A [`BookError`] if the ledger refuses or is out of reach.

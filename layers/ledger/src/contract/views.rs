@@ -35,7 +35,7 @@ pub struct AccountView {
     pub id: AccountId,
     /// The account's display name.
     pub name: String,
-    /// If true, no call of the account is admitted.
+    /// If true, every call of the account is refused.
     #[serde(rename = "status", with = "status")]
     pub suspended: bool,
     /// The posted balance: payments and corrections minus charges.
@@ -83,7 +83,8 @@ pub struct KeyView {
     pub spent_rub: MicroRub,
     /// The amount that the key's running calls hold.
     pub held_rub: MicroRub,
-    /// Amount that it can spend now: the smallest of the account's free money and the remainders of its ceilings.
+    /// Amount that the key can spend now: the smallest of the account's free money and the remainders of the key's
+    /// ceilings.
     pub free_rub: MicroRub,
     /// The ceiling and the spending of the current month.
     pub month: PeriodView,
@@ -142,13 +143,13 @@ pub struct AccountBooks {
     pub groups: Vec<GroupView>,
     /// The account's open holds, by call number.
     pub holds: Vec<OpenHold>,
-    /// The position of the journal's end at that moment.
+    /// The position of the journal's end when these books were read.
     pub journal_end: String,
-    /// Whether the journal has all its lines. If so, its sums equal those of the books.
+    /// Whether the journal has all its lines. If so, the sums of the journal equal those of the books.
     pub journal_complete: bool,
 }
 
-/// A change of a key. `None` leaves a field alone.
+/// A change of a key. A field that is `None` is not changed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KeyChange {
     /// The key's new name.
@@ -161,7 +162,7 @@ pub struct KeyChange {
     pub ceiling_month: Option<Option<MicroRub>>,
     /// The new ceiling per day; `Some(None)` removes it.
     pub ceiling_day: Option<Option<MicroRub>>,
-    /// Catalog names of the models that it may call.
+    /// Catalog names of the models that the key may call.
     pub models: Option<Vec<String>>,
     /// The client addresses from which the key may be used.
     pub addresses: Option<Vec<ipnet::IpNet>>,
@@ -171,13 +172,13 @@ pub struct KeyChange {
     pub requests_per_minute: Option<Option<u32>>,
     /// The limit of tokens per minute; `Some(None)` removes it.
     pub tokens_per_minute: Option<Option<u32>>,
-    /// The group whose ceilings it shares; `Some(None)` removes it from its group.
+    /// The group whose ceilings the key shares; `Some(None)` removes the key from its group.
     pub group: Option<Option<GroupId>>,
     /// Calls that may be open at once; `Some(None)` removes the limit.
     pub concurrency: Option<Option<u32>>,
     /// Whether answers to calls with an idempotency key are stored.
     pub idempotency: Option<bool>,
-    /// Unix time in milliseconds at which it expires; `Some(None)` means never.
+    /// Unix time in milliseconds at which the key expires; `Some(None)` means never.
     pub expires_at_ms: Option<Option<u64>>,
     /// The time of the change, in Unix milliseconds.
     pub changed_at_ms: Option<u64>,
@@ -194,7 +195,7 @@ impl KeyChange {
         }
     }
 
-    /// Applies the change to a record; ceilings are not part of it.
+    /// Applies the change to a record. The record does not contain the ceilings, so they are not changed here.
     pub fn apply(self, record: &mut KeyRecord) {
         fn set<T>(field: &mut T, value: Option<T>) {
             if let Some(value) = value {
@@ -202,7 +203,7 @@ impl KeyChange {
             }
         }
         set(&mut record.name, self.name);
-        // The list of models is what marks an owner key, so it must not change.
+        // An owner key is marked by the content of its list of models, so the list must not change.
         if !record.is_owner() {
             set(&mut record.models, self.models);
         }

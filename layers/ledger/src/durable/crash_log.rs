@@ -1,21 +1,21 @@
-//! Recovers calls that ran when the process died: the latest record of each call, and what the next process does with
-//! it.
+//! Recovers calls that were running when the process died: the latest record of each call, and how the next process
+//! ends the call.
 //!
-//! The settler passes what running calls have cost to [`Ledger::checkpoint`](crate::contract::Ledger::checkpoint),
-//! round by round. A ledger in a local file stores that next to its books ([`note`], [`forget`], [`left`]). For a
-//! remote ledger the outbox stores it, together with how each call began and ended ([`CallNote`]). Both keep these
-//! rules:
+//! The settler passes the costs so far of running calls to [`Ledger::checkpoint`](crate::contract::Ledger::checkpoint),
+//! round by round. A ledger in a local file stores these checkpoints next to its books ([`note`], [`forget`],
+//! [`left`]). For a remote ledger the outbox stores them, and also how each call began and ended ([`CallNote`]). Both
+//! keep these rules:
 //!
-//! - **The latest record counts.** It contains all that is known of the call; earlier records need not be kept.
-//! - **The record of a running call is how the call would end now** (`End::GatewayStopped`). One that arrives after the
-//!   end changes nothing.
+//! - **The latest record counts.** It contains all data of the call's earlier records, which may be deleted.
+//! - **The record of a running call is how the call would end now** (`End::GatewayStopped`). A record that arrives
+//!   after the call's end changes nothing.
 //! - **An end is written before its effect or together with it, and a record is deleted before the ledger's result is
 //!   returned.** A file that also has the books deletes the record in the commit of the charge, or before a release is
-//!   answered. The outbox writes the end before it sends it to the ledger, and writes that it is done after the ledger
-//!   has acknowledged it. So if the process dies in between, an end may be sent again, but no charge is lost.
-//! - **Records are read once, before anything is served**, and are kept until the ledger has all of them. A call with
-//!   only an intent is released; a call with a checkpoint is settled with it; a call that has ended is ended the same
-//!   way.
+//!   answered. The outbox writes the end before it sends it to the ledger, and marks it as done after the ledger has
+//!   acknowledged it. So if the process dies in between, an end may be sent again, but no charge is lost.
+//! - **Records are read once, before the gateway serves calls**, and are kept until the ledger has acknowledged them
+//!   all. A call with only an intent (to hold money) is released; a call with a checkpoint is settled at its cost; a
+//!   call that has ended is ended the same way.
 //! - **Sending an end twice is harmless.** The ledger identifies the call by its number, and returns the first result.
 
 #[cfg(feature = "outbox")]
@@ -39,9 +39,9 @@ use crate::{contract::Settlement, number::RequestNumber};
 #[cfg(feature = "outbox")]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct CallNote {
-    /// Sent to the ledger if the process dies now.
+    /// How the call is ended in the ledger if the process dies now.
     pub(crate) ending: Ending,
-    /// Whether the call has ended this way. If not, it was running.
+    /// Whether the call has ended this way. `false`: the call is running.
     pub(crate) ended: bool,
     /// The time of the record, in Unix milliseconds.
     pub(crate) at_ms: u64,
@@ -53,15 +53,15 @@ pub(crate) struct CallNote {
 pub struct Pending {
     /// Unix time in milliseconds of the step that determines how the call ends.
     pub at_ms: u64,
-    /// Sent to the ledger: a call with only an intent is released, a call with a checkpoint is settled with it.
+    /// How to end the call in the ledger: a call with only an intent is released, a call with a checkpoint is settled.
     pub ending: Ending,
-    /// The ledger has acknowledged it, so recently that it may be sent again.
+    /// Whether the ledger has acknowledged the end, so recently that the end may be sent again.
     pub done: bool,
 }
 
 #[cfg(feature = "outbox")]
 impl CallNote {
-    /// The record that the ledger is about to be sent a hold for the call.
+    /// The record written before a call's hold is requested from the ledger.
     pub(crate) fn intent(
         number: RequestNumber,
         account: AccountId,
@@ -80,7 +80,7 @@ impl CallNote {
         }
     }
 
-    /// The record of what the call has cost by now.
+    /// The record of a running call's cost so far.
     pub(crate) fn checkpoint(settlement: Arc<Settlement>, at_ms: u64) -> Self {
         Self {
             ending: Ending::Settle(settlement),
@@ -97,7 +97,8 @@ impl CallNote {
         }
     }
 
-    /// The next process's work for the call. `None` for a refused hold: the call neither ended nor runs.
+    /// The end that the next process has to send for the call. `None` for a refused hold: the call neither ended nor
+    /// runs.
     pub(crate) fn pending(self, done: bool) -> Option<Pending> {
         let Self {
             ending,

@@ -1,4 +1,4 @@
-//! Shared by the SQLite files of this crate: the lock, the checks before a file is trusted, and reading of columns.
+//! Shared by the SQLite files of this crate: the lock, the checks before a file is used, and reading of columns.
 
 use std::{
     ffi::OsString,
@@ -18,7 +18,7 @@ use crate::{BoxError, number::RequestNumber};
 /// The time for which a statement waits for another connection's lock, such as a backup's or a console's.
 pub(crate) const BUSY_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A kind of file, and what a new file of the kind starts with.
+/// A kind of SQLite file, with the settings and the tables that a new file of this kind gets.
 pub(crate) struct Kind {
     /// Identifies the kind of file, for this crate and for `file(1)`.
     pub(crate) application_id: i64,
@@ -40,7 +40,7 @@ pub(crate) struct SqliteFile {
 /// Every SQLite file has at least this size: its header and the smallest page.
 const HEADER_BYTES: u64 = 512;
 
-/// The reason why a file was not opened. Each store words it for its operator.
+/// The reason why a file was not opened. Each store turns it into an error text for its operator.
 #[derive(Debug)]
 pub(crate) enum NotOpened {
     InUse {
@@ -70,14 +70,15 @@ pub(crate) enum NotOpened {
 impl Kind {
     /// Opens a file of this kind for writing, exclusively, or creates it.
     pub(crate) fn open(&self, path: &Path) -> Result<SqliteFile, NotOpened> {
-        // An absolute path cannot be one of SQLite's special names, and links to one file lead to one lock.
+        // SQLite treats no absolute path as a special name, and resolved links make all paths of a file lead to one
+        // lock.
         let path = std::path::absolute(path).map_err(|source| NotOpened::Io {
             path: path.to_owned(),
             source,
         })?;
         let path = path.canonicalize().unwrap_or(path);
         let lock = lock(&path)?;
-        // SQLite takes a truncated file for an empty one, and would overwrite it.
+        // SQLite takes a truncated file for an empty file, and would overwrite it.
         let length = std::fs::metadata(&path).map_or(0, |file| file.len());
         if (1..HEADER_BYTES).contains(&length) {
             return Err(NotOpened::Foreign { path });
@@ -93,7 +94,7 @@ impl Kind {
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE
             | OpenFlags::SQLITE_OPEN_CREATE
             | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-        // SQLite would create the file readable for everybody. The files that it creates next to it get the file's
+        // SQLite would create a file that everybody can read. The files that SQLite creates next to it get the same
         // mode.
         #[cfg(unix)]
         {
@@ -104,7 +105,8 @@ impl Kind {
                 .truncate(false)
                 .mode(0o600)
                 .open(&path);
-            // Must be checked before SQLite creates files next to it that could not be written to either.
+            // This must be checked before SQLite creates its files next to this file, which would not be writable
+            // either.
             if let Err(error) = made
                 && path.exists()
                 && matches!(
@@ -118,7 +120,7 @@ impl Kind {
         let mut conn = Connection::open_with_flags(&path, flags).map_err(failed)?;
         conn.busy_timeout(BUSY_TIMEOUT).map_err(failed)?;
         let fresh = self.is_fresh(&conn, &path, failed)?;
-        // SQLite silently falls back to read-only.
+        // If the file is not writable, SQLite opens it read-only without an error.
         if conn.is_readonly(MAIN_DB).map_err(failed)? {
             return Err(NotOpened::ReadOnly { path });
         }
@@ -126,8 +128,8 @@ impl Kind {
         Ok(SqliteFile { path, conn, lock })
     }
 
-    /// Returns whether nothing has been written to the file yet. An error if it contains something else than this
-    /// kind's data.
+    /// Returns whether nothing has been written to the file yet. Fails if the file contains other data than that of
+    /// this kind.
     fn is_fresh(
         &self,
         conn: &Connection,
@@ -162,7 +164,7 @@ impl Kind {
     fn prepare(&self, conn: &mut Connection, fresh: bool) -> rusqlite::Result<()> {
         let mode: String = conn.query_row("PRAGMA journal_mode = WAL", [], |row| row.get(0))?;
         if mode != "wal" {
-            // Acknowledged changes must be in the log; no other mode is tested.
+            // Acknowledged changes must be in the write-ahead log; no other journal mode is tested.
             let why = format!("the file system allows no write-ahead log (journal mode {mode})");
             return Err(rusqlite::Error::ToSqlConversionFailure(why.into()));
         }
@@ -178,7 +180,7 @@ impl Kind {
     }
 }
 
-/// Writes in one transaction, all or nothing. The two statements of the transaction are cached like the others;
+/// Writes in one transaction, all or nothing. `BEGIN` and `COMMIT` are cached as prepared statements;
 /// `Connection::transaction` would parse them for each commit.
 pub(crate) fn in_one_commit<T>(
     conn: &mut Connection,
@@ -192,15 +194,15 @@ pub(crate) fn in_one_commit<T>(
     });
     // After some errors, such as a full disk, SQLite has rolled back already.
     if written.is_err() && !conn.is_autocommit() {
-        // The error to report is the one of the write.
+        // The error to report is that of the write, so an error of the rollback is ignored.
         let _ = conn.execute_batch("ROLLBACK");
     }
     written
 }
 
-/// Takes the lock that keeps a second gateway away. It is a separate file: SQLite's exclusive mode would also block
-/// this process's reader and the operator's backup, and a lock on the file itself is released when any other handle on
-/// it is closed.
+/// Takes the lock that excludes a second gateway. The lock is a separate file: SQLite's exclusive mode would also block
+/// this process's reader and the operator's backup, and a lock on the database file is released when any other handle
+/// on that file is closed.
 fn lock(path: &Path) -> Result<File, NotOpened> {
     let mut lock_path = OsString::from(path);
     lock_path.push(".lock");
@@ -238,7 +240,7 @@ pub(crate) fn number_text(number: RequestNumber, buffer: &mut [u8; Hyphenated::L
     number.uuid().as_hyphenated().encode_lower(buffer)
 }
 
-/// Returns a count as SQLite stores it. Counts above 2⁶³ cannot be stored; they are clamped.
+/// Converts a count to SQLite's integers. Counts above 2⁶³ cannot be stored; they are clamped.
 pub(crate) fn integer(count: u64) -> i64 {
     i64::try_from(count).unwrap_or(i64::MAX)
 }

@@ -1,19 +1,19 @@
-//! Writes a file from one thread, through a queue: changes that arrive together share a commit.
+//! Writes a file from one thread, through a queue. Changes that arrive together share a commit.
 //!
-//! A store defines what is queued, which of it is due, and which statements it becomes ([`WriteQueue`], and the closure
-//! that the thread is started with). Everything else is here, once:
+//! A store defines what a queued change is, when it is due, and which statements it becomes ([`WriteQueue`], and the
+//! closure that the thread is started with). This module implements the rest for all stores:
 //!
 //! - **Order.** A change is made and queued under one lock, so that changes reach the file in the order in which they
 //!   were made.
-//! - **Gathering.** Due changes wait at most [`Pace::window`] for more, unless [`Pace::enough`] are queued or a change
-//!   is urgent. The thread is woken only if the time at which it must act has changed, since each wake-up is a system
-//!   call.
-//! - **Acknowledging.** A waiting caller is answered after the commit that contains its change and all before it. If
-//!   the commit fails, the caller's sender is dropped; the [`Fault`] is set by then.
-//! - **Failing.** A commit is written whole or not at all. A store may take a batch back, to be retried every
-//!   [`Pace::retry`]; otherwise nothing more is written until a restart. A panic of the thread is such a fault, too.
-//! - **Closing.** New changes are refused; the queue is written; then the connection is closed, and the lock is
-//!   released last, or the next gateway would find an open file.
+//! - **Gathering.** Due changes wait at most [`Pace::window`] for more changes, unless [`Pace::enough`] are queued or a
+//!   change is urgent. The thread is woken only if the time at which it must act has changed, since each wake-up is a
+//!   system call.
+//! - **Acknowledging.** A waiting caller is answered after the commit that contains its change and all earlier changes.
+//!   If the commit fails, the caller's sender is dropped; the [`Fault`] is set by then.
+//! - **Failing.** A commit is written whole or not at all. A store may take a failed batch back, to be retried every
+//!   [`Pace::retry`]. Otherwise nothing more is written until a restart. A panic of the thread has the same effect.
+//! - **Closing.** New changes are refused, the queue is written, the connection is closed, and the lock is released.
+//!   The lock is last, since otherwise the next gateway would find an open file.
 
 use std::{
     fs::File,
@@ -28,24 +28,24 @@ use tokio::sync::oneshot;
 
 use crate::BoxError;
 
-/// Real time: pausing the clock in a test does not stop the thread.
+/// Real time: a test that pauses tokio's clock does not stop the thread.
 #[expect(
     clippy::disallowed_types,
     reason = "the writer's thread must use real time, even if tests pause tokio's clock"
 )]
 pub(crate) type Moment = std::time::Instant;
 
-/// Resolves once the change, and everything before it, is in the file.
+/// Resolves when the change, and every earlier change, is in the file.
 pub(crate) type Committed = oneshot::Receiver<()>;
 
-/// The changes that wait to be written, under the writer's lock.
+/// The changes that wait to be written. The writer's lock protects them.
 pub(crate) trait WriteQueue: Send + 'static {
     /// The changes that are written in one commit.
     type Batch: Send;
 
     /// The name of the writer's thread.
     const THREAD: &'static str;
-    /// The time at which the thread commits.
+    /// How soon, and with how many changes, the thread commits.
     const PACE: Pace;
 
     /// The number of queued changes.
@@ -55,39 +55,39 @@ pub(crate) trait WriteQueue: Send + 'static {
     /// change.
     fn due(&self, now: Moment) -> Option<Moment>;
 
-    /// Takes the changes that are due at this time, or all of them.
+    /// Takes the changes that are due at this time; `None` takes all changes.
     fn take(&mut self, due: Option<Moment>) -> Self::Batch;
 
-    /// The number of changes in a batch.
+    /// Returns the number of changes in a batch.
     fn size(batch: &Self::Batch) -> usize;
 
-    /// Drops changes that have been written. Called outside of the lock, after waiting callers were answered.
+    /// Drops the changes of a written batch. Called without the lock, after waiting callers were answered.
     fn empty(batch: &mut Self::Batch);
 
-    /// Takes back an emptied batch, to reuse its buffers or for further work in it.
+    /// Takes back an emptied batch, to reuse its buffers or to queue further work that it contains.
     fn reuse(&mut self, batch: Self::Batch);
 
-    /// Takes back a batch that could not be written, if writing it may succeed later. Returns whether it was taken
-    /// back. By default no fault is temporary.
+    /// Takes back a batch that could not be written, if a retry may succeed. Returns whether the queue took it back. By
+    /// default every fault is permanent.
     fn put_back(&mut self, batch: Self::Batch, cause: &rusqlite::Error) -> bool {
         let _ = (batch, cause);
         false
     }
 
-    /// Called at the first commit after a batch was put back.
+    /// Called at the first successful commit after a batch was put back.
     fn recovered(&mut self) {}
 
-    /// The error text for callers while nothing is written.
+    /// Returns the error text that callers get while nothing is written.
     fn explain(fault: &Fault) -> String;
 
     /// Writes an incident to the log.
     fn report(incident: &Incident<'_>);
 }
 
-/// The times at which a writer commits.
+/// How soon, and with how many changes, a writer commits.
 #[derive(Debug)]
 pub(crate) struct Pace {
-    /// The time for which due changes wait for more, to share a commit.
+    /// The time for which due changes wait for more changes, to share a commit.
     pub(crate) window: Duration,
     /// With this many changes queued, a commit does not wait for more.
     pub(crate) enough: usize,
@@ -97,7 +97,7 @@ pub(crate) struct Pace {
     pub(crate) retry: Duration,
 }
 
-/// How soon the thread must act on what was queued.
+/// How soon the thread must act on what a caller has queued.
 #[cfg_attr(
     not(feature = "outbox"),
     allow(dead_code, reason = "only the outbox has changes that may wait")
@@ -108,13 +108,13 @@ pub(crate) enum Urgency {
     None,
     /// Commit at this time.
     Due(Moment),
-    /// Commit soon; may wait for a batch.
+    /// Commit soon; may wait for more changes to share the commit.
     Gather,
-    /// Commit immediately, with everything queued.
+    /// Commit immediately, with all queued changes.
     Hurry,
 }
 
-/// The reason why nothing is written.
+/// The reason why no changes are written.
 #[derive(Clone, Debug)]
 pub(crate) enum Fault {
     /// A commit failed and is retried.
@@ -142,7 +142,7 @@ pub(crate) enum Incident<'a> {
     Panicked,
 }
 
-/// A queue with its thread. The thread ends when this is closed or dropped.
+/// A queue with its thread. The thread ends when the queue is closed or dropped.
 pub(crate) struct GroupCommit<Q: WriteQueue> {
     shared: Arc<Shared<Q>>,
     thread: Mutex<Option<JoinHandle<()>>>,
@@ -153,11 +153,11 @@ struct Shared<Q: WriteQueue> {
     news: Condvar,
 }
 
-/// The writer's state, behind its lock.
+/// The writer's state, protected by its lock.
 pub(crate) struct WriterState<Q> {
     pub(crate) queue: Q,
     waiting: Vec<oneshot::Sender<()>>,
-    /// A spare buffer for the next waiting callers.
+    /// An empty buffer that replaces the list of waiting callers while a batch has it.
     waiting_spare: Vec<oneshot::Sender<()>>,
     hurry: bool,
     asleep: Asleep,
@@ -168,11 +168,11 @@ pub(crate) struct WriterState<Q> {
 /// The condition under which the thread must be woken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Asleep {
-    /// Never: it is running, or wakes up by itself.
+    /// Never: the thread is running, or wakes up by itself.
     No,
-    /// Wake the thread if something becomes due before this time.
+    /// If a change becomes due before this time. `None`: at any due change.
     Until(Option<Moment>),
-    /// Wake the thread if enough changes are queued for a commit.
+    /// If enough changes are queued for a commit.
     Gathering,
 }
 
@@ -182,8 +182,8 @@ struct Batch<Q: WriteQueue> {
 }
 
 impl<Q: WriteQueue> GroupCommit<Q> {
-    /// Starts the thread. `commit` writes a batch, whole or not at all, and leaves in it what is still to be done. Its
-    /// flag is whether a caller waits for the commit.
+    /// Starts the thread. `commit` writes a batch, whole or not at all, and leaves further work in the batch, if any.
+    /// Its flag is whether a caller waits for the commit.
     pub(crate) fn start(
         queue: Q,
         conn: Connection,
@@ -212,7 +212,7 @@ impl<Q: WriteQueue> GroupCommit<Q> {
         }
     }
 
-    /// Makes the thread look asleep until `until` to those who submit.
+    /// Makes the thread look asleep until `until` to callers that submit changes.
     #[cfg(test)]
     pub(crate) fn pretend_asleep(&self, until: Moment) {
         self.shared.lock().asleep = Asleep::Until(Some(until));
@@ -223,12 +223,13 @@ impl<Q: WriteQueue> GroupCommit<Q> {
         self.shared.lock().asleep == Asleep::No
     }
 
-    /// Fails if a step under the lock has panicked. Whether that spoils the queue depends on the store.
+    /// Locks the queue. Fails if a caller has panicked under the lock; the store decides whether its queue is still
+    /// valid.
     pub(crate) fn lock(&self) -> LockResult<MutexGuard<'_, WriterState<Q>>> {
         self.shared.state.lock()
     }
 
-    /// Unlocks the queue, and wakes the thread if the change affects when it must act.
+    /// Unlocks the queue, and wakes the thread if the change affects when the thread must act.
     pub(crate) fn submit(&self, mut state: MutexGuard<'_, WriterState<Q>>, urgency: Urgency) {
         state.hurry |= urgency == Urgency::Hurry;
         let wakes = match (state.asleep, urgency) {
@@ -246,7 +247,7 @@ impl<Q: WriteQueue> GroupCommit<Q> {
         }
     }
 
-    /// A future that waits for a commit.
+    /// Waits for a commit. Fails with the store's error text if it failed.
     pub(crate) async fn committed(&self, committed: Committed) -> Result<(), BoxError> {
         match committed.await {
             Ok(()) => Ok(()),
@@ -257,12 +258,12 @@ impl<Q: WriteQueue> GroupCommit<Q> {
         }
     }
 
-    /// Returns the reason why nothing is written now, if there is one.
+    /// Returns the reason why no changes are written now, if there is one.
     pub(crate) fn fault(&self) -> Option<Fault> {
         self.shared.lock().fault.clone()
     }
 
-    /// Refuses new changes; the thread ends once the queue is written.
+    /// Refuses new changes. The thread ends after it has written the queue.
     #[cfg(feature = "outbox")]
     pub(crate) fn stop(&self) {
         self.shared.stop();
@@ -296,7 +297,7 @@ impl<Q: WriteQueue> Drop for GroupCommit<Q> {
 }
 
 impl<Q: WriteQueue> WriterState<Q> {
-    /// Fails once nothing more will be written. A temporary fault is not an error here.
+    /// Fails if nothing more will be written. A temporary fault does not count.
     pub(crate) fn takes_more(&self) -> Result<(), BoxError> {
         match &self.fault {
             None | Some(Fault::Passing(_)) => Ok(()),
@@ -312,12 +313,12 @@ impl<Q: WriteQueue> WriterState<Q> {
         }
     }
 
-    /// Returns whether the queue is full and no more changes should be made.
+    /// Returns whether the queue is full, so that callers should make no more changes.
     pub(crate) fn is_full(&self) -> bool {
         self.len() >= Q::PACE.queue_max
     }
 
-    /// Waits for everything queued by now. The change must be submitted with [`Urgency::Gather`] or more.
+    /// Waits until everything queued by now is written. The change must be submitted with [`Urgency::Gather`] or more.
     pub(crate) fn wait(&mut self) -> Committed {
         let (sender, committed) = oneshot::channel();
         self.waiting.push(sender);
@@ -340,7 +341,7 @@ impl<Q: WriteQueue> WriterState<Q> {
         }
     }
 
-    /// Takes due changes, or all of them if a caller waits.
+    /// Takes due changes, or all changes if a caller waits.
     fn take(&mut self) -> Batch<Q> {
         let all = self.hurry || self.closing || self.fault.is_some() || !self.waiting.is_empty();
         self.hurry = false;
@@ -350,7 +351,7 @@ impl<Q: WriteQueue> WriterState<Q> {
         }
     }
 
-    /// Takes back a written batch. Once the queue is closing, no further work is started.
+    /// Takes back a written batch. While the queue is closing, the batch's further work is dropped.
     fn take_back(&mut self, done: Batch<Q>) {
         self.waiting_spare = done.waiting;
         if !self.closing {
@@ -364,19 +365,19 @@ impl<Q: WriteQueue> Batch<Q> {
         self.waiting.is_empty() && Q::size(&self.work) == 0
     }
 
-    /// Sends the result of a commit to the callers that wait for it.
+    /// Reports a commit to the callers that wait for it.
     fn acknowledge(&mut self) {
         for committed in self.waiting.drain(..) {
-            // A caller may have stopped waiting; the change is written all the same.
+            // A caller may have stopped waiting; its change is written all the same.
             let _ = committed.send(());
         }
         Q::empty(&mut self.work);
-        // A buffer that was large once need not stay large.
+        // Gives memory back after an unusually large batch.
         self.waiting.shrink_to(WAITING_SPARE_MAX);
     }
 }
 
-/// Capacity that is kept for waiting callers, at most.
+/// The largest capacity that an empty list of waiting callers keeps.
 const WAITING_SPARE_MAX: usize = 1_024;
 
 impl<Q: WriteQueue> Shared<Q> {
@@ -396,7 +397,8 @@ impl<Q: WriteQueue> Shared<Q> {
         }
     }
 
-    /// Ignores poisoning, for fields that a panicking step cannot have spoiled: everything but the store's queue.
+    /// Locks the state and ignores poisoning, for all fields but the store's queue: a panicking caller cannot spoil
+    /// them.
     fn lock(&self) -> MutexGuard<'_, WriterState<Q>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -416,7 +418,7 @@ impl<Q: WriteQueue> Shared<Q> {
         lock: File,
         mut commit: impl FnMut(&mut Connection, &mut Q::Batch, bool) -> rusqlite::Result<()>,
     ) {
-        // Stops serving after a panic, too.
+        // When dropped, refuses further changes, also after a panic.
         let stopped = StopGuard(self);
         let (mut done, mut failing) = (None, false);
         while let Some(mut batch) = self.next_batch(done.take()) {
@@ -444,8 +446,8 @@ impl<Q: WriteQueue> Shared<Q> {
         drop(lock);
     }
 
-    /// Returns the next batch: what is due, or everything if a caller waits; `None` once the queue is closed and
-    /// written. May be empty while a fault is retried.
+    /// Returns the next batch: the due changes, or all changes if a caller waits; `None` after the queue is closed and
+    /// written. The batch may be empty while a failed commit is retried.
     fn next_batch(&self, done: Option<Batch<Q>>) -> Option<Batch<Q>> {
         let mut state = self.lock();
         if let Some(done) = done {
@@ -483,7 +485,7 @@ impl<Q: WriteQueue> Shared<Q> {
         }
     }
 
-    /// Waits until something is due. Each wake-up computes the due time again, since it may have moved or disappeared.
+    /// Waits until a change is due. Each wake-up computes the due time again, since it may have moved or disappeared.
     fn wait_until_due<'a>(
         &self,
         mut state: MutexGuard<'a, WriterState<Q>>,
@@ -515,7 +517,8 @@ impl<Q: WriteQueue> Shared<Q> {
         state.queue.recovered();
     }
 
-    /// Handles a failed commit and returns whether it will be retried. Waiting callers see their senders dropped.
+    /// Handles a failed commit and returns whether it will be retried. Drops the senders of waiting callers, which
+    /// makes their wait fail.
     fn fail(&self, batch: Batch<Q>, cause: &rusqlite::Error) -> bool {
         let Batch { work, waiting } = batch;
         let changes = Q::size(&work).max(waiting.len());

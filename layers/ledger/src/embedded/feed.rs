@@ -1,4 +1,4 @@
-//! The events of the embedded stores, and the notes next to their books.
+//! The events of the embedded stores, and the documents next to their books.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -13,11 +13,11 @@ use crate::{
     happening::{Event, Happening, Levels, Watched},
 };
 
-/// The part of the state that is neither events nor money: the last event number, emitted names, notes.
+/// The last event's number, the names of events that are emitted once, and the documents.
 #[derive(Debug, Default)]
 pub(super) struct FeedState {
     last: u64,
-    /// The time at which each event with a name was emitted.
+    /// The time of emission of each named event. An event with the same name is not emitted again.
     told: HashMap<String, Millis>,
     notes: BTreeMap<String, Note>,
 }
@@ -29,7 +29,7 @@ impl FeedState {
         happened: Vec<(Option<KeyId>, Happening)>,
         at_ms: Millis,
     ) -> Vec<Event> {
-        // Most charges emit nothing, and then nothing is allocated.
+        // Most charges emit no event, and then this allocates nothing.
         let event = |(key, what)| {
             self.last += 1;
             Event {
@@ -45,7 +45,7 @@ impl FeedState {
 }
 
 impl State {
-    /// Turns what has happened in an account into events.
+    /// Takes what has happened in an account from its book, and numbers it as events.
     pub(super) fn tell_of(&mut self, account: &AccountId, at_ms: Millis) -> Vec<Event> {
         let happened = self.book.account_mut(account);
         let happened = happened.map(|account| account.happened());

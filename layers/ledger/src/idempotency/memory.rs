@@ -1,4 +1,4 @@
-//! Idempotency claims and answers in memory; nothing outlives the process.
+//! Idempotency claims and answers in memory. They are lost when the process ends.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -23,13 +23,13 @@ struct Inner {
 
 type Key = (AccountId, Digest);
 
-/// Queue entries of removed claims that are tolerated before a clean-up pass.
+/// Clean-up removes the queue's entries of deleted claims when there are more than this many of them.
 const GONE_MAX: usize = 1024;
 
 #[derive(Default)]
 struct Table {
     rows: HashMap<Key, Row>,
-    /// In the order in which claims were made; some of them may have been removed.
+    /// Expiry times in the order in which claims were made. Entries of deleted claims are removed later.
     expiring: VecDeque<(Instant, Key, RequestNumber)>,
     sums: HashMap<AccountId, Sums>,
     bytes: u64,
@@ -79,7 +79,7 @@ impl MemoryAnswers {
         let mut table = self.table();
         table.sweep(now);
         let key = (claim.account.clone(), claim.id);
-        // Entries that expire later may be in front of it in the queue.
+        // The sweep may not have removed this claim: entries that expire later may precede its entry in the queue.
         if table.rows.get(&key).is_some_and(|row| row.expires <= now) {
             table.remove(&key);
         }
@@ -237,7 +237,7 @@ impl Table {
 }
 
 impl Row {
-    /// The claim of a running call does not expire.
+    /// Sets the time until which a call may run without renewing its claim. The claim does not expire before that time.
     fn run_until(&mut self, until: Instant) {
         self.state = State::Running { until };
         self.expires = self.expires.max(until);

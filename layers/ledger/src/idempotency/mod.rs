@@ -1,10 +1,10 @@
 //! Claims on calls with an idempotency key, and their answers: which call runs, and how earlier calls were answered.
 //!
-//! This is not part of the books: a store may lose its contents, and a repeated call then runs as a new call. Only the
-//! ledger decides whether an earlier call was charged. A store never sees a caller's text: the id and the fingerprint
-//! are keyed digests, and the caller of the store encrypts the answer.
+//! The store of claims is not part of the books: it may lose its contents, and a repeated call then runs as a new call.
+//! Only the ledger decides whether an earlier call was charged. A store never sees a caller's text: the id and the
+//! fingerprint are keyed digests, and the code that uses the store encrypts the answer.
 //!
-//! A claim is made under a request number, which fences it: a call that has lost its claim cannot change anything.
+//! A claim has a request number as its fencing token: a call that has lost its claim cannot change anything.
 
 mod memory;
 #[cfg(feature = "redis")]
@@ -39,10 +39,10 @@ impl fmt::Debug for Digest {
     }
 }
 
-/// A claim: the request to be the one that runs a call.
+/// A claim: a call's attempt to become the only call that runs under its idempotency key.
 #[derive(Clone, Debug)]
 pub struct Claim {
-    /// The account whose bounds on stored answers apply.
+    /// The account whose limits on claims and stored answers apply.
     pub account: AccountId,
     /// Identifies the claim within the account. The digest includes the caller's API key.
     pub id: Digest,
@@ -50,9 +50,9 @@ pub struct Claim {
     pub fingerprint: Digest,
     /// The number of the call that makes the claim.
     pub number: RequestNumber,
-    /// The time for which the claim lives unless it is renewed or finished.
+    /// The time for which a running call keeps the claim unless it renews or finishes it.
     pub lease: Duration,
-    /// The time for which the claim and its answer are kept.
+    /// The time for which the claim, and later its answer, is stored.
     pub kept: Duration,
 }
 
@@ -70,7 +70,7 @@ pub enum Claimed {
 /// The call that has claimed the idempotency key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Earlier {
-    /// The call's number.
+    /// The number of that call.
     pub number: RequestNumber,
     /// The digest of that call's request.
     pub fingerprint: Digest,
@@ -98,7 +98,7 @@ pub enum Outcome<'a> {
     Answered(&'a [u8]),
     /// The call was charged, but has no answer that could be replayed.
     Unanswered,
-    /// Free of charge; the same call may run again.
+    /// The call was free of charge, so the claim is deleted and the same request may run again.
     Free,
 }
 
@@ -136,8 +136,8 @@ impl Default for Bounds {
 
 /// Stores claims and answers.
 pub trait AnswerStore: Send + Sync + 'static {
-    /// Claims a call. With `from`, takes over the abandoned claim of that call. One atomic step; repeated under the
-    /// same number, it returns the same result.
+    /// Claims a call. With `from`, takes over the abandoned claim of the call with that number. The claim is made in
+    /// one atomic step. Repeated under the same number, it returns the same result.
     ///
     /// # Errors
     /// The store did not answer, or its answer was lost.
@@ -150,13 +150,13 @@ pub trait AnswerStore: Send + Sync + 'static {
     /// Renews the claim of a running call. Returns whether the call still has the claim.
     ///
     /// # Errors
-    /// As for [`AnswerStore::claim`].
+    /// The errors of [`AnswerStore::claim`].
     fn renew(&self, claim: &Claim) -> impl Future<Output = Result<bool, BoxError>> + Send;
 
     /// Ends the claim and stores the outcome.
     ///
     /// # Errors
-    /// As for [`AnswerStore::claim`].
+    /// The errors of [`AnswerStore::claim`].
     fn finish(
         &self,
         claim: &Claim,
@@ -164,7 +164,7 @@ pub trait AnswerStore: Send + Sync + 'static {
     ) -> impl Future<Output = Result<Finished, BoxError>> + Send;
 }
 
-/// A duration in milliseconds, at most one year, which every store can represent.
+/// A duration in milliseconds, at most one year, so that every store can represent it.
 #[cfg(any(feature = "redis", feature = "sqlite"))]
 fn millis(duration: Duration) -> u64 {
     const MAX: u64 = 365 * 24 * 3_600_000;

@@ -1,5 +1,5 @@
-//! Idempotency claims and answers in Redis, shared by many gateways. They are stored in the account's slot; each step
-//! is one script, and its time is the server's clock.
+//! Idempotency claims and answers in Redis, shared by many gateways. They are stored in the account's slot. Each
+//! operation is one script, whose time is the server's clock.
 //!
 //! ```text
 //! tg:{A}:i:<id>   HASH  f fingerprint, n number, s running|answered|unanswered, u runs until, h hour, x kept until,
@@ -8,8 +8,8 @@
 //! tg:answers      HASH  <hour>: bytes of all accounts
 //! ```
 //!
-//! Redis removes claims by itself when they expire. So usage is counted by the hour, and may be overestimated by at
-//! most one hour's claims.
+//! Redis deletes expired claims by itself, and reports nothing. So the account's usage is counted by the hour, and may
+//! be overestimated by at most one hour's claims.
 
 use std::{fmt, sync::Arc, time::Duration};
 
@@ -36,7 +36,7 @@ struct Inner {
 }
 
 impl RedisAnswers {
-    /// Uses an existing connection.
+    /// Creates a store over an existing connection.
     #[must_use]
     pub fn new(conn: RedisConn, bounds: Bounds) -> Self {
         let script = |text| conn.script("", text);
@@ -50,7 +50,7 @@ impl RedisAnswers {
         }))
     }
 
-    /// Reserves `bytes` of the budget, if they are free. A negative number returns them.
+    /// Reserves `bytes` of the limit over all accounts, if they are free. A negative number gives bytes back.
     async fn has_room(&self, bytes: i64, kept: Duration) -> Result<bool, RedisFault> {
         let Inner {
             conn, room, bounds, ..
@@ -145,8 +145,8 @@ impl AnswerStore for RedisAnswers {
             .eval(script, &keys(claim), args, OPERATOR_TIMEOUT)
             .await;
         if word == "answered" && !finished.as_ref().is_ok_and(|word| word == "kept") {
-            // An answer that exceeds the account's own bound takes no room from other accounts; nor does one that was
-            // stored before.
+            // The answer was not stored: it exceeds the account's own limit, or was stored before. So its bytes are
+            // given back.
             let given_back = self.has_room(-bytes, claim.kept).await;
             if finished.is_ok() {
                 given_back?;

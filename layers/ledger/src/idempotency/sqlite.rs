@@ -1,5 +1,5 @@
-//! Idempotency claims and answers in a file next to the ledger's. It holds no books, and may be deleted while no
-//! gateway runs.
+//! Idempotency claims and answers in a file next to the ledger's file. The file has no books: it may be deleted while
+//! no gateway runs.
 
 use std::{
     fmt,
@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{BoxError, embedded::now_ms, number::RequestNumber};
 
-/// Triggers maintain the sums, so that no row is counted twice or missed.
+/// Triggers keep the sums of claims and bytes, so that no row is counted twice or missed.
 const SCHEMA: &str = "
 PRAGMA journal_mode = WAL;
 PRAGMA synchronous = FULL;
@@ -46,7 +46,7 @@ const UNANSWERED: u8 = 2;
 /// The largest number of expired rows that one claim deletes.
 const SWEPT_MAX: u32 = 64;
 
-/// Answers in one SQLite file, created with the first claim. Clones share it.
+/// Stored answers in one SQLite file, which is created with the first claim. Clones share the file.
 ///
 /// Queries run on tokio's blocking threads, so a tokio runtime is needed.
 #[derive(Clone)]
@@ -190,7 +190,7 @@ fn claim_in(
     if calls >= bounds.account_calls_max || bytes >= bounds.account_bytes_max {
         return Ok(Claimed::Full);
     }
-    // An expired row that was not deleted yet makes room.
+    // Deletes an expired row of the same idempotency key that no sweep has deleted yet, to make room for the claim.
     step.prepare_cached("DELETE FROM answers WHERE account = ?1 AND id = ?2")?
         .execute(params![&*claim.account, claim.id.0])?;
     step.prepare_cached("INSERT INTO answers VALUES (?1, ?2, ?3, ?4, 0, ?5, ?6, 0, NULL)")?
@@ -251,7 +251,7 @@ fn finish_in(
     })
 }
 
-/// Claims and bytes of an account; with an empty name, of all accounts.
+/// Returns the claims and the bytes of an account; with an empty name, of all accounts.
 fn sums(step: &Transaction<'_>, account: &str) -> rusqlite::Result<(u64, u64)> {
     let found = step
         .prepare_cached("SELECT calls, bytes FROM sums WHERE account = ?1")?
@@ -264,7 +264,7 @@ fn sums(step: &Transaction<'_>, account: &str) -> rusqlite::Result<(u64, u64)> {
 }
 
 fn open(path: &Path) -> rusqlite::Result<Connection> {
-    // SQLite would create the file readable for everybody. If this fails, SQLite reports why.
+    // SQLite would create a file that everybody can read. If creating the file here fails, SQLite reports why.
     #[cfg(unix)]
     {
         use std::os::unix::fs::OpenOptionsExt;

@@ -60,13 +60,13 @@ async fn one_call_runs_and_the_others_get_its_state(store: &impl AnswerStore) {
         .finish(&first, Outcome::Answered(b"\0sealed\xff"))
         .await;
     assert_eq!(answered.unwrap(), Finished::Kept);
-    // Finishing twice has the effect of finishing once.
+    // Finishing a call twice has the effect of finishing it once.
     let again = store.finish(&first, Outcome::Free).await;
     assert_eq!(again.unwrap(), Finished::Kept);
     let told = earlier(store.claim(&second, None).await.unwrap());
     assert_eq!(told.stage, Stage::Answered(b"\0sealed\xff".to_vec()));
     assert_eq!(told.number, first.number);
-    // The same idempotency key of another account is another claim.
+    // The same idempotency key in another account is another claim.
     assert_eq!(
         store.claim(&claim("other", 1), None).await.unwrap(),
         Claimed::Mine
@@ -105,7 +105,7 @@ async fn an_abandoned_call_is_taken_over_once(store: &impl AnswerStore) {
     assert!(store.renew(&second).await.unwrap());
 }
 
-/// A running call is kept beyond `kept`, which is shorter here.
+/// A running call keeps its claim longer than `kept`, which is very short here.
 async fn a_running_call_does_not_expire(store: &impl AnswerStore) {
     let (mut first, second) = (claim("long", 1), claim("long", 1));
     // The claim lives long enough for a busy machine to renew it in time.
@@ -114,7 +114,7 @@ async fn a_running_call_does_not_expire(store: &impl AnswerStore) {
     assert_eq!(store.claim(&first, None).await.unwrap(), Claimed::Mine);
     for _ in 0..5 {
         tokio::time::sleep(2 * LEASE).await;
-        // Each claim deletes expired rows.
+        // Each claim deletes expired rows, but not the row of the running call.
         store.claim(&claim("long", 2), None).await.unwrap();
         assert!(store.renew(&first).await.unwrap());
     }
@@ -146,14 +146,14 @@ async fn bounds_are_kept(store: &impl AnswerStore) {
     );
     let told = earlier(store.claim(&of(3), None).await.unwrap());
     assert_eq!(told.stage, Stage::Unanswered);
-    // All accounts together may store 150 bytes: 60 are stored below, and some were stored above.
+    // All accounts together may store 150 bytes: 60 are stored below, and at least some were stored above.
     let (one, two) = (claim("d", 1), claim("e", 1));
     for call in [&one, &two] {
         assert_eq!(store.claim(call, None).await.unwrap(), Claimed::Mine);
     }
     let all = Outcome::Answered(&[7; 90]);
     assert_eq!(store.finish(&one, all).await.unwrap(), Finished::TooMuch);
-    // An answer that did not fit into its account takes no room from other accounts.
+    // An answer that exceeded its account's limit does not use the limit over all accounts.
     let few = Outcome::Answered(&[7; 75]);
     assert_eq!(store.finish(&two, few).await.unwrap(), Finished::Kept);
 }

@@ -1,4 +1,4 @@
-//! Holds of a lease that change while their calls run: what the lease decides, and what its next turn requests.
+//! Adjustments of calls held from a lease: which of them the lease grants itself, and what its next turn requests.
 
 use std::time::Duration;
 
@@ -17,18 +17,18 @@ use crate::{
     usage::End,
 };
 
-/// How long the lease may grant after a turn.
+/// The time for which the lease may grant after a turn, in milliseconds.
 const GRANTS_MS: u64 = 1_000;
 const AT: Now = Now {
     steady: 100,
     wall: 100,
 };
-/// When the lease may not grant any more.
+/// The time from which the lease may not grant any more.
 const LATER: Now = Now {
     steady: 100 + GRANTS_MS,
     wall: 100 + GRANTS_MS,
 };
-/// Keeps what is free in the lease.
+/// A size that keeps the free money in the lease.
 const KEEP: Size = Size {
     free: MicroRub::new(100),
     short_of: MicroRub::ZERO,
@@ -99,7 +99,7 @@ fn settlement(n: u128, cost: i64) -> Settlement {
     }
 }
 
-/// The answer of a lease that decides by itself.
+/// Adjusts a call and returns the lease's own answer. Panics if the lease must wait for the ledger.
 fn local_answer(lease: &mut Lease, adjustment: &Adjustment, now: Now) -> Adjusted {
     match lease.adjust(adjustment, now) {
         Some(Adjusting::Done(adjusted)) => adjusted,
@@ -108,7 +108,7 @@ fn local_answer(lease: &mut Lease, adjustment: &Adjustment, now: Now) -> Adjuste
     }
 }
 
-/// Where the ledger's answer will arrive.
+/// Adjusts a call and returns the receiver of the ledger's answer. Panics if the lease answers by itself.
 fn waits(
     lease: &mut Lease,
     adjustment: &Adjustment,
@@ -147,7 +147,7 @@ fn a_lease_decides_what_it_has_money_for() {
         );
         assert_eq!(in_lease(&lease), (amount, 100 - amount));
     }
-    // An older one changes nothing, whatever its amount.
+    // An adjustment with a lower sequence number changes nothing, whatever its amount.
     assert_eq!(local_answer(&mut lease, &to(1, 4, 1_000), AT), held(40));
     assert!(lease.adjust(&to(2, 1, 1), AT).is_none());
     assert!(!lease.has_raises());
@@ -158,7 +158,7 @@ fn a_lease_that_may_not_grant_lets_its_calls_hold_less() {
     let mut lease = lease(&[60]);
     assert_eq!(local_answer(&mut lease, &to(1, 1, 20), LATER), held(20));
     assert_eq!(in_lease(&lease), (20, 80));
-    // All of the growth is the ledger's to decide, and what is free in the lease does not count.
+    // The ledger decides on the whole growth: the lease may not use its own free money now.
     let mut hears = waits(&mut lease, &to(1, 2, 50), LATER);
     let turn = lease.turn(NOTHING, LATER, Uuid::now_v7());
     assert_eq!(
@@ -180,7 +180,7 @@ fn the_next_turn_requests_what_the_lease_lacks() {
     let mut second = waits(&mut lease, &to(2, 1, 45), AT);
     assert!(lease.has_raises());
     let turn = next_turn(&mut lease, AT);
-    // Together they grow by 55, and 20 are free in the lease.
+    // The two calls grow by 55 together, and the lease has 20 free, so that 35 are requested.
     assert_eq!(turn.raise.micro(), 35);
     assert!(matches!(first.try_recv(), Err(TryRecvError::Empty)));
     lease.answered(&turn, &answer(Word::Done, 135 + turn.more.micro(), 365));
@@ -197,7 +197,7 @@ fn calls_grow_in_the_order_of_their_requests_as_far_as_the_money_goes() {
     let mut small = waits(&mut lease, &to(2, 1, 60), AT);
     let turn = next_turn(&mut lease, AT);
     assert_eq!(turn.raise.micro(), 50);
-    // The ledger has only 15 of the 50.
+    // The ledger grants only 15 of the requested 50.
     lease.answered(&turn, &answer(Word::Done, 115, 0));
     assert_eq!(
         received(&mut large),
@@ -226,7 +226,7 @@ fn adjustments_of_a_turn_that_gets_no_answer_fail_and_the_lease_keeps_their_mone
         "the same turn is sent again"
     );
     lease.answered(&repeated, &answer(Word::Done, 150, 0));
-    // The answered turn did not contain the second request.
+    // The answered turn was made before the second request, so it does not answer it.
     assert!(matches!(again.try_recv(), Err(TryRecvError::Empty)));
     let next = next_turn(&mut lease, AT);
     assert_eq!(next.raise.micro(), 0, "the lease has the money by now");
@@ -250,7 +250,7 @@ fn a_call_that_has_ended_is_not_adjusted() {
     assert_eq!(turn.raise.micro(), 40);
     lease.settle(&settlement(1, 50), AT).unwrap();
     assert!(lease.release(number(2), &key()));
-    // The money that was requested for it is in the lease, and the call does not hold it.
+    // The money that was requested for the ended call is in the lease now, and no call holds it.
     lease.answered(&turn, &answer(Word::Done, 140, 0));
     assert_eq!(received(&mut first), Ok(Adjusted::Gone));
     assert_eq!(in_lease(&lease), (0, 90));
@@ -266,6 +266,6 @@ fn a_lost_lease_lets_no_call_hold_more() {
     lease.answered(&turn, &answer(Word::Gone, 0, 0));
     assert_eq!(received(&mut waiting), Ok(Adjusted::Gone));
     assert_eq!(local_answer(&mut lease, &to(1, 2, 70), AT), Adjusted::Gone);
-    // The call goes on with less.
+    // A call of a lost lease can still hold less than before.
     assert_eq!(local_answer(&mut lease, &to(1, 3, 30), AT), held(30));
 }

@@ -1,9 +1,9 @@
-//! A lease as its gateway sees it. A pure state machine: times go in, turns come out.
+//! A lease as its gateway sees it. A pure state machine: times and answers go in, turns come out.
 //!
 //! A [`Book`] of one account and one key decides what the lease grants. The book's balance is the lease's money that no
-//! call was charged. The ledger must never have less in the lease than the book grants from. So an amount that is given
-//! back leaves the book before the ledger is called, and an amount that is added enters the book after the ledger has
-//! answered.
+//! call was charged. The ledger must never have less money in the lease than the book grants from. So an amount that
+//! the gateway gives back leaves the book before the turn is sent, and an added amount enters the book after the
+//! ledger's answer.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -25,23 +25,23 @@ use crate::{
     number::RequestNumber,
 };
 
-/// The largest number of ends that one turn reports.
+/// The largest number of ends of calls that one turn reports.
 pub(crate) const ENDS_MAX: usize = 256;
-/// Words of past turns that are remembered: the turns of a few seconds for the busiest lease, of minutes for others.
+/// Names of past turns that are remembered: the turns of a few seconds for the busiest lease, of minutes for others.
 const WORDS_MAX: usize = 4_096;
 
-/// The ledger's result for an end, or why there is none.
+/// The ledger's result for the end of a call, or the reason why the ledger has not answered.
 pub(crate) type Told = Result<Settled, Arc<BoxError>>;
-/// The answer to an adjustment that the ledger had to decide, or why there is none.
+/// The ledger's answer to an adjustment, or the reason why the ledger has not answered.
 pub(crate) type Raised = Result<Result<Adjusted, Refusal>, Arc<BoxError>>;
 
-/// The answer to an adjustment, or where it will arrive.
+/// The lease's answer to an adjustment, or the receiver of the ledger's answer.
 pub(crate) enum Adjusting {
     Done(Adjusted),
     Waits(oneshot::Receiver<Raised>),
 }
 
-/// A call that is to hold more than the lease can grant by itself.
+/// An adjustment that the ledger has to decide, and the sender of its answer.
 struct Raise {
     adjustment: Adjustment,
     heard: oneshot::Sender<Raised>,
@@ -50,13 +50,13 @@ struct Raise {
 /// The size that a lease should have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Size {
-    /// Free money, in addition to what running calls hold.
+    /// Free money in the lease, in addition to what running calls hold.
     pub(crate) free: MicroRub,
-    /// With less free money than this in the ledger, no lease is enlarged.
+    /// The ledger does not enlarge the lease if less money than this is free outside it.
     pub(crate) short_of: MicroRub,
 }
 
-/// The size of a lease that is given back as its calls end.
+/// The size of a lease that its gateway gives back as its calls end.
 pub(crate) const NOTHING: Size = Size {
     free: MicroRub::ZERO,
     short_of: MicroRub::ZERO,
@@ -72,11 +72,11 @@ pub(crate) struct Lease {
     word: String,
     /// The names of the lease's turns, oldest first.
     words: VecDeque<Uuid>,
-    /// For a lost lease: the turn of this lease that the ledger has fallen back to. If set, no other owner continues
-    /// the lease.
+    /// If the lease is lost because the ledger fell back to older data: the lease's turn that the ledger has as its
+    /// last. If set, no other owner continues the lease.
     fell_back_to: Option<Uuid>,
     state: State,
-    /// Ends that the ledger has not acknowledged; `queue` has those of them that are in no turn yet.
+    /// Ends of calls that the ledger has not acknowledged. `queue` has the numbers of those that are in no turn yet.
     ends: HashMap<RequestNumber, End, Hashing>,
     queue: VecDeque<RequestNumber>,
     /// Adjustments that the ledger has to decide. The turn that has no answer yet contains the first `raises_sent`.
@@ -84,21 +84,22 @@ pub(crate) struct Lease {
     raises_sent: usize,
     /// The turn that has no answer yet, and when it was made.
     under_way: Option<(Turn, Now)>,
-    /// The longest time to live of any of its holds.
+    /// The longest time to live of any hold of the lease's calls.
     ttl: Duration,
-    /// How long after a turn the lease may grant holds.
+    /// How long after a turn the lease may grant holds, in milliseconds.
     grants_ms: u64,
     grants_until: Option<Now>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// The lease waits to be opened by the ledger.
+    /// The ledger has not answered the turn that opens the lease.
     Opening,
     Open,
-    /// Another owner has the lease, or it does not exist: it grants nothing, and its ends are still reported.
+    /// Another owner has the lease, or the ledger does not have it. The lease grants nothing; the ends of its calls are
+    /// still reported.
     Lost,
-    /// The lease was returned, or was never opened.
+    /// The lease was given back, or was never opened.
     Closed,
 }
 
@@ -110,7 +111,7 @@ struct End {
 }
 
 impl Lease {
-    /// A lease that has no money until the ledger has answered its first turn.
+    /// Creates a lease that has no money until the ledger has answered its first turn.
     pub(crate) fn new(
         number: RequestNumber,
         account: &AccountId,
@@ -148,18 +149,18 @@ impl Lease {
         self.number
     }
 
-    /// Makes the lease live at least this long after a turn.
+    /// Makes the ledger keep the lease for at least this long after a turn.
     pub(crate) fn lives_for(&mut self, ttl: Duration) {
         self.ttl = self.ttl.max(ttl);
     }
 
-    /// Holds money for a call if the lease has all that the call wants. `None` means that the ledger must decide.
+    /// Holds money for a call if the lease has all that the call wants. `None` if the ledger must decide.
     pub(crate) fn reserve(&mut self, hold: &Hold, now: Now) -> Option<Result<Reserved, Refusal>> {
         if self.ends.contains_key(&hold.number) {
             return Some(Err(Refusal::Gone));
         }
         let free = self.free();
-        // An empty lease does not show whether its account is active. So the ledger decides even about free calls.
+        // A lease without money cannot show whether its account is active, so the ledger decides even about free calls.
         let pays = hold.want <= free && free > MicroRub::ZERO;
         let has = self.may_grant(now) && hold.least <= hold.want && pays;
         if !has && !self.of_account().knows(hold.number) {
@@ -179,7 +180,7 @@ impl Lease {
         let number = settlement.number;
         let (heard, hears) = oneshot::channel();
         if let Some(end) = self.ends.get_mut(&number) {
-            // The end was sent before, but its acknowledgement has not arrived.
+            // The call's end was sent before, but the ledger's acknowledgement has not arrived.
             Arc::make_mut(&mut end.settlement).fresh = settlement.fresh;
             end.heard.retain(|heard| !heard.is_closed());
             end.heard.push(heard);
@@ -203,9 +204,10 @@ impl Lease {
         Some(hears)
     }
 
-    /// Ends a call without a charge; the ledger never learns of the call. Returns whether it was held from this lease.
+    /// Ends a call without a charge and without a message to the ledger. Returns whether the call was held from this
+    /// lease.
     pub(crate) fn release(&mut self, number: RequestNumber, key: &KeyId) -> bool {
-        // A call that was charged stays charged.
+        // A call that was charged cannot be released.
         self.ends.contains_key(&number) || self.book.release_and_forget(number, &self.account, key)
     }
 
@@ -214,8 +216,8 @@ impl Lease {
         self.book.extend(number, &self.account, ttl, now.steady)
     }
 
-    /// Changes the amount that a call holds. The lease decides what it can; the ledger decides the rest in the next
-    /// turn. `None` if the call is not held from this lease.
+    /// Changes the amount that a call holds. The lease grants what it can by itself; the ledger decides on larger
+    /// amounts in the next turn. `None` if the call is not held from this lease.
     pub(crate) fn adjust(&mut self, adjustment: &Adjustment, now: Now) -> Option<Adjusting> {
         if self.ends.contains_key(&adjustment.number) {
             return Some(Adjusting::Done(Adjusted::Gone));
@@ -227,7 +229,7 @@ impl Lease {
         let decides = self.may_grant(now) && growth <= self.free();
         if growth == MicroRub::ZERO || decides {
             let adjusted = self.book.adjust(adjustment, now.steady);
-            // The lease's own book has no ceilings, and the amount is free in it, so the hold cannot be refused.
+            // The lease's own book has no ceilings, and the growth is free in it, so the adjustment cannot be refused.
             return Some(Adjusting::Done(adjusted.unwrap_or(Adjusted::Gone)));
         }
         if matches!(self.state, State::Lost | State::Closed) {
@@ -244,12 +246,12 @@ impl Lease {
         !self.raises.is_empty()
     }
 
-    /// Returns whether the lease has the call: it runs, or its end has not been acknowledged.
+    /// Returns whether the call belongs to this lease: it runs, or the ledger has not acknowledged its end.
     pub(crate) fn knows(&self, number: RequestNumber) -> bool {
         self.ends.contains_key(&number) || self.of_account().knows(number)
     }
 
-    /// The amount that the lease can grant, if it may grant at all.
+    /// The amount that the lease can grant now; zero if it may not grant.
     pub(crate) fn free(&self) -> MicroRub {
         let account = self.of_account();
         account.balance.minus_or_zero(account.held)
@@ -304,11 +306,11 @@ impl Lease {
                 .is_some_and(|until| now.steady < until.steady && now.wall < until.wall)
     }
 
-    /// The next turn to send to the ledger, with a `word` that no other turn has. While a turn has no answer, the same
-    /// turn is returned again.
+    /// The next turn to send to the ledger. `word` is its name, which no other turn has. While a turn has no answer,
+    /// the same turn is returned again.
     pub(crate) fn turn(&mut self, size: Size, now: Now, word: Uuid) -> Turn {
         if let Some((turn, _)) = &mut self.under_way {
-            // A repeated turn has the same contents, except for whether its ends are fresh.
+            // A repeated turn has the same contents, except that its ends may no longer be fresh.
             for end in &mut turn.ends {
                 if let Some(known) = self.ends.get(&end.settlement.number) {
                     end.settlement = Arc::clone(&known.settlement);
@@ -316,7 +318,7 @@ impl Lease {
             }
             return turn.clone();
         }
-        // Ends the holds whose owners were dropped.
+        // Ends the expired holds, of calls whose tasks were dropped.
         self.book.expire(usize::MAX, now.steady);
         let count = self.queue.len().min(ENDS_MAX);
         let ends = self.queue.drain(..count).filter_map(|number| {
@@ -345,7 +347,7 @@ impl Lease {
         turn
     }
 
-    /// Creates a turn that only reports ends.
+    /// Creates a turn that reports ends of calls and changes nothing else.
     fn plain_turn(&self, word: Uuid) -> Turn {
         Turn {
             lease: self.number,
@@ -376,7 +378,8 @@ impl Lease {
         }
         turn.step = Step::GoOn;
         let growth = self.growth();
-        // While the lease may not grant, the ledger decides the whole growth, even if the lease has enough free money.
+        // While the lease may not grant, the ledger decides on the whole growth, even if the lease has enough free
+        // money.
         let own = if self.may_grant(now) {
             free.min(growth)
         } else {
@@ -395,9 +398,10 @@ impl Lease {
         }
     }
 
-    /// By how much the waiting adjustments enlarge their holds. The next turn contains all of them.
+    /// The amount by which the waiting adjustments enlarge their holds. The next turn contains all of these
+    /// adjustments.
     fn growth(&mut self) -> MicroRub {
-        // A caller that has disconnected needs no larger hold.
+        // A caller that has disconnected needs no larger hold, so its adjustment is dropped.
         self.raises.retain(|raise| !raise.heard.is_closed());
         self.raises_sent = self.raises.len();
         let account = self.of_account();
@@ -406,7 +410,8 @@ impl Lease {
         growths.fold(MicroRub::ZERO, MicroRub::plus_or_max)
     }
 
-    /// Carries out the adjustments of the answered turn, in order, as far as `available` is enough.
+    /// Carries out the adjustments of the answered turn, in order, each if its growth fits into what is left of
+    /// `available`.
     fn raise(&mut self, mut available: MicroRub, beside: MicroRub, now: Millis) {
         for _ in 0..std::mem::take(&mut self.raises_sent) {
             let Some(Raise { adjustment, heard }) = self.raises.pop_front() else {
@@ -428,15 +433,15 @@ impl Lease {
         }
     }
 
-    /// Removes an amount that is given back: it must not be granted any more, whether or not the ledger has received
-    /// the turn.
+    /// Takes an amount that is given back out of the lease's book. From then on it must not be granted, whether or not
+    /// the ledger has received the turn.
     fn take_out(&mut self, amount: MicroRub) {
         let account = self.of_account_mut();
         account.balance = account.balance.minus_or_zero(amount);
     }
 
-    /// Handles the ledger's answer to a turn. A second answer to the same turn is ignored. Returns when the oldest of
-    /// the turn's ends was queued.
+    /// Handles the ledger's answer to a turn. Ignores a second answer to the same turn. Returns when the oldest call
+    /// end of the turn was queued.
     pub(crate) fn answered(&mut self, turn: &Turn, answer: &TurnAnswer) -> Option<Millis> {
         let same = |(under_way, _): &mut (Turn, Now)| under_way.this == turn.this;
         let (turn, made) = self.under_way.take_if(same)?;
@@ -461,7 +466,7 @@ impl Lease {
         oldest
     }
 
-    /// Passes the results of a turn's ends to those who wait for them.
+    /// Passes the results of a turn's ends to the tasks that wait for them.
     fn heard(&mut self, turn: &Turn, answer: &TurnAnswer) -> Option<Millis> {
         let mut oldest: Option<Millis> = None;
         for (end, settled) in turn.ends.iter().zip(&answer.ends) {
@@ -494,7 +499,7 @@ impl Lease {
         let gained = answer.left.minus_or_zero(expected);
         self.ledger_has = answer.left;
         if answer.left < expected || gained > turn.more.plus_or_max(turn.raise) {
-            // The ledger reports less money in the lease than it had acknowledged, so it has lost data.
+            // The ledger reports another amount in the lease than its last answers allow, so it has lost data.
             return self.lose(Uuid::parse_str(&turn.this).ok());
         }
         let account = self.of_account_mut();
@@ -511,7 +516,7 @@ impl Lease {
             }),
             _ => None,
         };
-        // Money that was in the lease before may be granted only if the ledger still lets the lease grant.
+        // Money that was in the lease before this turn may be granted only if the ledger lets the lease grant again.
         let available = match self.grants_until {
             Some(_) => self.free(),
             None => gained,
@@ -519,13 +524,13 @@ impl Lease {
         self.raise(available, answer.free, made.steady);
     }
 
-    /// Handles a turn without an answer: it may or may not have been carried out, so it is sent again.
+    /// Handles a turn without an answer: the ledger may or may not have carried it out, so it is sent again.
     pub(crate) fn unanswered(&mut self, cause: BoxError) {
         let cause = Arc::new(cause);
         if self.under_way.is_none() {
             return;
         }
-        // Ends that wait for the following turn fail as well, since no earlier turn can acknowledge them.
+        // Ends that wait for the following turn fail too: no turn can acknowledge them before the ledger answers again.
         for end in self.ends.values_mut() {
             for heard in end.heard.drain(..) {
                 let _ = heard.send(Err(Arc::clone(&cause)));
@@ -558,8 +563,8 @@ impl Lease {
         }
     }
 
-    /// The turn that gives back what the ledger still has in a lost lease, if the ledger has fallen back and no other
-    /// owner can give it back.
+    /// The turn that gives back the money of a lost lease that the ledger still has, if the ledger fell back to older
+    /// data and no other owner can give the money back.
     pub(crate) fn left_behind(&self, word: Uuid) -> Option<Turn> {
         let before = self.fell_back_to.filter(|_| self.is_closed())?;
         Some(Turn {
@@ -569,7 +574,7 @@ impl Lease {
         })
     }
 
-    /// The least that the ledger must have in the lease, and the exact amount if its last turn was answered.
+    /// The least money that the ledger must have in the lease, and the exact amount if the last turn was answered.
     #[cfg(test)]
     pub(crate) fn must_be_there(&self) -> (i64, Option<i64>) {
         let ends = self.ends.values();

@@ -1,17 +1,17 @@
-//! Leases: money that this gateway has taken out of an account in advance, so that it can hold it for calls without
-//! asking the ledger.
+//! Leases: money that this gateway has taken out of an account in advance, so that it can hold the money for calls
+//! without a request to the ledger.
 //!
 //! ```text
 //! pace   how fast a key spends: whether a lease is worth it, and how large
 //! turn   a request to the ledger about a lease, and its answer
-//! lease  one lease: what may be granted from it, and its next turn; pure
+//! lease  one lease: how much it may grant, and its next turn; pure
 //! slot   a key's lease, shared by its calls and by the task that sends its turns
 //! task   sends turns to the ledger
-//! recall what is recalled from leases before a call is refused
+//! recall recalls money from leases before a call is refused
 //! ```
 //!
-//! If there is no lease, or it has too little money, the call reserves at the ledger as without leases: nothing is
-//! refused here. The ledger is any implementation of [`LeaseLedger`]; the clocks come from a [`LeaseSource`].
+//! If there is no lease, or it has too little money, the call reserves at the ledger as it would without leases: this
+//! module refuses no call. The ledger is any implementation of [`LeaseLedger`]; the clocks are a [`LeaseSource`].
 
 #[cfg(test)]
 mod adjust_tests;
@@ -56,17 +56,17 @@ use crate::{
     number::RequestNumber,
 };
 
-/// Keys whose pace is remembered, at most; beyond that, some without a lease are forgotten.
+/// Keys whose pace is remembered, at most. If there are more, all keys without a lease are forgotten.
 const SLOTS_MAX: usize = 20_000;
-/// New leases that wait for their task, at most.
+/// The largest number of new leases that wait for the task that sends their turns.
 const NEW_MAX: usize = 1_024;
-/// The interval at which it is checked whether all leases were given back.
+/// The interval at which a stopping gateway checks whether all its leases were given back.
 const LOOK_EVERY: Duration = Duration::from_millis(15);
 /// The time for which a stopping gateway waits for its leases to be given back.
 const GIVE_BACK_WAIT: Duration = Duration::from_secs(2);
-/// No gateway grants holds for longer than this after a turn.
+/// The longest time for which any gateway grants holds after a turn.
 pub const LEASE_MAX: Duration = Duration::from_secs(10);
-/// How much slower than the server's clock a gateway's clock may run.
+/// The amount by which a gateway's clock may run behind the server's clock while the gateway has a lease.
 const CLOCK_SLACK: Duration = Duration::from_millis(20);
 /// The longest time to live of a hold: one year. Keeps expiry times below 2⁵³.
 pub(crate) const TTL_MS_MAX: u64 = 365 * 24 * 3_600_000;
@@ -74,11 +74,11 @@ pub(crate) const TTL_MS_MAX: u64 = 365 * 24 * 3_600_000;
 /// Settings: when and how a gateway takes leases.
 #[derive(Clone, Debug)]
 pub struct LeaseSettings {
-    /// The time for which holds may be granted from a lease without hearing from the ledger.
+    /// The time for which a gateway may grant holds from a lease without an answer from the ledger.
     pub lease_max: Duration,
     /// Keys with fewer calls per second get no lease.
     pub calls_per_second_min: u64,
-    /// The gateway's name in lists of leases.
+    /// The gateway's name in lists of leases, for operators.
     pub owner: String,
 }
 
@@ -99,7 +99,7 @@ impl LeaseSettings {
 pub struct LeaseCounts {
     /// The number of open leases.
     pub open: u64,
-    /// The sum of what they have, according to the ledger's last answers.
+    /// The sum of the money in open leases, according to the ledger's last answers.
     pub leased_rub: MicroRub,
     /// The number of holds that were granted from a lease.
     pub granted: u64,
@@ -109,13 +109,13 @@ pub struct LeaseCounts {
     pub ends: u64,
     /// The time for which the oldest end of each turn has waited for the turn's answer, summed over all turns.
     pub ends_waited: Duration,
-    /// Leases that turned out to be another owner's, or not to exist.
+    /// Leases that the ledger reports as another owner's, or as not existing.
     pub lost: u64,
-    /// The number of recalls that were made before a refusal.
+    /// The number of times that this gateway has recalled leases before it refused a call.
     pub recalls: u64,
-    /// Recalls by others for which a lease was given back.
+    /// The number of times that this gateway gave a lease back because another process recalled it.
     pub recalls_heard: u64,
-    /// The number of calls that were refused after a recall.
+    /// The number of calls that were refused although leases had been recalled.
     pub refused: u64,
 }
 
@@ -136,24 +136,24 @@ struct Counters {
 pub struct Leases {
     settings: LeaseSettings,
     source: Box<dyn LeaseSource>,
-    /// Hashed without random state, so that a simulation can be repeated.
+    /// Leases by key. The hash has no random state, so that a simulation can be repeated.
     slots: RwLock<HashMap<KeyId, Arc<Slot>, Hashing>>,
     new: mpsc::Sender<Arc<Slot>>,
-    /// The leases, locked by the task that sends their turns.
+    /// Receives keys with a new lease. Locked by the task that sends the leases' turns.
     slots_in: tokio::sync::Mutex<mpsc::Receiver<Arc<Slot>>>,
     counters: Counters,
-    /// All leases are being given back, and none is taken.
+    /// If true, all leases are being given back, and no new lease is taken.
     stopping: AtomicBool,
 }
 
 impl Leases {
-    /// Creates a gateway's leases, of which none is open.
+    /// Creates a gateway's leases. No lease is open at first.
     #[must_use]
     pub fn new(settings: LeaseSettings) -> Self {
         Self::by(settings, System::default())
     }
 
-    /// Creates leases as [`Self::new`] does, with other clocks.
+    /// Creates leases as [`Self::new`] does, with the clocks and names of `source`.
     #[must_use]
     pub fn by(settings: LeaseSettings, source: impl LeaseSource) -> Self {
         let (new, slots_in) = mpsc::channel(NEW_MAX);
@@ -182,7 +182,7 @@ impl Leases {
         ttl_ms(self.settings.lease_max.min(LEASE_MAX))
     }
 
-    /// Returns how long something may be granted after a turn, by the ledger's clock.
+    /// Returns how long a lease may grant after a turn, by the ledger's clock.
     #[cfg(feature = "redis")]
     pub(crate) fn grants_for(&self) -> Duration {
         Duration::from_millis(self.lease_ms()) + CLOCK_SLACK
@@ -212,26 +212,26 @@ impl Leases {
     /// has the call.
     ///
     /// # Errors
-    /// The turn was not answered, or the leases are not tended any more.
+    /// The turn was not answered, or no task sends turns any more.
     pub async fn settle(&self, settlement: &Settlement) -> Option<Result<Settled, LedgerError>> {
         let told = self.slot(&settlement.key)?.settle(settlement, self.now())?;
         Some(match told.await {
             Ok(Ok(settled)) => Ok(settled),
             Ok(Err(cause)) => Err(LedgerError::Unavailable(Box::new(NotTold(cause)))),
-            // The lease's task has ended; another process settles the call.
+            // The task that sends the turns has ended; another process settles the call.
             Err(_) => Err(LedgerError::Unavailable(
                 "the task for leases has ended".into(),
             )),
         })
     }
 
-    /// Releases a call that was held from a lease. Returns whether it was.
+    /// Releases a call that was held from a lease. Returns whether a lease held it.
     #[must_use]
     pub fn release(&self, number: RequestNumber, key: &KeyId) -> bool {
         self.slot(key).is_some_and(|slot| slot.release(number, key))
     }
 
-    /// Extends a call that is held from a lease to live for `ttl`. Returns whether it is.
+    /// Sets the expiry of a call that is held from a lease to `ttl` from now. Returns whether a lease holds it.
     #[must_use]
     pub fn extend(&self, number: RequestNumber, account: &AccountId, ttl: Duration) -> bool {
         let now = self.now();
@@ -239,8 +239,8 @@ impl Leases {
         of_account.iter().any(|slot| slot.extend(number, ttl, now))
     }
 
-    /// Changes the amount that a call holds, if a lease holds it; `None` if none does. An amount that the lease does not
-    /// have is requested in its next turn.
+    /// Changes the amount that a call holds, if a lease holds it; `None` otherwise. If the lease has too little money,
+    /// its next turn requests the missing amount.
     ///
     /// # Errors
     /// [`LedgerError::Refused`] if a larger amount does not fit, or [`LedgerError::Unavailable`] if the turn was not
@@ -252,13 +252,14 @@ impl Leases {
             Adjusting::Waits(raised) => match raised.await {
                 Ok(Ok(answer)) => answer.map_err(LedgerError::Refused),
                 Ok(Err(cause)) => Err(LedgerError::Unavailable(Box::new(NotTold(cause)))),
-                // The lease was closed meanwhile.
+                // The lease was closed before the ledger had answered.
                 Err(_) => Ok(Adjusted::Gone),
             },
         })
     }
 
-    /// Handles a recall of the account's money. This gateway's own leases need no message from the ledger.
+    /// Handles a recall of the account's money, made by a call of this gateway, without waiting for the ledger to
+    /// report it.
     pub(crate) fn recalled(&self, account: &AccountId) {
         let now = self.now();
         self.slots_of(account)
@@ -284,7 +285,7 @@ impl Leases {
         self.slot(key)?.lease_of(number)
     }
 
-    /// Amount that running calls hold of one of this gateway's leases.
+    /// Amount that running calls hold from this lease, if it is one of this gateway's; otherwise `None`.
     pub(crate) fn held_by_calls(&self, key: &KeyId, lease: RequestNumber) -> Option<MicroRub> {
         self.slot(key)?.held_by_calls(lease)
     }
@@ -308,8 +309,7 @@ impl Leases {
         Arc::clone(slot)
     }
 
-    /// Gives back everything that no call holds; no lease is taken from here on. Returns whether all leases were
-    /// closed.
+    /// Gives back all money that no call holds, and takes no lease from now on. Returns whether all leases were closed.
     pub async fn give_back(&self) -> bool {
         self.stopping.store(true, Ordering::Relaxed);
         let ended = async {
@@ -356,7 +356,7 @@ impl fmt::Debug for Leases {
     }
 }
 
-/// The turn that reported an end was not answered. Its other ends have the same cause.
+/// The error of an end that was not reported: its turn got no answer. All ends of the turn have the same cause.
 #[derive(Debug)]
 struct NotTold(Arc<BoxError>);
 
@@ -372,13 +372,13 @@ impl std::error::Error for NotTold {
     }
 }
 
-/// Returns how long an operator's command must wait until no lease can grant what was leased before it. By the
-/// ledger's clock it is `now`, and leases may grant until `grants_until`.
+/// Returns how long an operator's command must wait until leases made before it cannot grant any more. By the ledger's
+/// clock it is `now`, and those leases may grant until `grants_until`.
 #[must_use]
 pub fn until_heard(now: Millis, grants_until: Millis) -> Duration {
     match grants_until.saturating_sub(now) {
         0 => Duration::ZERO,
-        // If a clock was set back, the difference may be hours.
+        // If a clock was set back, `grants_until` may be hours ahead, so the wait is limited.
         left => Duration::from_millis(left).min(LEASE_MAX) + CLOCK_SLACK,
     }
 }
@@ -400,7 +400,7 @@ mod tests {
         assert_eq!(ttl_ms(Duration::MAX), TTL_MS_MAX);
     }
 
-    /// A hold granted from it at once may get no further message from the ledger while the call runs.
+    /// A hold that is granted from a new lease at once must last, even if no further turn reaches the ledger.
     #[test]
     fn lease_lives_as_long_as_its_calls() {
         let settings = LeaseSettings {
@@ -440,8 +440,8 @@ mod tests {
         }
     }
 
-    /// A ledger that fell back may have one of our turns as its last one. If it has another owner's, that owner has the
-    /// lease.
+    /// If the ledger fell back to older data, its last turn of a lease may be an earlier turn of this gateway, which
+    /// then gives the lease back. If the last turn is another gateway's, that gateway owns the lease.
     #[test]
     fn lost_lease_is_given_back_unless_another_gateway_owns_it() {
         let number = RequestNumber::now_v7();
@@ -458,7 +458,7 @@ mod tests {
             (answer(Word::Fenced, 0, &others), None),
             (answer(Word::Fenced, 0, ""), None),
             (answer(Word::Gone, 0, ""), None),
-            // The ledger has carried out the turn, but reports less money in the lease than before.
+            // The ledger has carried out the third turn, but reports less money in the lease than before.
             (answer(Word::Done, 40, ""), Some(&third)),
         ] {
             let (account, key) = ("acme".parse().unwrap(), "k1".parse().unwrap());
@@ -478,7 +478,7 @@ mod tests {
         }
     }
 
-    /// Grants every request, and falls back to its first turn after the second.
+    /// A ledger that grants every request. At the second turn it falls back to the state after the first.
     #[derive(Default)]
     struct FallsBack(std::sync::Mutex<Vec<(Turn, tokio::time::Instant)>>);
 
@@ -539,7 +539,7 @@ mod tests {
         assert!(*at - *fenced_at >= Duration::from_secs(30));
     }
 
-    /// The outbox then writes the end to the disk, and does not wait for a turn that may never come.
+    /// If the end gets an error, the outbox writes it to the disk and does not wait for a turn that may never come.
     #[tokio::test]
     async fn end_queued_after_a_failed_turn_gets_its_error() {
         let (account, key): (AccountId, KeyId) = ("acme".parse().unwrap(), "k1".parse().unwrap());
@@ -577,12 +577,12 @@ mod tests {
         assert!(under_way.ends.is_empty());
         lease.unanswered("gone".into());
         assert!(told.await.unwrap().is_err());
-        // The end is reported all the same, and a repeated settlement gets its result.
+        // The lease still reports the end later, and a repeated settlement gets its result.
         assert!(lease.settle(&settlement, at).is_some());
         assert_eq!(lease.ends_waiting(), 1);
     }
 
-    /// A free call fits into any lease, but an empty lease would refuse it as if its account were empty.
+    /// A free call fits into any lease, but a lease without money would refuse it as if the account had no money.
     #[test]
     fn free_call_on_a_spent_lease_goes_to_the_ledger() {
         let (account, key): (AccountId, KeyId) = ("acme".parse().unwrap(), "k1".parse().unwrap());

@@ -1,5 +1,5 @@
-//! How a ledger carries out turns, over a [`Book`]: `turn.lua` and `recall.lua` in Rust, without a server. A test runs
-//! the same random commands against both.
+//! A model of how a ledger carries out turns, over a [`Book`]: `turn.lua` and `recall.lua` in Rust, without a server. A
+//! test runs the same random commands against the model and the scripts.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,15 +13,15 @@ use crate::{
     redis::names::begins,
 };
 
-/// The leases of all accounts, next to the book that has their holds.
+/// The leases of all accounts. The holds of these leases are in a book.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LeaseBooks(BTreeMap<AccountId, OfAccount>);
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct OfAccount {
     records: BTreeMap<RequestNumber, Record>,
-    /// Ends that owners have reported while they continued their leases. An owner reports each end once, so such a turn
-    /// does not look for them.
+    /// Calls whose ends were reported by the owners of their leases. An owner reports each end once, so such a turn
+    /// need not look for an earlier charge of the call.
     told_by_owners: BTreeSet<RequestNumber>,
     /// The leases that were given back.
     closed: BTreeSet<RequestNumber>,
@@ -36,36 +36,37 @@ struct Record {
     until: Millis,
 }
 
-/// A rule of a turn. If a rule is left out, a test must notice.
+/// A rule that turns follow. If the model leaves out a rule, a test must fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rule {
     /// An end that is reported twice is charged once.
     EndOnce,
     /// A turn that is sent twice is carried out once.
     TurnOnce,
-    /// An owner that does not know the last word cannot continue the lease.
+    /// An owner that does not have the name of the lease's last turn cannot continue the lease.
     Fence,
     /// An amount that a lease has paid is no longer in it.
     Paid,
-    /// The rule that a lease pays only for its own calls.
+    /// A lease pays only for calls of its own key.
     PaysItsOwn,
-    /// An amount that is given back is no longer held.
+    /// An amount that a lease gives back is no longer held.
     GivenBack,
-    /// The rule that a lease gets at most what is free.
+    /// A lease gets at most what is free.
     Free,
     /// A lease's amount counts against the ceilings of its key and its group.
     Ceilings,
-    /// Nothing more is granted on an account or key that is suspended, disabled or over a ceiling.
+    /// A lease gets no money on an account or a key that is suspended, disabled or over a ceiling.
     Forbidden,
-    /// Until it learns of that, an owner may grant by its previous turn.
+    /// Until its next turn is answered, an owner may grant what its previous turn allows, although the key was
+    /// forbidden.
     Heard,
-    /// The rule that a key with limited concurrency gets no lease.
+    /// A key with limited concurrency gets no lease.
     CallsLimited,
-    /// The rule that no lease is enlarged after a recall.
+    /// No lease is enlarged for a while after a recall.
     Recall,
-    /// Running calls hold no more than what is free.
+    /// Running calls can only be given more money that is free.
     RaiseFits,
-    /// Running calls hold no more once their account or key is suspended, disabled or over a ceiling.
+    /// Running calls get no more money once their account or key is suspended, disabled or over a ceiling.
     RaiseForbidden,
 }
 
@@ -90,8 +91,8 @@ impl Rule {
 }
 
 impl LeaseBooks {
-    /// Carries out a turn. `charged` returns the result of a call that was charged before, by a turn or on its own.
-    /// `without` leaves out a rule.
+    /// Carries out a turn. `charged` returns the result of a call that was charged before, by a turn or by a settlement
+    /// of its own. `without` is a rule that the model leaves out.
     pub fn turn(
         &mut self,
         book: &mut Book,
@@ -124,7 +125,7 @@ impl LeaseBooks {
             _ if again && stands => Word::Done,
             _ if again => Word::Gone,
             Step::Open if !is_new => Word::Fenced,
-            // The lease was opened and has expired, or was given back, before this turn arrived.
+            // The lease was opened before this turn arrived, and has expired or was given back since.
             Step::Open
                 if booked == Some(Booked::Late) || of_account.closed.contains(&turn.lease) =>
             {
@@ -136,7 +137,7 @@ impl LeaseBooks {
             Step::GoOn | Step::Close => Word::Done,
         };
         if turn.step == Step::Open && is_of_key && !again {
-            // Ends the expired leases of dead gateways.
+            // Forgets the expired leases of this account, which dead gateways have left.
             let records = &mut of_account.records;
             records.retain(|lease, _| account.is_open(*lease));
         }
@@ -144,8 +145,8 @@ impl LeaseBooks {
         let again = again && rules.keeps(Rule::TurnOnce);
 
         let numbers = turn.ends.iter().map(|end| end.settlement.number);
-        // Calls that were released by a process that did not know of the lease stay released, unless the lease's owner
-        // continues it.
+        // A call that was released by a process that did not have the number of its lease stays released, unless the
+        // lease's owner continues the lease in this turn.
         let forbidden = numbers.filter_map(|number| {
             let buried = book.buried(number, &turn.account, now)?;
             (!goes_on && buried.booked == Booked::Released).then_some((number, buried))
@@ -220,7 +221,7 @@ impl LeaseBooks {
             if turn.step == Step::Open && left == MicroRub::ZERO {
                 word = if refused { Word::Refused } else { Word::Short };
                 resized = false;
-                // The requesting gateway has no lease from here on, even if a late copy of this turn arrives.
+                // The requesting gateway has no lease from here on. A late copy of this turn must not open one.
                 of_account.closed.insert(turn.lease);
             } else if !may {
                 word = Word::Refused;
@@ -259,14 +260,15 @@ impl LeaseBooks {
         }
     }
 
-    /// Returns whether a lease's owner has reported this end while it continued the lease.
+    /// Returns whether the owner of a call's lease has reported the end of the call.
     #[must_use]
     pub fn is_told_by_owner(&self, account: &AccountId, number: RequestNumber) -> bool {
         let of_account = self.0.get(account);
         of_account.is_some_and(|of_account| of_account.told_by_owners.contains(&number))
     }
 
-    /// SETTLE; `charged` is the result of an earlier charge of the call, as for a turn.
+    /// Carries out SETTLE. `charged` is the result of an earlier charge of the call, if a turn or a settlement made
+    /// one.
     pub fn settle(
         &self,
         book: &mut Book,
@@ -300,7 +302,7 @@ impl LeaseBooks {
         book.settle(*number, account, key, *cost, *fresh, now)
     }
 
-    /// Recalls the account's leased money that no call holds. Returns how many leases may still grant holds.
+    /// Recalls the account's leased money that no call holds. Returns the number of leases that may still grant holds.
     pub fn recall(&mut self, account: &AccountId, now: Millis) -> u64 {
         let Some(of_account) = self.0.get_mut(account) else {
             return 0;
@@ -313,7 +315,7 @@ impl LeaseBooks {
         count as u64
     }
 
-    /// Until when the account's leases may grant holds. An operator's command waits for this.
+    /// The time until which the account's leases may grant holds. An operator's command waits for this time.
     #[must_use]
     pub fn grants_until(&self, book: &Book, account: &AccountId) -> Millis {
         let (Some(of_account), Some(account)) = (self.0.get(account), book.account(account)) else {
@@ -327,7 +329,7 @@ impl LeaseBooks {
             .unwrap_or(0)
     }
 
-    /// Sets when the last recall was made; `None` if there was none.
+    /// Sets the time of the last recall; `None` if there was none.
     pub fn set_recalled(&mut self, account: &AccountId, at: Option<Millis>) {
         self.0.entry(account.clone()).or_default().recalled_at = at;
     }
@@ -364,14 +366,14 @@ const fn nothing(booked: Booked) -> Settled {
     }
 }
 
-/// The part of the free money that each lease may get: half of it is shared by the leases, half is left for other
-/// calls.
+/// The part of the free money that each lease may get: the leases share one half, and the other half is left for calls
+/// without a lease.
 fn share(free: MicroRub, leases: usize) -> MicroRub {
     let leases = i64::try_from(leases.max(1)).unwrap_or(i64::MAX);
     MicroRub::new(free.micro() / leases.saturating_mul(2))
 }
 
-/// The amount by which the turn lets running calls hold more. A lease that is only opened has none.
+/// The amount that the turn adds for running calls. A turn that opens a lease adds none, since no calls run yet.
 fn raised(turn: &Turn, refused: bool, free: MicroRub, rules: Rules) -> MicroRub {
     let forbidden = refused && rules.keeps(Rule::RaiseForbidden);
     if forbidden || turn.step != Step::GoOn {
@@ -383,8 +385,8 @@ fn raised(turn: &Turn, refused: bool, free: MicroRub, rules: Rules) -> MicroRub 
     }
 }
 
-/// Charges a turn's ends, in the order in which the script receives them. `booked` is the result, if the lease belongs
-/// to the turn's key.
+/// Charges a turn's ends, in the order in which the script receives them. `booked` is how: `Held` or `Late` for an
+/// open or an expired lease; `None` if the lease does not belong to the turn's key.
 fn charge(
     book: &mut Book,
     turn: &Turn,

@@ -3,16 +3,17 @@
 use super::lease::Size;
 use crate::{book::Millis, money::MicroRub};
 
-/// Calls are counted in windows of this length. A lease covers at least one window.
+/// Calls are counted in windows of this length, in milliseconds. A lease covers the calls of at least one window.
 const WINDOW_MS: Millis = 200;
-/// A lease also covers this many round trips to the ledger: the amount that a turn requests arrives one round trip
-/// later; the next turn is made then and answered after another one; and calls are not evenly spaced.
+/// A lease also covers the calls of this number of round trips to the ledger. The amount that a turn requests arrives
+/// one round trip later; the next turn is made then and answered after another round trip; and calls are not evenly
+/// spaced.
 const ROUND_TRIPS: Millis = 5;
-/// A single slower round trip does not make leases larger.
+/// A longer round trip, in milliseconds, is counted as this long, so that one slow answer does not make leases huge.
 const ROUND_TRIP_MS_MAX: Millis = 500;
-/// A lease can hold at least this many of the largest holds.
+/// The free money of a lease is at least this number of the key's largest holds.
 const HOLDS_MIN: i64 = 8;
-/// The ledger keeps at least this many of the largest holds free next to a lease.
+/// The ledger enlarges a lease only if at least this number of the key's largest holds is free outside it.
 const HOLDS_BESIDE: i64 = 32;
 
 /// The calls of a key in the current window and in the one before it.
@@ -41,19 +42,19 @@ impl Pace {
         self.last_call = now;
     }
 
-    /// Records how long a turn's answer took. A longer time counts at once, a shorter one gradually.
+    /// Records the time until a turn was answered. A longer time counts at once, a shorter time gradually.
     pub(crate) fn note_round_trip(&mut self, took: Millis) {
         let less = self.round_trip - self.round_trip.div_ceil(8);
         self.round_trip = less.max(took.min(ROUND_TRIP_MS_MAX));
     }
 
-    /// Calls per second, according to the fuller of the two windows.
+    /// Calls per second, according to the busier of the two windows.
     pub(crate) fn calls_per_second(&mut self, now: Millis) -> u64 {
         self.roll(now);
         self.now.calls.max(self.before.calls) * 1000 / WINDOW_MS
     }
 
-    /// Returns the time since the last call.
+    /// Returns the time since the last call, in milliseconds.
     pub(crate) const fn silent_ms(&self, now: Millis) -> Millis {
         now.saturating_sub(self.last_call)
     }
@@ -65,7 +66,7 @@ impl Pace {
         let wanted = self.now.wanted.max(self.before.wanted);
         let covered = WINDOW_MS.max(ROUND_TRIPS * self.round_trip);
         let wanted = in_time(wanted, covered);
-        // At least one micro-ruble, even if all calls are free: a lease needs money.
+        // At least one micro-ruble, even if all calls are free: a lease without money cannot be opened.
         let floor = times(largest, HOLDS_MIN).max(MicroRub::new(1));
         Size {
             free: wanted.max(floor),
@@ -91,7 +92,7 @@ fn times(amount: MicroRub, count: i64) -> MicroRub {
     MicroRub::new(amount.micro().saturating_mul(count)).min(MicroRub::MAX)
 }
 
-/// The amount wanted in `covered` ms if `wanted` is the amount per window.
+/// The amount that calls want in `covered` milliseconds, if they want `wanted` per window.
 fn in_time(wanted: MicroRub, covered: Millis) -> MicroRub {
     let all = i128::from(wanted.micro()) * i128::from(covered) / i128::from(WINDOW_MS);
     MicroRub::of_sum(all).min(MicroRub::MAX)
@@ -133,7 +134,7 @@ mod tests {
         assert_eq!(free(&mut pace), 1_000);
         pace.note_round_trip(200);
         assert_eq!(free(&mut pace), 5_000);
-        // A slow round trip is forgotten gradually, and counts for half a second at most.
+        // A slow round trip counts for half a second at most, and is forgotten gradually.
         pace.note_round_trip(60_000);
         assert_eq!(free(&mut pace), 12_500);
         for _ in 0..32 {

@@ -10,10 +10,10 @@ use crate::contract::{Adjusted, Adjustment, Hold, LedgerError, Refusal, Reserved
 
 /// The time for which a call waits, before it is refused, for other gateways to give money back.
 pub(crate) const RECALL_WAIT: Duration = Duration::from_millis(150);
-/// The interval at which the ledger is queried during a recall.
+/// The interval at which a call retries its hold during a recall.
 pub(crate) const RECALL_LOOK_EVERY: Duration = Duration::from_millis(15);
 /// The time for which a call waits, before it is refused, for the end of an earlier call. A caller that makes one call
-/// after another makes the next one while the end of the last is still on its way to the ledger.
+/// after another makes the next call while the end of the last one is still on its way to the ledger.
 const END_WAIT: Duration = Duration::from_millis(10);
 
 /// RESERVE at a ledger whose gateway may have leases.
@@ -30,8 +30,8 @@ pub async fn reserve<L: LeaseLedger>(
     {
         return answer.map_err(LedgerError::Refused);
     }
-    // All or nothing at first, so that no call gets less because money is leased or about to be released. Without
-    // leases the hold is sent unchanged: a repeated hold is identified by all its fields.
+    // The first request is all or nothing, so that no call gets less because money is leased or about to be released.
+    // Without leases the hold is sent unchanged: a repeated hold is identified by all its fields.
     let whole;
     let first = match leases {
         Some(_) => {
@@ -41,7 +41,7 @@ pub async fn reserve<L: LeaseLedger>(
         None => hold,
     };
     match ledger.hold(first).await {
-        // Boxed because it is rare: otherwise the future of every call would reserve space for it.
+        // Boxed because it is rare: otherwise the future of every call would reserve space for this wait.
         Err(LedgerError::Refused(refusal @ Refusal::DoesNotFit { .. })) => {
             Box::pin(after_recall(ledger, leases, hold, first, refusal)).await
         }
@@ -52,8 +52,8 @@ pub async fn reserve<L: LeaseLedger>(
     }
 }
 
-/// ADJUST at a ledger whose gateway may have leases. Before a larger amount is refused, it waits like a new hold for
-/// ends of other calls, or for leased money.
+/// ADJUST at a ledger whose gateway may have leases. A larger amount that does not fit waits, like a new hold, for the
+/// ends of other calls or for leased money before it is refused.
 ///
 /// # Errors
 /// [`LedgerError::Refused`] or [`LedgerError::Unavailable`], as from [`LeaseLedger::adjust_hold`].
@@ -110,7 +110,7 @@ async fn adjust_after_recall<L: LeaseLedger>(
     }
 }
 
-/// Retries a hold that was refused because too many calls were open.
+/// Retries a hold that was refused because too many calls were open, after a wait for the end of one of them.
 async fn behind_an_end<L: LeaseLedger>(
     ledger: &L,
     leases: Option<&Leases>,
@@ -126,7 +126,7 @@ async fn behind_an_end<L: LeaseLedger>(
     }
 }
 
-/// Returns whether the ends of running calls may free enough for all of the hold, or for the least of it.
+/// Returns whether the ends of running calls may free enough money for the whole hold, or for its smallest amount.
 fn may_fit_behind_ends(refusal: Refusal, hold: &Hold) -> bool {
     let Refusal::DoesNotFit { free, held, .. } = refusal else {
         return false;
@@ -165,7 +165,7 @@ async fn after_recall<L: LeaseLedger>(
     let (whole, until) = (hold.whole(), Instant::now() + RECALL_WAIT);
     while Instant::now() < until {
         sleep(RECALL_LOOK_EVERY).await;
-        // Counted before the request to the ledger, so that an amount returned in between is seen.
+        // Counts the granting leases before it requests the hold, so that money given back in between is not missed.
         let left = ledger.recall(&hold.account).await?;
         match ledger.hold(&whole).await {
             Err(LedgerError::Refused(Refusal::DoesNotFit { .. })) if left > 0 => {}
@@ -195,7 +195,7 @@ mod tests {
     const LEAST: MicroRub = MicroRub::new(20);
     const WANT: MicroRub = MicroRub::new(100);
 
-    /// Answers holds with these, from the last to the first.
+    /// A ledger that answers holds with these results, from the last to the first.
     struct Ledger(Mutex<Vec<Result<Reserved, LedgerError>>>);
 
     impl LeaseLedger for Ledger {
@@ -231,7 +231,7 @@ mod tests {
         })
     }
 
-    /// The amount held in the end, 0 if refused; and how often the call waited.
+    /// Requests a hold. Returns the amount held, 0 if refused, and the number of times that the call waited.
     async fn asked(answers: Vec<Result<Reserved, LedgerError>>) -> (i64, u128) {
         let ledger = Ledger(Mutex::new(answers.into_iter().rev().collect()));
         let hold = Hold {
@@ -256,13 +256,13 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_hold_waits_for_the_end_of_the_previous_call_before_it_is_refused() {
         assert_eq!(asked(vec![granted(100)]).await, (100, 0));
-        // The end of the key's last call arrives after the next call's hold.
+        // The end of the key's last call arrives after the next call has requested its hold.
         assert_eq!(asked(vec![short(10, 90), granted(100)]).await, (100, 1));
-        // The whole hold would not fit, but the smallest acceptable one would.
+        // The whole hold would not fit even after all ends, but the smallest acceptable hold would.
         assert_eq!(asked(vec![short(10, 10), granted(20)]).await, (20, 1));
         // The end does not arrive, because the call is still running.
         assert_eq!(asked(vec![short(10, 90), short(10, 90)]).await, (0, 1));
-        // No end that is under way would free enough, so the call does not wait.
+        // Even the ends of all running calls would not free enough, so the call does not wait.
         assert_eq!(asked(vec![short(10, 9)]).await, (0, 0));
     }
 
@@ -270,8 +270,8 @@ mod tests {
     async fn concurrency_limit_allows_the_same_number_of_successive_calls() {
         assert_eq!(asked(vec![too_many(), granted(100)]).await, (100, 1));
         assert_eq!(asked(vec![too_many(), too_many()]).await, (0, 1));
-        // If the hold still does not fit after the ends have arrived, money is short, and it is retried like any
-        // other.
+        // The key's open calls have ended, but the hold does not fit: money is short, and the hold is retried like any
+        // other hold.
         let then_short = vec![too_many(), short(10, 90), granted(100)];
         assert_eq!(asked(then_short).await, (100, 2));
     }

@@ -1,4 +1,4 @@
-//! A key's lease, shared by its calls and by the task that sends its turns to the ledger.
+//! A key's lease, shared by the key's calls and by the task that sends its turns to the ledger.
 
 use std::{
     sync::{Mutex, MutexGuard, PoisonError},
@@ -21,29 +21,30 @@ use crate::{
     number::RequestNumber,
 };
 
-/// The shortest time between two turns. If many calls end, the ledger acknowledges most ends before an outbox would
-/// write them.
+/// The shortest time between two turns, in milliseconds. It is so short that the ledger acknowledges most ends of calls
+/// before the outbox would write them to its file.
 const GATHER_MS: Millis = 2;
-/// An end waits for this many others, so that one turn reports them all; but at most [`GATHER_MS_MAX`].
+/// Ends of calls wait until about this number has arrived, so that one turn reports them; but at most
+/// [`GATHER_MS_MAX`].
 const GATHER_ENDS: u64 = 64;
 const GATHER_MS_MAX: Millis = 32;
-/// The interval at which a lease that grants has a turn. This is how soon it is given back when others recall it.
+/// The interval of turns of a lease that grants, in milliseconds. A recall reaches the lease after at most this time.
 const TURN_MS: Millis = 40;
-/// The interval at which a lease that grants nothing, but has running calls, has a turn.
+/// The interval of turns of a lease that grants nothing but has running calls, in milliseconds.
 const QUIET_TURN_MS: Millis = 5_000;
-/// A key without calls for this long, or with too few, loses its lease.
+/// A key that makes no calls, or too few calls, for this many milliseconds gives its lease back.
 const SILENT_MS: Millis = 1_000;
-/// The longest wait before a turn without an answer is sent again.
+/// The longest wait before a turn without an answer is sent again, in milliseconds.
 const RETRY_MAX_MS: Millis = 1_000;
 
 /// The effect of a turn's answer on a slot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Heard {
-    /// The lease is another owner's, or does not exist.
+    /// Whether the ledger reports the lease as another owner's, or as not existing.
     pub(crate) lost: bool,
-    /// The lease's money is recalled, and this is the first answer that reports it.
+    /// Whether the lease's money is recalled, and this is the first answer that reports the recall.
     pub(crate) recalled: bool,
-    /// The time for which the oldest of the turn's ends has waited.
+    /// The time for which the oldest call end of the turn has waited for this answer, in milliseconds.
     pub(crate) waited: Millis,
 }
 
@@ -51,7 +52,7 @@ pub(crate) struct Slot {
     account: AccountId,
     key: KeyId,
     state: Mutex<State>,
-    /// Wakes the task that works on the slot.
+    /// Wakes the task that sends the turns of the slot's lease.
     wake: Notify,
 }
 
@@ -61,21 +62,21 @@ struct State {
     lease: Option<Lease>,
     /// The time at which the key last had enough calls for a lease.
     busy_at: Millis,
-    /// Money is short: no lease is taken before this time.
+    /// Money is short: this key takes no lease before this time.
     short_until: Millis,
-    /// Free amount in the ledger at its last answer.
+    /// The account's free money outside the lease, according to the ledger's last answer.
     free: MicroRub,
     last_turn: Millis,
     /// The number of consecutive turns without an answer.
     unanswered: u32,
 }
 
-/// The next work of the slot's task.
+/// The next action of the slot's task.
 pub(crate) enum Due {
     Turn(Box<Turn>),
-    /// Wait for this long, unless woken.
+    /// Wait for this long, or until woken.
     Wait(Duration),
-    /// The lease is closed; a last turn may follow some time later.
+    /// The lease is closed. A last turn that gives back its remaining money may have to be sent later.
     Done(Option<Box<Turn>>),
 }
 
@@ -105,7 +106,7 @@ impl Slot {
         self.lock().lease.is_some()
     }
 
-    /// Answers a hold from the lease, if possible. The second value is whether the key has just got a lease.
+    /// Answers a hold from the lease, if possible. The second value is whether the key has just taken a lease.
     pub(crate) fn reserve(
         &self,
         hold: &Hold,
@@ -113,7 +114,7 @@ impl Slot {
         now: Now,
     ) -> (Option<Result<Reserved, Refusal>>, bool) {
         if hold.account != self.account {
-            // The key belongs to another account; the ledger refuses the call.
+            // The slot's key belongs to another account than the call's, so the ledger must refuse the call.
             return (None, false);
         }
         let mut state = self.lock();
@@ -126,7 +127,7 @@ impl Slot {
                 let number = RequestNumber::from_uuid(leases.source.name());
                 let grants_ms = leases.lease_ms();
                 let mut lease = Lease::new(number, &self.account, &self.key, grants_ms);
-                // Calls that the lease holds money for may continue if the lease's next turn does not arrive.
+                // The ledger must keep the lease for as long as the call may run, even if no further turn arrives.
                 lease.lives_for(hold.ttl);
                 state.lease = Some(lease);
             }
@@ -171,7 +172,7 @@ impl Slot {
         let lease = state.lease.as_mut();
         let released = lease.is_some_and(|lease| lease.release(number, key));
         if released {
-            // This may have been the key's last call.
+            // This may have been the lease's last call, so the lease may be given back now.
             self.wake.notify_one();
         }
         released
@@ -191,7 +192,7 @@ impl Slot {
         let mut state = self.lock();
         let lease = state.lease.as_mut()?;
         let adjusting = lease.adjust(adjustment, now)?;
-        // A lease that grants has its next turn soon; any other lease returns its free money at once.
+        // A lease that grants has its next turn soon. Any other lease gives the freed money back at once.
         if matches!(adjusting, Adjusting::Waits(_)) || !lease.may_grant(now) {
             self.wake.notify_one();
         }
@@ -210,14 +211,14 @@ impl Slot {
         state.lease.as_ref().map_or(MicroRub::ZERO, Lease::leased)
     }
 
-    /// Amount that running calls hold of a lease, if it is this one.
+    /// Amount that running calls hold of the lease with this number, if it is this slot's lease.
     pub(crate) fn held_by_calls(&self, lease: RequestNumber) -> Option<MicroRub> {
         let state = self.lock();
         let own = state.lease.as_ref().filter(|own| own.number() == lease)?;
         Some(own.held_by_calls())
     }
 
-    /// Drops a new lease that no task can tend; no request was sent to the ledger yet.
+    /// Drops a new lease that no task can take on. No request was sent to the ledger yet.
     pub(crate) fn forget_lease(&self) {
         self.lock().lease = None;
     }
@@ -247,7 +248,7 @@ impl Slot {
         if state.pace.calls_per_second(now.steady) >= enough {
             state.busy_at = now.steady;
         }
-        // A short drop in the number of calls is not a reason to return the lease.
+        // A short drop in the number of calls is not a reason to give the lease back.
         let slow = now.steady.saturating_sub(state.busy_at) > SILENT_MS;
         let gives_back = slow || state.short_until > now.steady || leases.is_stopping();
         let size = wished(&mut state.pace, gives_back, now);
@@ -293,7 +294,8 @@ impl Slot {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        // Each step leaves a consistent state, and money is safe with any state, because the ledger decides.
+        // After a panic the state is still consistent, and an inconsistent state could cost no money, because the
+        // ledger decides.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -314,20 +316,21 @@ fn wished(pace: &mut Pace, gives_back: bool, now: Now) -> Size {
     }
 }
 
-/// Returns how long ends wait for further ones.
+/// Returns how long ends of calls wait for further ends, in milliseconds.
 fn gathers(pace: &mut Pace, now: Now) -> Millis {
     let a_second = pace.calls_per_second(now.steady).max(1);
     (GATHER_ENDS * 1_000 / a_second).clamp(GATHER_MS, GATHER_MS_MAX)
 }
 
-/// Returns how long after the last turn the next one is due.
+/// Returns how long after the last turn the next turn is due, in milliseconds.
 fn next_turn(lease: &Lease, size: Size, gathers: Millis, unanswered: u32) -> Millis {
     if lease.has_turn_under_way() {
         let wait = GATHER_MS.saturating_mul(1 << unanswered.min(10));
         return wait.min(RETRY_MAX_MS);
     }
     if !lease.is_open() {
-        // A lease that is being opened needs its first turn soon. A lost lease has ends to report, or waits for them.
+        // A lease that is being opened needs its first turn soon. A lost lease has ends to report, or waits for ends of
+        // calls.
         let idle = lease.is_lost() && lease.ends_waiting() == 0;
         return if idle { QUIET_TURN_MS } else { GATHER_MS };
     }

@@ -5,7 +5,7 @@ use uuid::Uuid;
 
 use crate::{book::Millis, embedded::now_ms};
 
-/// A gateway's clocks, in ms: a monotonic clock, and the wall clock, which continues while a machine sleeps.
+/// A gateway's clocks: a monotonic clock, and the wall clock, which continues while the machine sleeps.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Now {
     /// Milliseconds since an arbitrary moment.
@@ -14,7 +14,7 @@ pub struct Now {
     pub wall: Millis,
 }
 
-/// A source of the time and of fresh names for leases.
+/// A source of the time, and of unique names for leases and turns.
 pub trait LeaseSource: Send + Sync + 'static {
     /// Returns the current time.
     fn now(&self) -> Now;

@@ -14,19 +14,20 @@ use super::{
 };
 use crate::settle::cause_of;
 
-/// The time for which a lost lease is left in a ledger that fell back. Meanwhile the ends that the ledger has lost are
-/// reported again, and the lease pays for them.
+/// How long a gateway leaves a lost lease in a ledger that fell back to older data, before it gives the lease back.
+/// Meanwhile it reports the ends that the ledger has lost again, and the lease pays for them.
 const LEFT_BEHIND: Duration = Duration::from_secs(30);
-/// The interval at which giving it back is tried after that, each time after the same wait. Then the lease expires in
-/// the ledger.
+/// The number of attempts to give such a lease back, each after the same wait. After that, the lease expires in the
+/// ledger.
 const LEFT_BEHIND_TRIES: u32 = 10;
 
 impl Leases {
-    /// Sends turns to the ledger. Never returns; run it on the owner's runtime. While it is not run, no lease is taken,
-    /// and existing ones expire.
+    /// Sends turns to the ledger. Never returns; run it on the runtime of the ledger's connection. While it does not
+    /// run, the gateway takes no lease, and existing leases expire.
     pub async fn tend<L: LeaseLedger>(&self, ledger: &L) {
         let mut new = self.slots_in.lock().await;
-        // An earlier run of this task may have been dropped: discard its queue and start from all slots with a lease.
+        // An earlier run of this task may have been dropped. So discard its queue, and start with all keys that have a
+        // lease.
         while new.try_recv().is_ok() {}
         let (mut tended, mut left_behind) = (FuturesUnordered::new(), FuturesUnordered::new());
         for slot in self.slots_with_leases() {
@@ -47,7 +48,7 @@ impl Leases {
     }
 }
 
-/// Tends a key's lease until it is closed. Returns the turn to send some time later, if any.
+/// Sends the turns of a key's lease until the lease is closed. Returns the turn to send some time later, if any.
 async fn tend<L: LeaseLedger>(ledger: &L, leases: &Leases, slot: Arc<Slot>) -> Option<Box<Turn>> {
     let counters = &leases.counters;
     loop {
@@ -77,7 +78,7 @@ async fn tend<L: LeaseLedger>(ledger: &L, leases: &Leases, slot: Arc<Slot>) -> O
     }
 }
 
-/// Gives a lease back to a ledger that fell back. The answer does not matter: nothing more needs to be done.
+/// Gives a lost lease back to a ledger that fell back to older data. Any answer will do: there is nothing more to do.
 async fn give_back<L: LeaseLedger>(ledger: &L, turn: Box<Turn>) {
     for _ in 0..LEFT_BEHIND_TRIES {
         sleep(LEFT_BEHIND).await;

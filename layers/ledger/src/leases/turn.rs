@@ -11,21 +11,21 @@ use crate::{
     number::RequestNumber,
 };
 
-/// The time for which a recall keeps leases from being enlarged. `turn.lua` has the same constant.
+/// The time after a recall during which no lease is enlarged. `turn.lua` has the same constant.
 pub const RECALLED_FOR: Duration = Duration::from_secs(1);
 
 /// The operations of a remote ledger that leases need.
 pub trait LeaseLedger: Send + Sync {
-    /// Carries out a turn, once, however often it is sent.
+    /// Carries out a turn. A turn that is sent several times is carried out once.
     fn turn(&self, turn: &Turn) -> impl Future<Output = Result<TurnAnswer, LedgerError>> + Send;
 
     /// Recalls the account's leased money that no call holds. Returns how many leases may still grant holds.
     fn recall(&self, account: &AccountId) -> impl Future<Output = Result<u64, LedgerError>> + Send;
 
-    /// Makes a hold directly in the ledger, without a lease.
+    /// Makes a hold in the ledger itself, without a lease.
     fn hold(&self, hold: &Hold) -> impl Future<Output = Result<Reserved, LedgerError>> + Send;
 
-    /// ADJUST by the ledger itself; the default cannot adjust holds that no lease has.
+    /// Adjusts a hold in the ledger itself. By default, a ledger can only adjust holds of calls that a lease has.
     fn adjust_hold(
         &self,
         adjustment: &Adjustment,
@@ -40,17 +40,17 @@ pub trait LeaseLedger: Send + Sync {
 pub enum Step {
     /// The turn opens the lease.
     Open,
-    /// Continues the lease: adds money, or gives some back.
+    /// The turn continues the lease: it adds money, or gives some back.
     GoOn,
     /// The turn gives all of the lease's money back.
     Close,
-    /// Only reports ends; sent by a process that does not grant from the lease.
+    /// The turn only reports ends of calls; a process that does not grant from the lease sends it.
     Tell,
 }
 
-/// One turn of a lease. Sent again, it is carried out once. An owner that continues its lease reports each end in one
-/// turn, and the turn is identified by its word. Ends that others report, possibly twice, are identified by their call
-/// numbers.
+/// A turn of a lease. If it is sent again, it is carried out once. An owner that continues its lease reports each end
+/// in one turn, which is identified by the turn's name. Ends that other processes report, possibly twice, are
+/// identified by their call numbers.
 #[derive(Clone, Debug)]
 pub struct Turn {
     /// The number of the lease.
@@ -61,23 +61,23 @@ pub struct Turn {
     pub key: KeyId,
     /// The action of the turn on the lease.
     pub step: Step,
-    /// The word of the turn before it. A second owner of the lease does not know it.
+    /// The name of the lease's turn before this one. It fences the lease: a second owner does not have this name.
     pub before: String,
     /// The name of this turn, unique.
     pub this: String,
     /// The amount that the turn gives back.
     pub give: MicroRub,
-    /// Requested amount, of which a part may be granted, or nothing while money is short.
+    /// The amount that the turn requests. The ledger grants all, a part, or nothing while money is short.
     pub more: MicroRub,
-    /// The amount by which running calls are to hold more. As much of it is granted as is free.
+    /// The amount by which running calls are to hold more. The ledger grants as much of it as is free.
     pub raise: MicroRub,
-    /// With less free money than this next to the lease, nothing is added.
+    /// If less money than this is free outside the lease, the ledger adds none.
     pub short_of: MicroRub,
-    /// The time for which the lease lives if no further turn arrives.
+    /// The time for which the ledger keeps the lease if no further turn arrives, in milliseconds.
     pub ttl_ms: u64,
-    /// The time for which holds may be granted after this turn; zero if none may.
+    /// The time for which the owner may grant holds after this turn, in milliseconds; zero if it may not grant.
     pub grants_ms: u64,
-    /// The ends that the turn reports, each once.
+    /// The ends of calls that the turn reports, each once.
     pub ends: Vec<TurnEnd>,
 }
 
@@ -95,9 +95,9 @@ pub struct TurnEnd {
 pub enum Word {
     /// The turn was carried out.
     Done,
-    /// The turn was carried out, but nothing more may be granted on this key.
+    /// The turn was carried out, but its owner may grant nothing more on this key.
     Refused,
-    /// There is too little free money for a lease.
+    /// Too little money is free to open a lease.
     Short,
     /// Another gateway has continued the lease.
     Fenced,
@@ -110,22 +110,22 @@ pub enum Word {
 pub struct TurnAnswer {
     /// The outcome of the turn.
     pub word: Word,
-    /// The amount that is in the lease now.
+    /// The amount that is in the lease after the turn.
     pub left: MicroRub,
-    /// The amount that is free next to the lease.
+    /// The amount that is free outside the lease.
     pub free: MicroRub,
-    /// Money is short, so leases should be given back.
+    /// Whether money is short, so that leases should be given back.
     pub short: bool,
-    /// Money is short, because another gateway has recalled leases.
+    /// Whether money is short because a recall was made.
     pub recalled: bool,
-    /// If fenced: the word of the lease's last turn in the ledger. Otherwise empty.
+    /// If fenced: the name of the lease's last turn in the ledger. Otherwise empty.
     pub last: String,
     /// The results of the reported ends, in the same order.
     pub ends: Vec<Settled>,
 }
 
 impl Turn {
-    /// A turn that reports one end, from a process that does not own the lease.
+    /// A turn that reports the end of one call, from a process that does not own the lease.
     #[must_use]
     pub fn tell(lease: RequestNumber, settlement: &Settlement) -> Self {
         Self {
@@ -147,7 +147,7 @@ impl Turn {
 }
 
 impl Turn {
-    /// A turn that gives a lease back whose owner is gone: done if the lease's last turn had the word `before`.
+    /// A turn that gives back a lease whose owner is gone. It succeeds if the lease's last turn has the name `before`.
     #[must_use]
     pub fn close(
         lease: RequestNumber,
@@ -175,8 +175,8 @@ impl Turn {
 }
 
 impl TurnEnd {
-    /// Creates an end as reported by a process that does not own the lease: the lease pays up to the amount that was
-    /// held.
+    /// Creates the end of a call for a report by a process that does not own the lease: the lease pays up to the amount
+    /// that was held.
     #[must_use]
     pub fn of(settlement: &Settlement) -> Self {
         Self {

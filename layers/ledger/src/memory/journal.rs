@@ -11,7 +11,7 @@ use crate::{
     number::RequestNumber,
 };
 
-/// Receipts that are kept; beyond that the oldest is dropped.
+/// Receipts that are kept, over all accounts; beyond that the oldest is dropped.
 pub const RECEIPTS_MAX: usize = 100_000;
 
 /// An account's journal: all entries, and the newest receipts.
@@ -40,7 +40,7 @@ impl Journal {
         let number = receipt.number;
         match self.receipt(number) {
             None => self.calls_by_age.push_back(number),
-            // A disputed receipt moved no money, so a later receipt of the call replaces it.
+            // A disputed receipt moved no money, so a later receipt of the same call replaces it.
             Some(first) if first.booked == Booked::Stale && receipt.booked != Booked::Stale => {
                 self.forget(number);
             }

@@ -1,4 +1,4 @@
-//! The calls that an outbox tracks, and the steps that each of them writes to the log.
+//! The calls that an outbox tracks, and the steps that each call writes to the log.
 
 use std::{
     collections::{BTreeMap, HashMap, VecDeque, hash_map},
@@ -18,11 +18,11 @@ use crate::{
     settle::{Event, FRESH, cause_of},
 };
 
-/// The time for which a failed settlement waits for the log. A disk that hangs must not keep the settlement from a
-/// ledger that may be back.
+/// The time for which a failed settlement waits for the log. A disk that hangs must not delay the retry, since the
+/// ledger may answer again.
 const SYNC_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The interval at which the log is allowed to delete acknowledged steps.
+/// The interval at which the outbox allows its log to delete acknowledged steps.
 const FORGET_EVERY: Duration = Duration::from_secs(10);
 
 /// The reason why a call was not admitted.
@@ -42,22 +42,23 @@ pub(super) struct Inner<L, G> {
     pub(super) state: Mutex<OutboxState>,
 }
 
-/// The time of the end, in Unix milliseconds.
+/// The clock of steps: Unix time in milliseconds.
 type Clock = Box<dyn Fn() -> u64 + Send + Sync>;
 
-/// Steps are appended under this lock, so that the steps of one call are in order in the log.
+/// The outbox's state. Steps are appended while it is locked, so that the steps of one call are in order in the log.
 pub(super) struct OutboxState {
     /// This process's calls, until their ends are acknowledged.
     pub(super) calls: HashMap<RequestNumber, Call>,
     /// The ends that an earlier process left, oldest first.
     pub(super) left: BTreeMap<RequestNumber, Ended>,
-    /// Calls of both kinds whose end was sent to the ledger without an answer, and since when.
+    /// The time of the first attempt, for each call of this or an earlier process whose end got no answer from the
+    /// ledger.
     pub(super) failed: HashMap<RequestNumber, Since>,
     /// Ends that the ledger has acknowledged recently, oldest first.
     pub(super) acknowledged: VecDeque<Acknowledged>,
-    /// A replay was started and not finished: the ledger may have lost what is in `acknowledged`.
+    /// Whether a replay was started and not finished: the ledger may have lost the ends in `acknowledged`.
     pub(super) replay_due: bool,
-    /// Steps up to this time need not be kept in the log, and when the log was last informed.
+    /// The log may delete acknowledged steps up to this time. `forgot` is when the log last received such a time.
     pub(super) forget_until_ms: Option<u64>,
     pub(super) forgot: Instant,
 }
@@ -70,13 +71,13 @@ pub(super) enum Call {
 #[derive(Clone)]
 pub(super) struct Ended {
     pub(super) ending: Ending,
-    /// Returns the time of the end's step in the log.
+    /// The time of the end's step in the log, in Unix milliseconds.
     pub(super) at_ms: u64,
     pub(super) since: Since,
 }
 
 impl Ended {
-    /// The end to send to the ledger now, with `fresh` up to date.
+    /// The end to send to the ledger now, with `fresh` according to its age.
     pub(super) fn as_of_now(&self) -> Ending {
         match &self.ending {
             Ending::Settle(settlement) => Ending::Settle(Arc::new(Settlement {
@@ -94,8 +95,8 @@ pub(super) struct Acknowledged {
     pub(super) at_ms: u64,
 }
 
-/// The time at which the end was first sent to the ledger. For an earlier process, `before` is the time that had
-/// passed at this one's start.
+/// The time at which the end was first sent to the ledger. For an end of an earlier process, `before` is its age when
+/// this process started.
 #[derive(Clone, Copy)]
 pub(super) struct Since {
     pub(super) at: Instant,
@@ -115,7 +116,7 @@ impl Since {
     }
 }
 
-/// The steps of this process's calls. Each takes the lock once and does not wait under it.
+/// The steps of this process's calls. Each method takes the lock once and does not wait while it has the lock.
 impl<L: Ledger, G: Log> Inner<L, G> {
     /// Appends the intent of a new call. Returns whether the number is new.
     pub(super) fn admit(&self, hold: &Hold) -> Result<bool, NotAdmitted> {
@@ -139,10 +140,10 @@ impl<L: Ledger, G: Log> Inner<L, G> {
         Ok(true)
     }
 
-    /// Records that the hold was refused, so that there is nothing to end.
+    /// Records that the ledger refused the hold, so that the call has no hold to end.
     pub(super) fn refused(&self, number: RequestNumber) {
         let mut state = self.lock();
-        // The caller may have given up and ended the call while the refusal was in flight.
+        // The caller may have disconnected and ended the call before the refusal arrived.
         if matches!(state.calls.get(&number), Some(Call::Running)) {
             state.calls.remove(&number);
             let at_ms = (self.clock)();
@@ -150,7 +151,7 @@ impl<L: Ledger, G: Log> Inner<L, G> {
         }
     }
 
-    /// Appends a checkpoint of what a call has cost so far, unless the call has ended meanwhile.
+    /// Appends a checkpoint of what a call has cost so far, unless the call has already ended.
     pub(super) fn note(&self, settlement: &Settlement) {
         let state = self.lock();
         if matches!(state.calls.get(&settlement.number), Some(Call::Running)) {
@@ -159,7 +160,7 @@ impl<L: Ledger, G: Log> Inner<L, G> {
         }
     }
 
-    /// Adds the lease that holds the call's money, since the next process could not find it.
+    /// Adds the lease that holds the call's money to a settlement, since the next process could not look it up.
     pub(super) fn with_lease(&self, settlement: &Settlement) -> Arc<Settlement> {
         let lease = || self.ledger.lease_of(settlement.number, &settlement.key);
         Arc::new(Settlement {
@@ -172,7 +173,7 @@ impl<L: Ledger, G: Log> Inner<L, G> {
         self.lock().calls.contains_key(&number)
     }
 
-    /// Appends how a call ends. A repeated attempt to end it appends nothing.
+    /// Appends how a call ends. If the call's end was appended before, does nothing.
     pub(super) fn ends(&self, ending: Ending) {
         let number = ending.number();
         let mut state = self.lock();
@@ -196,7 +197,8 @@ impl<L: Ledger, G: Log> Inner<L, G> {
         }
     }
 
-    /// Syncs the log after an end was not acknowledged: it will be sent again, and must survive a power cut until then.
+    /// Syncs the log after an end was not acknowledged: the end will be sent again, and must survive a power cut until
+    /// then.
     pub(super) async fn unacknowledged(&self, number: RequestNumber) {
         {
             let state = &mut *self.lock();
@@ -226,8 +228,8 @@ impl<L: Ledger, G: Log> Inner<L, G> {
                     if state.left.remove(&number).is_none() {
                         return;
                     }
-                    // The log may have only the intent or a checkpoint of the call; the end that was sent is kept for
-                    // a replay.
+                    // The log may have only the intent or a checkpoint of the call. Append the end that was sent, so
+                    // that it can be replayed.
                     self.log.append(ended.ending.step(ended.at_ms));
                     self.done(&mut state, ended);
                 }
@@ -248,7 +250,8 @@ impl<L: Ledger, G: Log> Inner<L, G> {
         }
     }
 
-    /// Records that the ledger has acknowledged the end. The ledger may still lose it.
+    /// Records that the ledger has acknowledged the end. The end is kept for a replay, since the ledger may still lose
+    /// it.
     pub(super) fn done(&self, state: &mut OutboxState, ended: Ended) {
         let (number, at_ms) = (ended.ending.number(), (self.clock)());
         state.failed.remove(&number);
@@ -278,7 +281,7 @@ impl<L: Ledger, G: Log> Inner<L, G> {
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, OutboxState> {
-        // A panic leaves the state consistent: maps, and steps that are appended whole.
+        // The state is consistent after a panic: each map is changed at once, and each step is appended whole.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

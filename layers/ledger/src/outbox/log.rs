@@ -1,4 +1,4 @@
-//! The log of an outbox: what it writes, and the trait of where it writes it.
+//! The log of an outbox: the steps of calls that the outbox writes, and the trait of the place that stores them.
 
 use std::{collections::BTreeMap, future::Future, sync::Arc};
 
@@ -11,26 +11,27 @@ use crate::{
 };
 pub use crate::{durable::crash_log::Pending, settle::Ending};
 
-/// Steps stored on this machine, which survive the process.
+/// Stores steps of calls on this machine, where they survive the process.
 pub trait Log: Send + Sync + 'static {
-    /// Takes a step without waiting. Steps of one call are written in order. They survive the process within some
+    /// Takes a step without waiting. Steps of one call are written in order. They survive the process after some
     /// milliseconds (a call's intent somewhat later), and a power cut after [`Log::sync`]. If steps of a call are lost,
-    /// they are its last ones. Called under a lock, so it must be quick.
+    /// they are its last steps. Called under a lock, so it must be quick.
     fn append(&self, step: CallStep);
 
-    /// Resolves when everything appended so far would survive a power cut.
+    /// Resolves when all steps appended so far would survive a power cut.
     ///
     /// # Errors
     /// The log cannot be written; see [`Log::fault`].
     fn sync(&self) -> impl Future<Output = Result<(), BoxError>> + Send;
 
-    /// Calls that an earlier process left: first those that are done, then the others, each in order of arrival.
+    /// Returns the calls that an earlier process left: first those that are done, then the others, each in order of
+    /// arrival.
     ///
     /// # Errors
     /// The log cannot be read.
     fn load(&self) -> impl Future<Output = Result<Vec<Pending>, BoxError>> + Send;
 
-    /// The reason why nothing can be written now, if so: then nothing more may be sold.
+    /// The reason why no step can be written now, if so. No call may then be admitted.
     fn fault(&self) -> Option<String>;
 
     /// Allows the log to delete calls that were done before this time, in Unix milliseconds. Called rarely.
@@ -39,11 +40,11 @@ pub trait Log: Send + Sync + 'static {
     }
 }
 
-/// A step of a call. The steps of one call are in this order: an intent, checkpoints, one settlement or release, done;
-/// some may be missing.
+/// A step of a call. The steps of one call are in this order: an intent, checkpoints, one settlement or release, done.
+/// Any of them may be missing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CallStep {
-    /// A request to the ledger to hold money for a call follows.
+    /// The gateway is about to request a hold for a call from the ledger.
     Intent {
         /// The call's number.
         number: RequestNumber,
@@ -54,11 +55,11 @@ pub enum CallStep {
         /// The time of the step, in Unix milliseconds.
         at_ms: u64,
     },
-    /// Settlement of a running call if the process dies now. The log adds the time.
+    /// How to settle a running call if the process dies now. The log adds the time of the step.
     Checkpoint(Arc<Settlement>),
-    /// A call ended with this charge; since when it is being sent to the ledger, in Unix milliseconds.
+    /// A call ended with this charge. The number is when the gateway first sent the charge, in Unix milliseconds.
     Settle(Arc<Settlement>, u64),
-    /// A call ended, and cost nothing.
+    /// A call ended without a charge.
     Release {
         /// The call's number.
         number: RequestNumber,
@@ -66,7 +67,7 @@ pub enum CallStep {
         account: AccountId,
         /// The key that the call was made with.
         key: KeyId,
-        /// Since when it is being sent to the ledger, in Unix milliseconds.
+        /// The time at which the gateway first sent the release to the ledger, in Unix milliseconds.
         at_ms: u64,
     },
     /// The ledger has acknowledged the end, or refused the hold: nothing is left to send. Kept until [`Log::forget`].
@@ -96,8 +97,8 @@ impl Ending {
     }
 }
 
-/// The calls that these steps leave, for a log that stores steps as they are. A checkpoint has no time here: it gets
-/// that of its intent.
+/// Returns the calls that these steps leave, for a log that stores single steps. A checkpoint has no time here; its
+/// call gets the time of its intent.
 #[must_use]
 pub fn pending(steps: impl IntoIterator<Item = CallStep>) -> Vec<Pending> {
     struct Call {

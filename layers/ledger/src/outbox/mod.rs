@@ -1,14 +1,14 @@
-//! A record, on this machine, of what a remote ledger has not acknowledged yet.
+//! A record, on this machine, of ends of calls that a remote ledger has not acknowledged yet.
 //!
-//! Every call writes steps to a [`Log`]: the intent to hold money, what it has cost so far, how it ended, and that the
-//! ledger has acknowledged the end. If a process dies, the next one reads its steps and ends its calls
+//! Every call writes steps to a [`Log`]: the intent to hold money, its cost so far, how it ended, and that the ledger
+//! has acknowledged the end. If a process dies, the next process reads these steps and ends the calls
 //! ([`Outbox::recover`]). If a ledger falls back to an older state, as after a failover, the ends that it acknowledged
 //! last are sent again ([`Outbox::replay`]).
 //!
 //! The ledger identifies a call by its number and answers a repeat with the first result. So sending an end twice is
-//! harmless, and losing one is not. Hence the order: the step that records how a call ends is appended before it is
-//! sent to the ledger, and the step that it is done after the ledger has answered. The intent is appended before the
-//! request to the ledger, but nothing waits for it to be written: if the process dies first, the hold expires by
+//! harmless, but losing one is not. Hence the order: the step with a call's end is appended before the end is sent to
+//! the ledger, and the step `done` after the ledger has answered. The intent is appended before the request to the
+//! ledger, but the request does not wait until the intent is written: if the process dies first, the hold expires by
 //! itself, and the call is not charged.
 
 mod calls;
@@ -48,12 +48,12 @@ use crate::{
 const AT_ONCE: usize = 64;
 /// The number of ends that a replay sends together.
 const REPLAYED_AT_ONCE: usize = 256;
-/// First wait after the ledger did not accept what an earlier process left; doubled each time.
+/// First wait before an unacknowledged end of an earlier process is sent again; doubled after each attempt.
 const RETRY_MIN: Duration = Duration::from_millis(50);
 /// The longest wait before ends are sent again.
 const RETRY_MAX: Duration = Duration::from_secs(2);
 
-/// A ledger with a local record of what it has not acknowledged. Clones share it.
+/// A ledger with a local record of the ends that it has not acknowledged. Clones share the record.
 pub struct Outbox<L, G> {
     inner: Arc<Inner<L, G>>,
 }
@@ -66,7 +66,7 @@ pub struct OutboxSettings {
     pub calls_max: usize,
     /// The time for which a call may wait before the outbox counts as overdue.
     pub age_max: Duration,
-    /// How far back a ledger may have lost what it acknowledged.
+    /// The age of the oldest acknowledged end that the ledger may lose in a failover.
     pub replay_window: Duration,
 }
 
@@ -80,7 +80,7 @@ impl Default for OutboxSettings {
     }
 }
 
-/// The number of calls whose ends wait for the ledger.
+/// The calls whose ends wait for the ledger's acknowledgement, and whether new calls are admitted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Backlog {
     /// The number of calls whose end was sent at least once and is not acknowledged.
@@ -91,7 +91,7 @@ pub struct Backlog {
     pub overdue: bool,
     /// Whether the outbox is full, so that no new call is admitted.
     pub full: bool,
-    /// The reason why nothing can be written to the log, if so: then no new call is admitted.
+    /// The reason why the log cannot be written, if so. No new call is admitted then.
     pub broken: Option<String>,
 }
 
@@ -104,7 +104,7 @@ impl<L: Ledger, G: Log> Outbox<L, G> {
         Self::open_by_clock(ledger, log, settings, now_ms).await
     }
 
-    /// As [`Outbox::open`], with another clock for the times of steps: Unix time in milliseconds.
+    /// Opens an outbox as [`Outbox::open`] does. `clock` returns the times of steps: Unix time in milliseconds.
     ///
     /// # Errors
     /// The log cannot be read.
@@ -130,12 +130,12 @@ impl<L: Ledger, G: Log> Outbox<L, G> {
                 at_ms: pending.at_ms,
                 since: Since {
                     at: now,
-                    // If the clock was set back since then, the step counts as old, too.
+                    // If the clock was set back, the step's time is in the future; then it counts as equally old.
                     before: Duration::from_millis(at_ms.abs_diff(pending.at_ms)),
                 },
             };
             if pending.done {
-                // The ledger may have fallen back while no gateway was watching.
+                // The ledger may have fallen back to older data while no gateway was running.
                 state.replay_due = true;
                 state.acknowledged.push_back(Acknowledged {
                     ended,
@@ -169,8 +169,8 @@ impl<L: Ledger, G: Log> Outbox<L, G> {
         &self.inner.log
     }
 
-    /// Ends what an earlier process left: settles calls by their last checkpoint, releases the others, and replays what
-    /// the ledger acknowledged recently. Returns when the ledger has acknowledged all of it.
+    /// Ends the calls that an earlier process left: settles those with a checkpoint, releases the others, and replays
+    /// the ends that the ledger acknowledged recently. Returns when the ledger has acknowledged all ends.
     pub async fn recover(&self, report: &(dyn Fn(&Event<'_>) + Send + Sync)) {
         let inner = &*self.inner;
         let mut wait = RETRY_MIN;
@@ -213,7 +213,8 @@ impl<L: Ledger, G: Log> Outbox<L, G> {
     /// Returns how many calls were booked again.
     ///
     /// # Errors
-    /// The ledger did not acknowledge all of them: replay again. Until a replay has succeeded, nothing is forgotten.
+    /// The ledger did not acknowledge all of them: replay again. The outbox keeps all ends until a replay has
+    /// succeeded.
     pub async fn replay(&self) -> Result<usize, LedgerError> {
         let inner = &*self.inner;
         let began = Instant::now();
@@ -237,7 +238,7 @@ impl<L: Ledger, G: Log> Outbox<L, G> {
                 match answer {
                     Ok(Some(settled)) if settled.moved() => booked_anew += 1,
                     Ok(_) => {}
-                    // If one end cannot be sent, the others still are.
+                    // If one end cannot be sent, the other ends are sent all the same.
                     Err(error) => failed = Some(error),
                 }
             }
@@ -247,7 +248,7 @@ impl<L: Ledger, G: Log> Outbox<L, G> {
         }
         let mut state = inner.lock();
         state.replay_due = false;
-        // The ledger may fall back once more, to before this replay.
+        // The ledger may fall back again, to a state before this replay. So the ends count as acknowledged just now.
         for call in state
             .acknowledged
             .iter_mut()
@@ -258,14 +259,13 @@ impl<L: Ledger, G: Log> Outbox<L, G> {
         Ok(booked_anew)
     }
 
-    /// Returns whether a replay was started and has not succeeded. Until one has, nothing is forgotten.
+    /// Returns whether a replay was started and has not succeeded. Until then, the outbox keeps all ends.
     #[must_use]
     pub fn replay_due(&self) -> bool {
         self.inner.lock().replay_due
     }
 
-    /// Called when the ledger was just found to be the same as before: ends older than the replay window need not be
-    /// kept.
+    /// Call this when the ledger has just shown that it has lost no data. Deletes ends older than the replay window.
     pub fn confirmed(&self) {
         let (inner, now) = (&*self.inner, Instant::now());
         let mut state = inner.lock();
@@ -296,7 +296,7 @@ impl<L: Ledger, G: Log> Outbox<L, G> {
         }
     }
 
-    /// Resolves when everything appended so far would survive a power cut.
+    /// Resolves when all steps appended so far would survive a power cut.
     ///
     /// # Errors
     /// The log cannot be written.
@@ -356,8 +356,8 @@ impl<L: Ledger, G: Log> Ledger for Outbox<L, G> {
     ) -> Result<(), LedgerError> {
         let inner = &*self.inner;
         if !inner.knows(number) {
-            // The call was not admitted here, so it has no hold to remember: a full outbox must not fill further with
-            // calls that it refused.
+            // This call was not admitted, so the outbox has no hold of it to end. An outbox that is full must not grow
+            // by the calls that it refused.
             return inner.ledger.release(number, account, key).await;
         }
         inner.ends(Ending::Release {
@@ -383,8 +383,8 @@ impl<L: Ledger, G: Log> Ledger for Outbox<L, G> {
         self.inner.ledger.extend(number, account, ttl).await
     }
 
-    /// Nothing is appended for it. The ledger ends a hold whole, whatever its amount; and the last checkpoint of a call
-    /// is within the hold of that moment, so that a restart charges the whole checkpoint.
+    /// Appends no step. The ledger ends a hold whole, whatever its amount. The last checkpoint of a call fits into the
+    /// hold of its time, so that a restart charges the whole checkpoint.
     async fn adjust(&self, adjustment: &Adjustment) -> Result<Adjusted, LedgerError> {
         self.inner.ledger.adjust(adjustment).await
     }

@@ -1,14 +1,14 @@
 //! Stores an outbox's steps in one SQLite file, with one row per call.
 //!
 //! One thread writes. Each step waits for further steps of its call: an end for 5 ms, a checkpoint for 7.5 ms, an
-//! intent for 100 ms; then at most 2.5 ms for others to share the commit. The steps of one call become one row, or
-//! nothing if the ledger has acknowledged the end before the first of them is written. The number of waiting steps is
-//! limited by the number of running calls. The thread sleeps until a step is due, and is woken by a step that is due
+//! intent for 100 ms; then at most 2.5 ms for other calls' steps to share the commit. The steps of one call become one
+//! row, or no row if the ledger has acknowledged the end before the first step is written. The number of waiting steps
+//! is limited by the number of running calls. The thread sleeps until a step is due, and is woken by a step that is due
 //! sooner. A commit survives the process, but not a power cut (write-ahead log, `synchronous = NORMAL`); [`Log::sync`]
-//! writes at once, and makes everything survive a power cut, too.
+//! writes immediately, in a commit that survives a power cut too.
 //!
-//! A full disk or a locked file is a temporary fault: what could not be written is kept and retried every second. Any
-//! other fault lasts until the gateway is restarted.
+//! A full disk or a locked file is a temporary fault: the queued steps are kept, and the write is retried every second.
+//! Any other fault lasts until the gateway is restarted.
 
 mod queue;
 mod rows;
@@ -35,12 +35,12 @@ use crate::{
     },
 };
 
-/// The time for which due steps wait for others, to share a commit.
+/// The time for which due steps wait for other calls' steps, to share a commit.
 const TURN: Duration = Duration::from_micros(2_500);
 /// The interval at which a write is retried after a temporary fault.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// Steps in one file. Clones share it; it is closed by [`SqliteLog::close`] or with the last clone.
+/// Steps in one file. Clones share the file, which is closed by [`SqliteLog::close`] or with the last clone.
 #[derive(Clone)]
 pub struct SqliteLog {
     inner: Arc<Inner>,
@@ -48,13 +48,13 @@ pub struct SqliteLog {
 
 struct Inner {
     path: PathBuf,
-    /// Calls of an earlier process, until they are loaded.
+    /// Calls that an earlier process left, until `load` returns them.
     left: Mutex<Vec<Pending>>,
     writer: GroupCommit<Work>,
 }
 
 impl SqliteLog {
-    /// Opens a file, or creates an empty one. Blocks while what an earlier process left is read and checked.
+    /// Opens a file, or creates an empty file. Blocks while the steps of an earlier process are read and checked.
     ///
     /// # Errors
     /// [`LogError`] if the file cannot be opened, is not an outbox, or is damaged.
@@ -62,7 +62,7 @@ impl SqliteLog {
         Self::start(rows::open(path)?)
     }
 
-    /// Opens the outbox of one ledger, named by its data set. Steps kept for another ledger are not sent to this one.
+    /// Opens the outbox of one ledger, named by its data set. Charges for another ledger are not sent to this ledger.
     ///
     /// # Errors
     /// [`LogError`] as for [`Self::open`], and [`LogError::OtherBooks`] if it has charges for another ledger.
@@ -72,7 +72,7 @@ impl SqliteLog {
         let left = if rows::claim(&file, books, unfinished)? {
             left
         } else {
-            // Acknowledgements by another ledger do not apply to this one.
+            // The previous owner of the file was another ledger, so this ledger has nothing to replay.
             Vec::new()
         };
         Self::start((file, left))
@@ -158,7 +158,7 @@ fn append(writer: &GroupCommit<Work>, step: CallStep) {
     }
 }
 
-/// A panic under this lock loses at most one step.
+/// A panic while this lock is held loses at most one step, so poisoning is ignored.
 fn locked(writer: &GroupCommit<Work>) -> MutexGuard<'_, WriterState<Work>> {
     writer.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -171,14 +171,14 @@ impl fmt::Debug for SqliteLog {
     }
 }
 
-/// The queued writes; one commit writes all of them.
+/// The queued steps and deletions, written in one commit.
 #[derive(Default)]
 struct Work {
     calls: Queue,
     forget_until_ms: Option<u64>,
-    /// Whether something in it could not be written before.
+    /// Whether a write of some of these steps has failed before.
     put_back: bool,
-    /// The file may grow to this many pages from the next commit on.
+    /// For tests of a full disk: the largest number of pages that the file may have from the next commit on.
     #[cfg(test)]
     pages_max: Option<u32>,
 }
@@ -188,7 +188,7 @@ impl Work {
         self.forget_until_ms = self.forget_until_ms.max(until_ms);
     }
 
-    /// Writes one commit. If a caller waits for it, the commit and everything before it must survive a power cut.
+    /// Writes one commit. If a caller waits for it, this commit and all earlier commits must survive a power cut.
     fn write(
         &mut self,
         conn: &mut Connection,
@@ -215,9 +215,9 @@ impl WriteQueue for Work {
     const THREAD: &'static str = "outbox-writer";
     const PACE: Pace = Pace {
         window: TURN,
-        // A due step has waited for its call already, so a commit need not be large.
+        // No number of steps is enough to commit early: a due step has already waited for further steps of its call.
         enough: usize::MAX,
-        // No step may be refused. Their number is limited by the running calls.
+        // No step may be refused. The number of steps is limited by the running calls.
         queue_max: usize::MAX,
         retry: RETRY,
     };
@@ -233,7 +233,7 @@ impl WriteQueue for Work {
         }
     }
 
-    /// Leaves the steps that a later step may still replace.
+    /// Takes the due steps. Steps that a later step may still replace stay in the queue.
     fn take(&mut self, due: Option<Moment>) -> Self {
         match due {
             None => mem::take(self),
@@ -253,12 +253,12 @@ impl WriteQueue for Work {
         work.calls = Queue::default();
     }
 
-    /// If there was more to delete than fits one commit, the rest is still to be done.
+    /// If a commit could not delete all calls, the next commit deletes more.
     fn reuse(&mut self, work: Self) {
         self.forget(work.forget_until_ms);
     }
 
-    /// A full disk or a locked file may be temporary.
+    /// Keeps the steps for a retry if the fault may be temporary: a full disk or a locked file.
     fn put_back(&mut self, work: Self, cause: &rusqlite::Error) -> bool {
         let passes = matches!(
             cause.sqlite_error_code(),

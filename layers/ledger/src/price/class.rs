@@ -1,4 +1,4 @@
-//! Rate classes besides the four that every model has.
+//! Rate classes in addition to the four that every model has.
 
 use std::fmt;
 
@@ -10,8 +10,8 @@ use serde::{
 
 use super::Rate;
 
-/// A class of use that some vendors bill separately from the four of [`Usage`](crate::usage::Usage). A token counted
-/// here is not counted there.
+/// A class of usage that some vendors bill separately from the four classes of [`Usage`](crate::usage::Usage). A token
+/// that is counted here is not counted there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum Class {
@@ -34,9 +34,9 @@ pub enum Class {
 /// The unit in which a class is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Input tokens. A class without a price is covered by the dearest input rate.
+    /// Input tokens. A class without a rate is charged at the dearest input rate.
     Input,
-    /// Output tokens. A class without a price is covered by the dearest output rate.
+    /// Output tokens. A class without a rate is charged at the dearest output rate.
     Output,
     /// Calls of a tool that the vendor runs. The rate is per call.
     Call,
@@ -95,36 +95,36 @@ impl fmt::Display for Class {
 
 const COUNT: usize = 7;
 
-/// A value per class; most classes have the default. As JSON: an object with the classes that have another value.
+/// A value per class. Most classes have the default. As JSON: an object with only the classes that have another value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ByClass<T>([T; COUNT]);
 
 /// A number for each class, of tokens or of calls.
 pub type Counts = ByClass<u64>;
 
-/// Rates by class; `None` means that the class is not sold.
+/// Rates by class; `None` for a class that is not sold.
 pub type Rates = ByClass<Option<Rate>>;
 
 impl<T: Copy + Default + PartialEq> ByClass<T> {
-    /// Returns the number of a class.
+    /// Returns the value of a class.
     #[must_use]
     pub const fn get(&self, class: Class) -> T {
         self.0[class as usize]
     }
 
-    /// Returns a copy with another number for one class.
+    /// Returns a copy with another value for one class.
     #[must_use]
     pub const fn with(mut self, class: Class, value: T) -> Self {
         self.0[class as usize] = value;
         self
     }
 
-    /// Returns the number of a class, to be changed.
+    /// Returns the value of a class, to be changed.
     pub const fn get_mut(&mut self, class: Class) -> &mut T {
         &mut self.0[class as usize]
     }
 
-    /// Returns whether every class has the default number.
+    /// Returns whether every class has the default value.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0 == [T::default(); COUNT]
@@ -143,7 +143,7 @@ impl Counts {
     /// Returns the sum of all counts of one unit.
     #[must_use]
     pub fn total(&self, kind: Kind) -> u64 {
-        // Most calls count nothing in these classes, so this is checked first.
+        // Most calls use none of these classes, so this is checked first.
         if self.is_empty() {
             return 0;
         }
@@ -181,7 +181,8 @@ impl<T: Copy + Default + PartialEq + Serialize> Serialize for ByClass<T> {
     }
 }
 
-/// Ignores a class that a later version has written; the amount of money is stored separately.
+/// Reads a value per class and ignores classes that a later version has added. Receipts store the amount of money
+/// separately.
 impl<'de, T: Copy + Default + PartialEq + Deserialize<'de>> Deserialize<'de> for ByClass<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct Object<T>(std::marker::PhantomData<T>);

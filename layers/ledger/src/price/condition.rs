@@ -1,11 +1,11 @@
-//! Conditions under which another price than the usual one applies.
+//! Conditions under which a model has a price other than its usual one.
 
 use std::fmt;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// A vendor's word for how it serves a call, such as `priority`: at most [`Label::BYTES_MAX`] bytes, compared without
-/// case. A longer word is truncated, and equals no word that fits. Empty if the vendor reported nothing.
+/// case. A longer word is truncated, and differs from every word that fits. Empty if the vendor reported no such word.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Label([u8; Self::BYTES_MAX + 1]);
 
@@ -17,7 +17,8 @@ impl Label {
     #[must_use]
     pub fn new(word: &str) -> Self {
         let mut bytes = [0; Self::BYTES_MAX + 1];
-        // Only a truncated word uses the last byte, so that it differs from a word that is its beginning.
+        // Only a truncated word uses the last byte, so that it differs from an untruncated word with the same
+        // beginning.
         for (byte, letter) in bytes.iter_mut().zip(word.bytes()) {
             *byte = match letter {
                 b'!'..=b'~' => letter.to_ascii_lowercase(),
@@ -31,7 +32,7 @@ impl Label {
     #[must_use]
     pub fn as_str(&self) -> &str {
         let end = self.0.iter().position(|byte| *byte == 0);
-        // The bytes are ASCII.
+        // The label has only ASCII bytes, so that this cannot fail.
         std::str::from_utf8(&self.0[..end.unwrap_or(self.0.len())]).unwrap_or_default()
     }
 
@@ -41,8 +42,8 @@ impl Label {
         self.0[0] == 0
     }
 
-    /// Returns the label as a service tier. Vendors use two words for one tier: a request for `fast` may be answered
-    /// as `priority`, and one for `priority` as `fast`.
+    /// Returns the label as a service tier. Vendors use `fast` and `priority` for the same tier, and may answer a
+    /// request for one of them with the other.
     #[must_use]
     pub fn as_tier(self) -> Self {
         match self.as_str() {
@@ -82,7 +83,7 @@ impl<'de> Deserialize<'de> for Label {
     }
 }
 
-/// How a call was served, or should be served: vendors' prices depend on this and on the counts.
+/// How a call was served, or should be served. Vendors' prices depend on these fields and on the counted tokens.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Served {
     /// The tier: `service_tier` in both formats.
@@ -94,7 +95,7 @@ pub struct Served {
 }
 
 impl Served {
-    /// Words for the usual service. They select the usual price.
+    /// Words for the usual service, in any of the fields. They select the usual price.
     const USUAL: [&'static str; 9] = [
         "",
         "auto",
@@ -109,7 +110,7 @@ impl Served {
     /// Words that every vendor bills above the usual price, in any of the fields.
     const DEARER: [&'static str; 5] = ["priority", "fast", "ultrafast", "scale", "us"];
 
-    /// A copy in which words for the usual service are empty.
+    /// Returns a copy in which words for the usual service are empty.
     #[must_use]
     pub fn unusual(self) -> Self {
         let said = |label: Label| match Self::USUAL.contains(&label.as_str()) {
@@ -123,8 +124,8 @@ impl Served {
         }
     }
 
-    /// How a call was served if its vendor reports this. A word that is missing is taken from the request (`asked`); speed and
-    /// place only if both are missing.
+    /// How a call was served, according to its vendor. A tier that the vendor does not report is taken from the request
+    /// (`asked`); speed and region are taken from it only if the vendor reports neither.
     #[must_use]
     pub fn or_asked(self, asked: Self) -> Self {
         let has_tier = !self.service_tier.is_empty();
@@ -140,14 +141,14 @@ impl Served {
         [self.service_tier, self.speed, self.inference_geo]
     }
 
-    /// Returns whether one of its words is known to be billed above the usual price.
+    /// Returns whether a field has a word that every vendor bills above the usual price.
     pub(super) fn is_dearer(&self) -> bool {
         let dearer = |label: &Label| Self::DEARER.contains(&label.as_str());
         self.labels().iter().any(dearer)
     }
 }
 
-/// When a price applies: every field that is set must match.
+/// The condition under which a price applies: every field that is set must match.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Condition {
@@ -170,7 +171,7 @@ impl Condition {
         [self.service_tier, self.speed, self.inference_geo]
     }
 
-    /// Returns whether no field is set; such a price is the usual one.
+    /// Returns whether no field is set, which means the usual price.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
@@ -184,15 +185,14 @@ impl Condition {
                 .all(|(needed, said)| needed.is_empty() || needed == said)
     }
 
-    /// Decides between two conditions that both apply: first the one with more labels, then the one with the higher
-    /// threshold.
+    /// Ranks two conditions that both apply: the one with more labels wins, then the one with the higher threshold.
     #[must_use]
     pub fn rank(&self) -> (usize, Option<u64>) {
         let said = self.labels().into_iter().filter(|label| !label.is_empty());
         (said.count(), self.above_input_tokens)
     }
 
-    /// A condition that requires both; `None` if they exclude each other.
+    /// Returns the condition that requires both; `None` if they exclude each other.
     #[must_use]
     pub fn and(&self, other: &Self) -> Option<Self> {
         let both = |one: Label, other: Label| match (one.is_empty(), other.is_empty()) {

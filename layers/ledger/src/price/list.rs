@@ -1,4 +1,4 @@
-//! All prices of a model: the bound of what a call may cost, and the price that a call gets.
+//! All prices of a model: a bound for the cost of a call before it runs, and the price that the call is charged.
 
 use std::sync::Arc;
 
@@ -8,8 +8,8 @@ use super::{
 };
 use crate::{money::MicroRub, usage::Usage};
 
-/// The prices of a model at one time: the usual price, and the prices under conditions. A call keeps the list that it
-/// began with, and is charged by one of its prices.
+/// The prices of a model at one time: the usual price, and the prices under conditions. A call is charged by the list
+/// that was in force when it began.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PriceList {
@@ -17,9 +17,9 @@ pub struct PriceList {
     pub usual: Arc<Price>,
     /// The prices that depend on conditions; most models have none.
     rules: Option<Arc<[Arc<Price>]>>,
-    /// The vendors' prices, if the operator has configured them.
+    /// The vendors' prices for the model, if the operator has configured them.
     costs: Option<Arc<[RouteCost]>>,
-    /// The charge for a vendor's tool call that was not requested and has no rate in the list.
+    /// The charge for each tool call by the vendor that was not requested and has no rate in the list.
     unpriced_call: Rate,
 }
 
@@ -34,20 +34,20 @@ pub struct RouteCost {
     pub prices: PriceList,
 }
 
-/// Possible usage of a request in addition to ordinary tokens.
+/// Features of a request that may cost extra: the way of serving it, and rate classes other than ordinary tokens.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Asked {
-    /// How it should be served, without the usual words.
+    /// How the request should be served; empty where it is the usual way.
     pub served: Served,
-    /// The largest possible count of each class. Tokens are already limited by the bound of all tokens, so for token
-    /// classes any number but zero has the same effect.
+    /// The largest possible count of each class. For token classes any number but zero has the same effect, since the
+    /// bound on all tokens already limits them.
     pub classes: Counts,
 }
 
-/// Something in a request that the list has no price for.
+/// The part of a request that the list has no price for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unpriced {
-    /// The usage has a rate class without a rate.
+    /// The request may use a rate class without a rate.
     Class(Class),
     /// The request names a service tier that no rule sells.
     ServiceTier,
@@ -64,9 +64,9 @@ pub struct Charge {
     pub cost: MicroRub,
     /// The price that applied. It has a rate for everything in `usage`.
     pub price: Arc<Price>,
-    /// The usage that is charged. Classes that the model does not price separately are counted in their ordinary class.
+    /// The usage that is charged. Classes that the price does not distinguish are added to their ordinary class.
     pub usage: Usage,
-    /// The vendor reported something that has no price here; it is charged at the dearest rate that covers it.
+    /// Whether the vendor reported usage that has no price here. It is charged at the dearest rate that covers it.
     pub unpriced: bool,
 }
 
@@ -89,7 +89,7 @@ impl From<Price> for PriceList {
 }
 
 impl PriceList {
-    /// Adds prices, each under its own condition. [`ambiguous`] reports conditions that cannot be in one list.
+    /// Adds prices, each under its own condition. [`ambiguous`] finds conditions that a list must not combine.
     #[must_use]
     pub fn rules(mut self, rules: impl IntoIterator<Item = Price>) -> Self {
         let rules: Arc<[_]> = rules.into_iter().map(Arc::new).collect();
@@ -97,7 +97,7 @@ impl PriceList {
         self
     }
 
-    /// Adds the prices that vendors take.
+    /// Adds the prices that vendors bill.
     #[must_use]
     pub fn costs(mut self, costs: impl IntoIterator<Item = RouteCost>) -> Self {
         let costs: Arc<[_]> = costs.into_iter().collect();
@@ -105,7 +105,7 @@ impl PriceList {
         self
     }
 
-    /// Adds a charge for each vendor's tool call that was not requested and has no price.
+    /// Sets the charge for each vendor's tool call that was not requested and has no price.
     #[must_use]
     pub const fn unpriced_call(mut self, rate: Rate) -> Self {
         self.unpriced_call = rate;
@@ -117,12 +117,12 @@ impl PriceList {
         std::iter::once(&self.usual).chain(self.rules.iter().flat_map(|rules| rules.iter()))
     }
 
-    /// Returns the vendors' prices, if they are known.
+    /// Returns the vendors' prices; empty if they are not configured.
     pub fn route_costs(&self) -> &[RouteCost] {
         self.costs.as_deref().unwrap_or_default()
     }
 
-    /// The first requested item that the list does not sell.
+    /// Returns the first part of the request that the list does not sell.
     #[must_use]
     pub fn unpriced(&self, asked: &Asked) -> Option<Unpriced> {
         let class =
@@ -135,7 +135,7 @@ impl PriceList {
         self.unknown(&asked.served)
     }
 
-    /// Returns the first label for which there is no rule.
+    /// Returns the first field whose word appears in no rule of the list.
     fn unknown(&self, served: &Served) -> Option<Unpriced> {
         let known = |label, of: fn(&Condition) -> super::Label| {
             let rules = self.rules.iter().flat_map(|rules| rules.iter());
@@ -159,14 +159,15 @@ impl PriceList {
         .map(|(_, unpriced, _)| unpriced)
     }
 
-    /// The prices that may apply instead of the usual one, for a request with at most this many input tokens and these
-    /// service fields.
+    /// Returns the prices that may apply instead of the usual price, to a request with at most this number of input
+    /// tokens and these service fields.
     pub fn may_hold(&self, input_tokens: u64, asked: &Served) -> impl Iterator<Item = &Arc<Price>> {
         let rules = self.rules.iter().flat_map(|rules| rules.iter());
         rules.filter(move |price| price.condition.can_hold(input_tokens, asked))
     }
 
-    /// The rates that no charge of the request exceeds, however it is served, if it has at most this many input tokens.
+    /// Returns rates that no charge of the request exceeds, however the vendor serves it, with at most this number of
+    /// input tokens.
     #[must_use]
     pub fn bound(&self, input_tokens: u64, asked: &Asked) -> Bound {
         let usual = Bound::of(&self.usual, &asked.classes);
@@ -176,8 +177,8 @@ impl PriceList {
             })
     }
 
-    /// The most that a request costs, however it is served, if its input is counted and it has at most `output` tokens of
-    /// output. `None` if the input has a class without a rate.
+    /// Returns the most that a request can cost, however the vendor serves it, if its input has been counted and it has
+    /// at most `output` output tokens. `None` if the input has a class without a rate.
     #[must_use]
     pub fn bound_counted(&self, input: &Usage, output: u64, asked: &Asked) -> Option<MicroRub> {
         let prices = std::iter::once(&self.usual);
@@ -192,14 +193,14 @@ impl PriceList {
         costs.try_fold(MicroRub::ZERO, |most, cost| Some(most.max(cost?)))
     }
 
-    /// The charge for `usage` of a call that was served this way.
+    /// The charge for `usage` of a call that the vendor served as `served`.
     #[must_use]
     pub fn charge(&self, usage: Usage, served: &Served) -> Charge {
         self.charge_at_least(usage, served, None)
     }
 
-    /// The charge of a call to this vendor, and the vendor's cost if it is known. Usage without a price is charged at
-    /// least the vendor's cost.
+    /// The charge of a call to this vendor, and the vendor's cost if its prices are configured. Usage without a price
+    /// is charged at the vendor's rate or more.
     #[must_use]
     pub fn charge_of(
         &self,
@@ -238,7 +239,8 @@ impl PriceList {
         }
     }
 
-    /// The price for this many input tokens, served this way, and whether it is only a price that covers them.
+    /// Returns the price for this number of input tokens, served this way. The flag is true if no price was found and
+    /// the dearest rates are used instead.
     fn met(&self, input_tokens: u64, served: &Served, taken: Option<&Price>) -> (Arc<Price>, bool) {
         if self.rules.is_none() && *served == Served::default() {
             return (Arc::clone(&self.usual), false);
@@ -253,7 +255,7 @@ impl PriceList {
                 .max_by_key(|price| price.condition.rank());
             return (Arc::clone(met.unwrap_or(&self.usual)), false);
         }
-        // The vendor reported an unknown tier or speed, but does not bill by either.
+        // The vendor reported an unknown tier or speed, but this model has the same price for all of them.
         if self.rules.is_none() && !served.is_dearer() {
             return (Arc::clone(&self.usual), false);
         }
@@ -264,7 +266,7 @@ impl PriceList {
         (Arc::new(dearest), true)
     }
 
-    /// Returns the price with a rate added for each of these classes that it lacks.
+    /// Returns the price, with a rate added for each of these classes that has none.
     fn covering(&self, price: &Price, classes: Counts, taken: Option<&Price>) -> Price {
         let mut price = price.clone();
         let (input, output) = (price.dearest(Kind::Input), price.dearest(Kind::Output));
@@ -281,8 +283,8 @@ impl PriceList {
     }
 }
 
-/// Finds two conditions that may apply to the same call, neither of which is more specific, without a third condition
-/// that covers both: nothing decides between their prices.
+/// Finds two conditions whose prices conflict: both may apply to the same call, neither is more specific, and no third
+/// condition covers the calls to which both apply.
 #[must_use]
 pub fn ambiguous(conditions: &[Condition]) -> Option<(Condition, Condition)> {
     let pairs = conditions.iter().enumerate().flat_map(|(index, one)| {
@@ -295,12 +297,12 @@ pub fn ambiguous(conditions: &[Condition]) -> Option<(Condition, Condition)> {
         .map(|(one, other, _)| (one, other))
 }
 
-/// Returns rates that no charge of a request exceeds.
+/// Rates that no charge of a request exceeds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bound {
     input: Rate,
     output: Rate,
-    /// All calls of the vendor's tools, in millionths of a micro-ruble.
+    /// The charge for all requested calls of the vendor's tools, in millionths of a micro-ruble.
     calls: u128,
 }
 
@@ -337,7 +339,7 @@ impl Bound {
         }
     }
 
-    /// The largest cost of this many tokens, together with all requested tool calls.
+    /// The largest cost of this number of tokens, together with all requested tool calls.
     #[must_use]
     pub fn cost(&self, input: u64, output: u64) -> MicroRub {
         rounded_up(
@@ -346,7 +348,7 @@ impl Bound {
         )
     }
 
-    /// Returns how many output tokens `amount` pays for after `input` tokens.
+    /// Returns the number of output tokens that `amount` pays for after `input` input tokens.
     #[must_use]
     pub fn output_tokens_for(&self, amount: MicroRub, input: u64) -> u64 {
         let micro = u128::try_from(amount.micro()).unwrap_or(0) * 1_000_000;
@@ -365,8 +367,8 @@ impl Bound {
 }
 
 impl Condition {
-    /// Returns whether the condition may apply to a call with at most this many input tokens and these service fields.
-    /// The vendor may also serve it as usual.
+    /// Returns whether the condition may apply to a call with at most this number of input tokens and these service
+    /// fields. The vendor may also serve the call in the usual way.
     fn can_hold(&self, input_tokens_max: u64, asked: &Served) -> bool {
         let either = |needed: super::Label, asked| needed.is_empty() || needed == asked;
         self.above_input_tokens
@@ -378,8 +380,8 @@ impl Condition {
 }
 
 impl Price {
-    /// Moves classes that this price does not distinguish into their ordinary class. Also returns the counts of classes
-    /// that have neither a rate nor an ordinary class.
+    /// Moves the counts of classes that this price does not distinguish to their ordinary class. Also returns the
+    /// counts of classes that have neither a rate nor an ordinary class.
     fn apart(&self, mut usage: Usage) -> (Usage, Option<Counts>) {
         // Vendors that do not bill images separately count them as ordinary input.
         if self.classes.get(Class::InputImage).is_none() {
@@ -407,7 +409,7 @@ impl Price {
         others.filter_map(|(_, rate)| rate).fold(own, Rate::max)
     }
 
-    /// Returns the dearer rate of each class, without a condition.
+    /// Returns a price without a condition that has the dearer rate of each class.
     fn max(self, other: &Self) -> Self {
         let classes = Class::ALL
             .into_iter()
@@ -633,7 +635,7 @@ mod tests {
         prop::array::uniform4(0u64..10_000_000_000)
     }
 
-    /// A list with a condition for every combination of two words in two fields and a threshold.
+    /// Generates a list with a condition for every combination of two words in two fields and a threshold.
     fn list() -> impl Strategy<Value = PriceList> {
         let price = || (rates(), prop::array::uniform7(0u64..10_000_000_000));
         let words = prop::sample::subsequence(vec!["flex", "priority"], 0..=2);
@@ -681,7 +683,7 @@ mod tests {
     }
 
     proptest! {
-        /// The promise holds for any answer that the request may lead to.
+        /// The hold covers the charge for any answer that the vendor may give to the request.
         #[test]
         fn a_hold_is_never_below_the_charge(
             prices in list(),
@@ -695,7 +697,7 @@ mod tests {
                 classes: std::iter::zip(Class::ALL, asked_classes).collect(),
             };
             prop_assume!(prices.unpriced(&asked).is_none());
-            // The vendor serves the requested tier and speed, or the default.
+            // The vendor serves the call with the requested tier and speed, or with the default ones.
             let how = served(if same.0 { asked_tier } else { "default" }, if same.1 { asked_speed } else { "" });
             let mut usage = Usage { input: parts[0], cached_input: parts[1], cache_write: parts[2], output, ..Usage::default() };
             for ((class, most), count) in std::iter::zip(Class::ALL, asked_classes).zip(parts) {

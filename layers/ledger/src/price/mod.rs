@@ -1,9 +1,9 @@
-//! Prices: rubles per million tokens in four rate classes, rates of what some vendors bill in addition, and the one
-//! rounding.
+//! Prices: rubles per million tokens in four rate classes, rates of further classes that some vendors bill, and the
+//! only rounding of a cost.
 //!
 //! A [`Price`] has a rate for each class. A [`PriceList`] has a model's usual price, and its prices under conditions: a
 //! long context, a service tier, a speed, a region. A call keeps the list that it began with. [`PriceList::bound`] is
-//! the most that may be charged, for the hold; [`PriceList::charge`] is the charge.
+//! the most that may be charged, for the hold; [`PriceList::charge`] is the actual charge.
 
 #![warn(clippy::float_arithmetic)]
 
@@ -90,7 +90,7 @@ pub struct Price {
     pub version: u64,
     /// Rubles per USDT that the rates were computed with, as decimal text.
     pub exchange_rate: String,
-    /// The rates of further classes. A rate of [`Kind::Call`] is per call, not per million.
+    /// The rates of further classes. A rate of [`Kind::Call`] is per call, not per million tokens.
     #[serde(default, skip_serializing_if = "Rates::is_empty")]
     pub classes: Rates,
     /// The condition under which the price applies.
@@ -102,8 +102,8 @@ pub struct Price {
 }
 
 impl Price {
-    /// Returns the cost of `usage`: `ceil(Σ count × rate)`, rounded up once, at most [`MicroRub::MAX`]. A class
-    /// without a rate costs nothing here; [`PriceList::charge`] gives it a rate first.
+    /// Returns the cost of `usage`: `ceil(Σ count × rate)`, rounded up once, at most [`MicroRub::MAX`]. A class without
+    /// a rate costs nothing here, so [`PriceList::charge`] adds the missing rates first.
     #[must_use]
     pub fn cost(&self, usage: &Usage) -> MicroRub {
         let mut sum = sum::of_tokens([
@@ -122,11 +122,11 @@ impl Price {
     }
 }
 
-/// A receipt whose cost contradicts its usage and rates.
+/// The contradiction between a receipt's cost and its usage and rates.
 #[cfg(feature = "settle")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Misfit {
-    /// The class was used but has no rate, so that it would be free.
+    /// The class was used but has no rate, so that its usage would be free.
     NoRate(Class),
     /// The cost that follows from usage and rates.
     Cost(MicroRub),
@@ -148,12 +148,12 @@ impl Price {
     }
 }
 
-/// Exact sums in millionths of a micro-ruble, and the one rounding.
+/// Exact sums in millionths of a micro-ruble, rounded once at the end.
 mod sum {
     use super::{Class, Kind, Rate};
     use crate::money::MicroRub;
 
-    /// One product is below 2¹²⁸, but the sum may not be: it saturates, far above [`MicroRub::MAX`].
+    /// Each product is below 2¹²⁸, but their sum may exceed it. Then it saturates, far above [`MicroRub::MAX`].
     pub(super) fn of_tokens<const N: usize>(classes: [(u64, Rate); N]) -> u128 {
         classes.iter().fold(0u128, |sum, (tokens, rate)| {
             sum.saturating_add(u128::from(*tokens) * u128::from(rate.0))
@@ -192,7 +192,7 @@ mod tests {
 
     #[test]
     fn cost_is_rounded_up_once() {
-        // One token of each class at 0.4 µ₽ per token: 1.6 µ₽ in all, and 2 µ₽ after one rounding, not 4.
+        // One token of each class at 0.4 µ₽ per token costs 1.6 µ₽: 2 µ₽ after one rounding, not 4 µ₽ after four.
         let price = price(400_000, 400_000, 400_000, 400_000);
         let usage = Usage {
             input: 1,

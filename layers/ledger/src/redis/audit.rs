@@ -68,8 +68,8 @@ impl Source for RedisLedger {
 }
 
 impl RedisLedger {
-    /// Returns the calls of these lines that moved money more than once. The index has the position of a call's last
-    /// line that moved money; an earlier line is not indexed.
+    /// Returns those calls of these lines that moved money more than once. The index has the position of a call's last
+    /// line that moved money, so that an earlier line of the call is not at its indexed position.
     async fn settled_twice(
         &self,
         account: &AccountId,
@@ -90,7 +90,7 @@ impl RedisLedger {
         let apart = self.places_apart(account, &of_turns).await?;
         let turns = self.turns_with(account, &of_turns).await?;
         for (number, apart) in of_turns.iter().zip(apart) {
-            // A turn that charged a call twice has both lines at one position.
+            // If one turn charged a call twice, both lines are at the same position.
             let again = (!seen.insert((&number.0.place, number.1))).then_some(number.1);
             let turns = turns.get(&number.1).map_or(&[][..], Vec::as_slice);
             let several = (turns.len() > 1).then_some(number.1);
@@ -117,7 +117,7 @@ impl RedisLedger {
         self.0.conn.command(&words, OPERATOR_TIMEOUT).await
     }
 
-    /// For each of these calls, the positions of turns that have charged it in a batch.
+    /// Returns, for each of these calls, the positions of the turns of leases that charged it in a batch.
     async fn turns_with(
         &self,
         account: &AccountId,
@@ -148,7 +148,8 @@ impl RedisLedger {
         Ok(found)
     }
 
-    /// For each of these calls, the position of the turn that has charged it outside a batch; an empty text if none.
+    /// Returns, for each of these calls, the position of the turn that charged it outside a batch; an empty text if no
+    /// turn did.
     async fn places_apart(
         &self,
         account: &AccountId,
@@ -176,7 +177,8 @@ impl RedisLedger {
             .await
     }
 
-    /// The first open hold whose call has ended. Each hold is read again, since it may have ended meanwhile.
+    /// Returns the first of these open holds whose call has ended. The server reads each hold again, since it may have
+    /// ended meanwhile.
     async fn open_and_ended(
         &self,
         id: &AccountId,
@@ -198,7 +200,7 @@ impl RedisLedger {
     }
 }
 
-/// The call, if its last position is another one.
+/// Returns the call if its indexed position is not that of this line.
 fn elsewhere(
     (placed, number): &(&Placed, RequestNumber),
     last: Option<&str>,
@@ -220,7 +222,7 @@ mod tests {
     const DAY_MS: u64 = 24 * 3_600_000;
     const ENTER: &str = include_str!("scripts/enter.lua");
 
-    /// An account, and entries with the times that a test sets.
+    /// A ledger with one account, and entries at times that a test sets.
     struct Aged {
         server: Server,
         ledger: RedisLedger,
@@ -285,7 +287,7 @@ mod tests {
         for call in 1..60 {
             aged.enter(now + 405 * DAY_MS + call).await;
         }
-        // The 900 lines cover 399 days, so 180 days of them are 406 lines.
+        // The 900 lines cover 399 days. The lines of the last 180 days, about 406, must be kept.
         let left = aged.lines().await;
         assert!((500..960).contains(&left), "{left}");
         let breaches = aged.breaches().await;
@@ -294,7 +296,7 @@ mod tests {
             "{breaches:?}"
         );
         assert_eq!(breaches.len(), 1, "{breaches:?}");
-        // Once the clock is right again, nothing more is dropped.
+        // After the clock is right again, no more lines are dropped.
         for call in 0..10 {
             aged.enter(now + call).await;
         }

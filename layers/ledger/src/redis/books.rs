@@ -1,4 +1,4 @@
-//! The part of the Redis ledger that serves operators.
+//! The operations of the Redis ledger for operators.
 
 use std::collections::HashMap;
 
@@ -26,9 +26,9 @@ use crate::{
     rollup::Rollup,
 };
 
-/// The largest number of accounts that one request reads.
+/// The largest number of accounts that one batch of commands reads.
 const VIEWS_AT_ONCE: usize = 256;
-/// The interval at which a key's change is retried if other changes come between.
+/// Attempts to change a key while other changes of the same key come first, at most.
 const CHANGE_ATTEMPTS_MAX: usize = 16;
 
 /// The result of `account.lua`.
@@ -57,8 +57,8 @@ fn view_of(id: &AccountId, row: AccountRow) -> AccountView {
 
 impl LedgerAdmin for RedisLedger {
     async fn create_account(&self, id: &AccountId, name: &str) -> Result<AccountView, BookError> {
-        // The index is written first: an id without an account is skipped, but an account without an index entry would
-        // be lost.
+        // The index is written first: a listed id without an account is skipped, but an account without a list entry
+        // would never be found.
         let _: i64 = self
             .0
             .conn
@@ -179,7 +179,7 @@ impl LedgerAdmin for RedisLedger {
         let set = [total, month, day].map(Some);
         match self.write_key("", record, set).await? {
             Some(version) => self.publish(record, version).await?,
-            // Another process has just created it.
+            // Another process has just created the key.
             None => {
                 let known = self
                     .stored_key(&record.id)
@@ -193,7 +193,8 @@ impl LedgerAdmin for RedisLedger {
 
     async fn change_key(&self, id: &KeyId, change: &KeyChange) -> Result<KeyView, BookError> {
         if change.group.is_some() {
-            // Calls that have ended are charged as the key was at that time.
+            // Calls that ended before this change are charged in the key's old group, so wait until their ends are
+            // reported.
             let known = self.stored_key(id).await?.ok_or(BookError::NotFound)?;
             self.ends_are_told(&known.view.record.account).await?;
         }
@@ -257,7 +258,8 @@ impl LedgerAdmin for RedisLedger {
     }
 
     async fn receipt(&self, number: RequestNumber) -> Result<Receipt, BookError> {
-        // The call number does not show the account, only the day. The accounts of that day are read first, then all.
+        // The call's number contains its time, but not its account. So the accounts that settled calls on that day are
+        // searched first, then all others.
         let of_day = self.accounts_of_day(number).await?;
         if let Some(receipt) = self.receipt_among(&of_day, number).await? {
             return Ok(receipt);
@@ -378,8 +380,8 @@ pub(super) fn receipt_of(
     })
 }
 
-/// The group that an entry of the journal has charged. An invalid value is ignored, since a booked charge must be
-/// readable.
+/// The group that a line of the journal has charged. An invalid value is ignored, since a charge that was booked must
+/// stay readable.
 pub(super) fn group_in(entry: &HashMap<String, String>) -> Option<GroupId> {
     entry.get("group")?.parse().ok()
 }
@@ -454,8 +456,8 @@ mod tests {
         );
         assert_eq!((receipt.booked, &receipt.item), (Booked::Late, &item));
 
-        // A later version's entry is read without the fields that this version does not know; an earlier version's has
-        // fewer.
+        // Fields of a later version's entry that this version does not have are ignored; fields that an earlier version
+        // did not write are empty.
         let later = serde_json::to_string(&receipt.item).unwrap();
         let later = later.replacen('{', r#"{"from_later":{"a":[1]},"#, 1);
         entry.insert("item".into(), later);

@@ -1,4 +1,4 @@
-//! Checks whether the servers are configured to keep money.
+//! Checks whether the Redis servers are configured so that they do not lose money.
 
 use std::collections::HashMap;
 
@@ -9,11 +9,11 @@ use crate::{
 };
 
 impl RedisLedger {
-    /// Checks the settings of every primary. Returns warnings about what could lose the newest entries, with the
-    /// server's name if there are several.
+    /// Checks the settings of every primary. Returns warnings about settings that could lose the newest data, with the
+    /// server's name if there are several servers.
     ///
     /// # Errors
-    /// A server would evict a part of the books when its memory is full, or no server answers.
+    /// A server would evict data of the ledger when its memory is full, or no server answers.
     pub async fn check_server(&self) -> Result<Vec<String>, LedgerError> {
         let conn = &self.0.conn;
         let primaries = conn.look().await;
@@ -46,7 +46,7 @@ impl RedisLedger {
     }
 }
 
-/// One server's warnings. If `replicas_expected`, having no replica is one of them.
+/// Returns one server's warnings. `replicas_expected`: warn if the server has no replica.
 async fn check(primary: &Primary, replicas_expected: bool) -> Result<Vec<String>, RedisFault> {
     let mut warnings = Vec::new();
     match setting(primary, "maxmemory-policy").await? {
@@ -99,7 +99,7 @@ async fn check(primary: &Primary, replicas_expected: bool) -> Result<Vec<String>
     Ok(warnings)
 }
 
-/// Returns a setting; `None` if the host forbids reading it.
+/// Returns a setting; `None` if the hosting provider forbids reading it.
 async fn setting(primary: &Primary, name: &str) -> Result<Option<String>, RedisFault> {
     match primary
         .command::<HashMap<String, String>>(&["CONFIG", "GET", name], OPERATOR_TIMEOUT)

@@ -1,5 +1,5 @@
-//! Fills a ledger in Redis from another ledger. Until it is published, its schema is a word that gateways do not
-//! accept.
+//! Fills a ledger in Redis with a copy of another ledger. Until the copy is published, its schema version is a word
+//! that gateways do not accept.
 
 use std::{
     collections::HashMap,
@@ -27,27 +27,27 @@ use crate::{
     transfer::{Source, Target, same},
 };
 
-/// Entries that one command writes, at most. A command of more than 1 048 576 words is refused, and already a much
-/// shorter one blocks the server for long.
+/// Entries that one command writes, at most. Redis refuses a command of more than 1 048 576 words, and is blocked for
+/// long by a command that is much shorter.
 const ENTRIES_AT_ONCE: usize = 500;
-/// Keys that are written at the same time, and keys per command, at most.
+/// Keys that are written at the same time, at most; also the most keys in one command.
 const KEYS_AT_ONCE: usize = 64;
-/// How often, and at which interval, the copy checks whether a gateway writes its sign of life (see
-/// [`RedisLedger::watch`]). A gateway writes it every second, and it expires after one second.
+/// The number of checks, and the interval between them, for a gateway's sign of life (see [`RedisLedger::watch`]). A
+/// running gateway writes the sign every second, and it expires after one second.
 const SIGN_LOOKS: u32 = 10;
 const SIGN_LOOK_EVERY: Duration = Duration::from_millis(250);
 
-/// A server or Cluster that is being filled. If an earlier run was interrupted, the copy continues.
+/// A server or Cluster that is being filled. If an earlier run was interrupted, the next run continues it.
 #[derive(Debug)]
 pub struct RedisCopy {
     ledger: RedisLedger,
     now_ms: u64,
-    /// The account whose journal is being written, and the position of its last line.
+    /// The account whose journal is being written, and the position of the journal's last line.
     journal: Option<(AccountId, u64, u64)>,
 }
 
 impl RedisCopy {
-    /// Takes an empty server, or the one that an earlier run has taken.
+    /// Reserves an empty server for the copy, or the server that an earlier run has reserved.
     ///
     /// # Errors
     /// The server is out of reach, too old, in use, or has accounts.
@@ -96,7 +96,7 @@ impl RedisCopy {
         Ok(())
     }
 
-    /// Writes fields and values of one hash.
+    /// Writes some fields of a hash.
     async fn set_fields(&self, hash: &str, fields: &[(String, String)]) -> Result<(), RedisFault> {
         let mut words = vec!["HSET", hash];
         words.extend(
@@ -107,7 +107,7 @@ impl RedisCopy {
         self.set(&words).await
     }
 
-    /// Writes a key's record: among its account's records, and under its id and digest.
+    /// Writes a key's record three times: in its account, under its id and under its digest.
     async fn key(&self, records: &str, record: &KeyRecord) -> Result<(), BookError> {
         let json =
             serde_json::to_string(record).map_err(|error| BookError::Unavailable(error.into()))?;
@@ -127,11 +127,11 @@ impl RedisCopy {
         Ok(self.set_fields(&by_digest, &fields).await?)
     }
 
-    /// Returns the next position for a line of this time. Positions only increase.
+    /// Returns the next position for a line booked at this time. Positions only increase.
     fn place(&mut self, account: &AccountId, at_ms: u64) -> (u64, u64) {
         let (last_ms, last_sequence) = match &self.journal {
             Some((id, ms, sequence)) if id == account => (*ms, *sequence),
-            // The first line comes after the marker for dropped lines.
+            // The first line comes after the marker for dropped lines, which is at position 0-1.
             _ => (0, 1),
         };
         let place = if at_ms > last_ms {
@@ -144,8 +144,8 @@ impl RedisCopy {
     }
 }
 
-/// Returns a key's money as fields of its account's hash. Nothing is held, since the gateways are stopped during a
-/// copy.
+/// Returns a key's money as fields of its account's hash. The held amount is zero, since the gateways are stopped
+/// during a copy.
 fn money_fields(key: &KeyView) -> Vec<(String, String)> {
     let record = &key.record;
     let (month, day) = key.periods();
@@ -203,7 +203,7 @@ impl Target for RedisCopy {
         }
     }
 
-    /// Leaves out lines that the server would have dropped by now.
+    /// Writes lines of the journal, except those so old that the server would have dropped them by now.
     async fn lines(
         &mut self,
         account: &AccountId,
@@ -236,7 +236,7 @@ impl Target for RedisCopy {
         Ok(())
     }
 
-    /// The balance is written last: an account without a balance does not exist yet.
+    /// Writes an account. Its balance is last: an account without a balance counts as not existing yet.
     async fn account(
         &mut self,
         books: &AccountBooks,
@@ -401,8 +401,7 @@ impl Source for RedisLedger {
 }
 
 impl RedisLedger {
-    /// Returns whether a gateway serves from the ledger now. Always false for a Cluster, where this cannot be found
-    /// out.
+    /// Returns whether a gateway uses the ledger now. Always false for a Cluster, where this cannot be found out.
     ///
     /// # Errors
     /// The ledger is out of reach.
@@ -423,7 +422,7 @@ async fn has_sign_of_life(conn: &RedisConn) -> Result<bool, RedisFault> {
     Ok(false)
 }
 
-/// Returns the fields that `settle.lua` writes.
+/// Returns the fields that `settle.lua` would write for a receipt.
 fn call_fields(receipt: &Receipt) -> Result<Vec<String>, BookError> {
     let json = |error: serde_json::Error| BookError::Unavailable(error.into());
     let booked = serde_json::to_string(&receipt.booked).map_err(json)?;
@@ -446,7 +445,7 @@ fn call_fields(receipt: &Receipt) -> Result<Vec<String>, BookError> {
     Ok(fields)
 }
 
-/// Returns the fields that `enter.lua` writes; none for a call.
+/// Returns the fields that `enter.lua` would write for an entry; empty for a call.
 fn entry_fields(line: &JournalLine) -> Vec<String> {
     let JournalLine::Entry {
         id,

@@ -1,4 +1,4 @@
-//! Tallies the calls of a journal. Of each call it reads only the fields that sums need, without copying them.
+//! Sums up the calls of a journal. Reads only the fields of each call that the sums need, without copying them.
 
 use std::{borrow::Cow, collections::HashMap};
 
@@ -21,7 +21,7 @@ use crate::{
     usage::{End, Usage},
 };
 
-/// The fields of an [`Item`](crate::contract::Item) in JSON that sums need. Prices, which are most of it, are skipped.
+/// The fields of an [`Item`](crate::contract::Item) in JSON that sums need. Its prices, the largest part, are skipped.
 #[derive(Deserialize)]
 struct CountedItem<'a> {
     #[serde(borrow)]
@@ -41,12 +41,12 @@ struct CountedItem<'a> {
     timeline: Option<Timeline>,
 }
 
-/// Lines that are read before yielding to calls on the same thread. They take a fraction of a millisecond.
+/// Lines that are summed up before other tasks on the same thread may run. They take a fraction of a millisecond.
 const LINES_WITHOUT_A_BREAK: usize = 256;
 
 impl RedisLedger {
-    /// Tallies the calls of a range, oldest first and entry by entry, until the range's limit of lines is reached or
-    /// slightly exceeded. `rolled` is how far the sums reach.
+    /// Sums up the calls of a range, oldest first, until at least as many lines are read as the range allows; the last
+    /// entry is read whole. `rolled` is the position up to which the stored sums already contain the journal.
     pub(super) async fn counted_lines(
         &self,
         account: &AccountId,
@@ -86,7 +86,7 @@ impl RedisLedger {
     }
 }
 
-/// Adds the lines of an entry after the first `read`. Returns when they were booked.
+/// Adds the lines of an entry after its first `read` lines. Returns when they were booked.
 fn count_entry(
     account: &AccountId,
     place: &str,

@@ -1,7 +1,7 @@
-//! An index of which accounts settled calls of a day, so that a receipt is not searched for in all accounts.
+//! An index of the accounts that settled calls of a day, so that a receipt is not searched for in all accounts.
 //!
-//! `tg:day:<YYYYMMDD>` is a SET, written in addition to the settlement and not as a part of it. If an account is
-//! missing from it, its receipts are found by searching all accounts.
+//! `tg:day:<YYYYMMDD>` is a SET that is written after a settlement, not as a part of it. If an account is missing from
+//! the SET, its receipts are found by searching all accounts.
 
 use quick_cache::sync::Cache;
 
@@ -13,10 +13,10 @@ use crate::{
     number::RequestNumber,
 };
 
-/// Pairs of day and account whose index entry this node remembers, at most.
+/// Pairs of day and account that this gateway remembers as written, at most.
 const NOTED_MAX: usize = 20_000;
 
-/// Cache of the index entries that this node has written, so that each is written once.
+/// Index entries that this gateway has written, so that it writes each entry once.
 pub(super) struct Days(Cache<(u64, AccountId), ()>);
 
 impl Days {
@@ -26,8 +26,8 @@ impl Days {
 }
 
 impl RedisLedger {
-    /// Adds the account to the index of the call's day. Costs nothing after the first call of a day. A server that does
-    /// not answer is ignored.
+    /// Adds the account to the index of the call's day. Does nothing after the account's first call of a day. Ignores
+    /// an error of the server.
     pub(super) async fn note_day(&self, number: RequestNumber, account: &AccountId) {
         let Some(day) = day_of(number) else {
             return;
@@ -45,7 +45,7 @@ impl RedisLedger {
         }
     }
 
-    /// The accounts that most likely have the receipt of a call.
+    /// Returns the accounts that most likely have the receipt of a call: those that settled calls of its day.
     pub(super) async fn accounts_of_day(
         &self,
         number: RequestNumber,
@@ -76,7 +76,7 @@ pub(super) fn parsed(ids: &[String]) -> Result<Vec<AccountId>, RedisFault> {
         .collect()
 }
 
-/// Returns the day on which the call began, in days since 1970. Known only for a UUIDv7.
+/// Returns the day on which the call began, in days since 1970; `None` if its number is not a UUIDv7.
 pub(super) fn day_of(number: RequestNumber) -> Option<u64> {
     match number.unix_ms() {
         0 => None,
@@ -84,7 +84,7 @@ pub(super) fn day_of(number: RequestNumber) -> Option<u64> {
     }
 }
 
-/// Contains the day as people write it, for those who look into the server.
+/// The name of the day's SET. It contains the date in readable form, for operators who inspect the server.
 fn key_of(day: u64) -> String {
     let day = i64::try_from(day).expect("the days of 2⁶⁴ ms fit in an i64");
     let (year, month, day) = date_of_day(day);

@@ -1,6 +1,6 @@
-//! Events in Redis. An account's events are written into a stream of its own, in the step that moves its money. They
-//! get their numbers afterwards, in the account's order, because a Cluster has no step over two accounts. Gateways
-//! number the events of accounts whose charges they have made at once, and those of all others from time to time.
+//! Events in Redis. The step that moves an account's money also writes its events, into a stream of the account. The
+//! events get their numbers afterwards, in the account's order, because a Cluster has no atomic step over two accounts.
+//! A gateway numbers the events of its own charges immediately, and those of all other accounts from time to time.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -25,18 +25,18 @@ use crate::{
 };
 
 pub(super) const FEED: &str = "tg:ev:{feed}";
-/// The interval at which the accounts are searched for events that another gateway has left without numbers.
+/// The interval at which a gateway searches all accounts for events that another gateway has left without numbers.
 const SWEEP_EVERY: Duration = Duration::from_secs(5);
-/// Steps for one account before the other accounts have their turn.
+/// Steps that number events of one account, at most, before other accounts are handled.
 const GATHERINGS_MAX: usize = 100;
-/// Events of an account that one step numbers, at most.
+/// Events of an account that one such step numbers, at most.
 const GATHERED_MAX: &str = "100";
 
 pub(super) fn feed_key(part: &str) -> String {
     [FEED, part].concat()
 }
 
-/// Accounts with new events that this gateway has seen.
+/// Accounts of which this gateway has noticed events that may have no number yet.
 #[derive(Default)]
 pub(super) struct Told {
     accounts: Mutex<BTreeSet<AccountId>>,
@@ -60,11 +60,11 @@ impl Told {
     }
 }
 
-/// An event in a stream: its position, then its fields.
+/// An event in a stream: its position in the stream, then its fields.
 type RawEvent = (String, HashMap<String, String>);
 
 impl RedisLedger {
-    /// Numbers all events of an account that have no number.
+    /// Numbers all events of an account that have no number yet.
     async fn gather_of(&self, account: &AccountId) -> Result<(), RedisFault> {
         let stream = account_key(account, ":ev");
         for _ in 0..GATHERINGS_MAX {
@@ -86,9 +86,9 @@ impl RedisLedger {
             if !self.0.conn.is_cluster() {
                 keys.push(stream.clone());
             }
-            // If another gateway has added these events first, none is added, and the next round starts after them. If
-            // one server has both streams, events that a failover lost are not added either: they are emitted when
-            // they happen again.
+            // If another gateway has numbered these events first, the script adds none of them, and the next round
+            // starts after them. If one server has both streams, the script also adds no event that a failover lost:
+            // the event is emitted again when its cause is repeated.
             let _: u64 = self
                 .ask_durably(&self.0.scripts.gather, &keys, &args)
                 .await?;
@@ -119,7 +119,7 @@ impl RedisLedger {
                     match last {
                         Ok(last) if last.is_some() && had != last => self.0.told.note(id),
                         Ok(_) => {}
-                        // The next sweep reads this account's events again.
+                        // The account's server does not answer; the next sweep reads the account's events again.
                         Err(_) if self.0.conn.is_cluster() => {}
                         Err(fault) => return Err(fault),
                     }
@@ -200,7 +200,7 @@ impl Feed for RedisLedger {
         for account in self.0.told.take() {
             if let Err(fault) = self.gather_of(&account).await {
                 self.0.told.note(&account);
-                // In a Cluster, a missing primary must not hold back the events of the others.
+                // In a Cluster, a primary that is down must not delay the events of accounts on other primaries.
                 if !self.0.conn.is_cluster() {
                     return Err(fault.into());
                 }
@@ -273,7 +273,7 @@ impl Feed for RedisLedger {
             }
         }
         notes.sort_unstable_by(|a: &Note, b| a.name.cmp(&b.name));
-        // A SCAN may return a field twice.
+        // A SCAN may return the same field twice.
         notes.dedup_by(|a, b| a.name == b.name);
         Ok(notes)
     }
@@ -315,7 +315,7 @@ pub(super) fn event_of(place: &str, fields: &HashMap<String, String>) -> Result<
     })
 }
 
-/// Returns the name of the account's field that contains these levels.
+/// Returns the name of the field that has these levels in the account's hash.
 pub(super) fn levels_field(of: &Watched) -> String {
     match of {
         Watched::Balance => "lo".to_owned(),
@@ -324,8 +324,8 @@ pub(super) fn levels_field(of: &Watched) -> String {
     }
 }
 
-/// Parses the name of an account's field. The inner value is the owner of the field's levels; `None` if the field has
-/// no levels. The outer value is `None` if the id in the name is invalid.
+/// Parses the name of a field of the account's hash. The inner value is the owner of the levels in the field; `None` if
+/// the field has no levels. The outer value is `None` if the id in the name is invalid.
 fn watched_by(field: &str) -> Option<Option<Watched>> {
     let Some(id) = field.strip_suffix(".lo") else {
         return Some((field == "lo").then_some(Watched::Balance));
@@ -336,7 +336,7 @@ fn watched_by(field: &str) -> Option<Option<Watched>> {
     }))
 }
 
-/// Reads an event as written by the scripts. The error is the name of the field that is missing or invalid.
+/// Parses an event that a script has written. The error is the name of the field that is missing or invalid.
 fn happening_of(fields: &HashMap<String, String>) -> Result<Happening, &'static str> {
     let word = |name: &'static str| fields.get(name).cloned().ok_or(name);
     let amount = |name: &'static str| {
@@ -415,7 +415,7 @@ mod tests {
         .await;
     }
 
-    /// The gateway that made the charge is gone before the event has its number.
+    /// The gateway is killed after it made the charge and before the event has its number.
     #[tokio::test]
     async fn events_of_a_killed_gateway_are_numbered_by_a_sweep() {
         let server = Server::start().await;
@@ -439,7 +439,7 @@ mod tests {
         assert_eq!(kinds, ["top_up", "balance_low"]);
     }
 
-    /// Emitted once, although the turn that charged it is sent twice.
+    /// The charge emits its events once, although the turn that makes it is sent twice.
     #[tokio::test]
     async fn a_charge_from_a_lease_emits_its_events_once() {
         let server = Server::start().await;
@@ -488,7 +488,8 @@ mod tests {
         assert_eq!(kinds, ["top_up", "balance_low"]);
     }
 
-    /// The events are emitted even if the lease pays the whole charge; only charges without events are booked in one sum.
+    /// The script books charges without events in one sum, so charges with events must be booked one by one even if the
+    /// lease pays them.
     #[tokio::test]
     async fn a_charge_from_a_lease_emits_events_of_the_keys_group() {
         let server = Server::start().await;

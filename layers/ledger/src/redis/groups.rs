@@ -18,7 +18,7 @@ use crate::{
     money::MicroRub,
 };
 
-/// A group's id, its name, its carried amount, and its fields in the order of `money.lua`.
+/// A group as the scripts return it: its id, its name, its carried amount, and its fields in the order of `money.lua`.
 pub(super) type GroupRow = (String, String, i64, Vec<Option<String>>);
 
 impl RedisLedger {
@@ -101,7 +101,7 @@ impl RedisLedger {
     }
 }
 
-/// The views of groups at the time `now`, by id, if `account_free` is free in the account.
+/// The views of groups at the time `now`, by id. `account_free` is the free money of their account.
 pub(super) fn views(
     rows: Vec<GroupRow>,
     account_free: MicroRub,

@@ -1,4 +1,4 @@
-//! Looks keys up by digest on the server, and caches them for a few seconds.
+//! Looks keys up by digest on the server, and caches the records for a few seconds.
 
 use std::{sync::Arc, time::Duration};
 
@@ -11,9 +11,9 @@ use crate::{
     account::{KeyDigest, KeyRecord, KeyStore},
 };
 
-/// The time for which a key that was found is cached. The server decides about its holds each time.
+/// The time for which a found key is cached. A cached key cannot overspend: the server decides on each of its holds.
 const KEY_CACHED: Duration = Duration::from_secs(5);
-/// How much longer a cached key is used while its record is out of reach.
+/// How much longer a cached key is used while the server with its record does not answer.
 const KEY_KEPT: Duration = Duration::from_secs(60);
 /// The time for which a look-up that found no key is cached.
 const NO_KEY_CACHED: Duration = Duration::from_secs(1);
@@ -38,17 +38,17 @@ impl KeyStore for RedisLedger {
         if let Some(found) = self.find_key_now(digest) {
             return found;
         }
-        // The age counts from before the request, so that it is an upper bound of how old the answer is.
+        // The age is counted from before the request, so that it is never less than the true age of the answer.
         let asked = Instant::now();
         let conn = &self.0.conn;
         let key = digest_key(digest);
         let words = ["HGET", &key, "record"];
-        // Boxed: otherwise each call would reserve space for this future, although a cached key does not run it.
+        // Boxed: otherwise each call would reserve space for this future, although a cached key does not need it.
         let asking = Box::pin(conn.command(&words, conn.response_timeout()));
         let found: Option<String> = match asking.await {
             Ok(found) => found,
-            // In a Cluster, the record may be on another server than the account, and the account decides what the key
-            // may hold.
+            // In a Cluster, the record may be on another server than the account. The account still decides what the
+            // key may hold, so that an outdated record may be used.
             Err(fault) => {
                 return match self.0.keys.get(digest) {
                     Some(known) if asked < known.until + KEY_KEPT && known.record.is_some() => {
@@ -81,7 +81,7 @@ impl KeyStore for RedisLedger {
         Ok(record)
     }
 
-    /// Returns a key from the cache.
+    /// Returns a key if it is cached.
     fn find_key_now(&self, digest: &KeyDigest) -> Option<Result<Option<Arc<KeyRecord>>, BoxError>> {
         if let Err(fault) = self.0.data.present() {
             return Some(Err(fault.into()));

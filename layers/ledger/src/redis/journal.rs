@@ -13,23 +13,23 @@ use crate::{
     contract::{BookError, JOURNAL_LINES_MAX, JournalLine, JournalPage, JournalPart},
 };
 
-/// How much later than its line a line's id may be: one hour, after a failover to a server whose clock is behind, since
-/// ids never decrease.
+/// How much later than the line's time the id of its entry may be. One hour: after a failover to a server whose clock
+/// is behind, ids do not decrease, so that they are ahead of that clock.
 const ID_LATER_MS_MAX: u64 = 3_600_000;
 
-/// Entries that are read first. A single entry may be a turn of a lease with many calls.
+/// Entries that the first command reads. A single entry may be a turn of a lease with many calls, so this is small.
 pub(super) const ENTRIES_FIRST: usize = 64;
 const ENTRIES_MAX: usize = 500;
-/// Entries that are searched for lines whose ids are later than the lines, at most.
+/// Entries searched for lines whose ids are later than their times, at most.
 const YOUNGEST_ENTRIES_MAX: usize = 10_000;
-/// How much later than its line an id may be although no clock goes back: the script takes some time.
+/// How much later than the line's time an id may be although no clock went back, because the script takes some time.
 const ID_LATER_MS_USUAL: u64 = 1_000;
 
-/// A range of a stream, including both ends but excluding `after`.
+/// A range of a stream. Both ends are included, but `after` is excluded.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct JournalRange {
     pub(super) after: Option<JournalCursor>,
-    /// When reading backwards: excludes this position and everything before it.
+    /// When reading backwards: this position and every position before it are excluded.
     pub(super) behind: Option<JournalCursor>,
     pub(super) newest_first: bool,
     pub(super) since_ms: u64,
@@ -48,13 +48,13 @@ pub(super) struct StreamId {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct JournalCursor {
     pub(super) place: StreamId,
-    /// How many lines of the entry were read, in the reading direction; `None` if all of them.
+    /// The number of lines of the entry that were read, in the reading direction; `None` if all were read.
     pub(super) read: Option<usize>,
 }
 
-/// How far a journal is included in the sums; and up to there, which lines have ids later than their times. As text, in
-/// [`StandingLines::place`](crate::rollup::StandingLines): `<cursor>`, followed, if a clock went back, by `~` and
-/// `<first ms of such lines>-<last ms of their ids>`.
+/// The position up to which the sums contain a journal, and which lines before it have ids later than their times. Its
+/// text, in [`StandingLines::place`](crate::rollup::StandingLines), is `<cursor>`; if a clock went back, followed by
+/// `~` and `<first ms of such lines>-<last ms of their ids>`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct RolledPlace {
     pub(super) cursor: JournalCursor,
@@ -62,7 +62,8 @@ pub(super) struct RolledPlace {
 }
 
 impl RolledPlace {
-    /// Returns whether knowing it makes a page cheaper to read: a page that goes back from a time in the past.
+    /// Returns whether this position makes a page cheaper to read: a page that is read backwards from a time in the
+    /// past.
     pub(super) const fn helps(part: &JournalPart<'_>) -> bool {
         part.newest_first && part.after.is_none() && part.until_ms < u64::MAX - ID_LATER_MS_MAX
     }
@@ -78,8 +79,8 @@ impl RolledPlace {
         Ok(Self { cursor, later })
     }
 
-    /// Where lines of this time end, apart from those that are not in the sums yet. `None` if it is not known, or if
-    /// there are no lines in between.
+    /// The position after which no summed-up line is of these times. `None` if it is unknown, or not before the end of
+    /// the summed-up lines.
     fn end(&self, times: &Range<u64>) -> Option<StreamId> {
         let end_ms = times.end.saturating_add(ID_LATER_MS_USUAL);
         let is_known = self
@@ -114,17 +115,17 @@ impl FromStr for RolledPlace {
     }
 }
 
-/// An entry of the stream, with one line or several.
+/// An entry of the stream, which has one line or several lines.
 type RawEntry = (String, HashMap<String, String>);
 
-/// Lines, and where to continue; `None` at the end.
+/// Lines, and the position to continue from; `None` at the end.
 type PlacedLines = (Vec<Placed>, Option<String>);
 
 /// A line of the journal, and the position of its entry.
 #[derive(Debug)]
 pub(super) struct Placed {
     pub(super) place: String,
-    /// Whether it was charged with others, in a turn of a lease.
+    /// Whether the line's call was charged together with others, in a turn of a lease.
     pub(super) of_turn: bool,
     pub(super) line: JournalLine,
 }
@@ -147,7 +148,7 @@ impl RedisLedger {
         Ok(page)
     }
 
-    /// A page of an account that is known to exist.
+    /// Returns a page of the journal of an existing account.
     pub(super) async fn page_of(
         &self,
         account: &AccountId,
@@ -167,7 +168,7 @@ impl RedisLedger {
         Ok(wanted.page(placed))
     }
 
-    /// Pages of many accounts, in their order. They are requested together as far as possible.
+    /// Returns pages of many accounts, in the order of the accounts. Requests them together as far as possible.
     pub(super) async fn pages_of(
         &self,
         parts: &[(&AccountId, JournalPart<'_>)],
@@ -229,7 +230,7 @@ impl RedisLedger {
         self.0.conn.commands(commands, OPERATOR_TIMEOUT).await
     }
 
-    /// Returns whether a range may have lines of this time. If the range is long, it is not searched to its end.
+    /// Returns whether a range may have lines of these times. Returns true without a full search if the range is long.
     async fn has_some_of(
         &self,
         account: &AccountId,
@@ -250,7 +251,7 @@ impl RedisLedger {
         Ok(true)
     }
 
-    /// Returns the lines of a range, up to its limit, and where to continue; `None` at the end.
+    /// Returns the lines of a range, up to its limit, and the position to continue from; `None` at the end.
     pub(super) async fn placed_lines(
         &self,
         account: &AccountId,
@@ -259,7 +260,8 @@ impl RedisLedger {
         self.placed_lines_behind(account, stretch, None).await
     }
 
-    /// As [`Self::placed_lines`]; the first entries may have been read already.
+    /// Returns lines as [`Self::placed_lines`] does. The caller may pass the first entries, if it has read them
+    /// already.
     async fn placed_lines_behind(
         &self,
         account: &AccountId,
@@ -341,7 +343,8 @@ impl RedisLedger {
     }
 }
 
-/// Returns how many entries to read next, after `count` entries of which `entries` had `lines` lines.
+/// Returns the number of entries to read next. `count` entries were requested last, and `entries` of them had `lines`
+/// lines.
 pub(super) fn entries_next(count: usize, entries: usize, lines: usize) -> usize {
     match lines > entries {
         true => ENTRIES_FIRST,
@@ -378,34 +381,34 @@ fn entries_command(account: &AccountId, stretch: &JournalRange, count: usize) ->
     ]
 }
 
-/// Returns whether some of the entries may be of this time.
+/// Returns whether some of the entries may have lines of these times.
 fn are_some_of(entries: &[RawEntry], times: &Range<u64>) -> bool {
     let at_ms = |fields: &HashMap<String, String>| fields.get("at")?.parse().ok();
     let mut ats = entries.iter().map(|(_, fields)| at_ms(fields));
     ats.any(|at_ms| at_ms.is_none_or(|at_ms: u64| times.contains(&at_ms)))
 }
 
-/// Lines to read for a part of a journal.
+/// The lines that must be read for a part of a journal.
 #[derive(Debug)]
 struct Wanted {
     stretch: JournalRange,
     times: Range<u64>,
-    /// If set, a part in the past may be read without what follows it.
+    /// If set, a part in the past may be read without the newer lines, which need not be skipped one by one.
     nearer: Option<Nearer>,
 }
 
-/// A nearer end of a range, if nothing after it is of the part's time.
+/// An earlier end of the range, to use if no later line is of the part's times.
 #[derive(Debug)]
 struct Nearer {
     end: StreamId,
-    /// The range after the rolled-up lines, which no sums cover.
+    /// The range after the lines that the sums contain. Its ids may be later than its times.
     youngest: JournalRange,
-    /// Everything of this time is included in the sums.
+    /// Whether the sums contain every line of the range.
     is_known: bool,
 }
 
 impl Wanted {
-    /// Returns `None` if the part is empty.
+    /// Plans the reading of a part. `None` if the part is empty.
     fn of(part: &JournalPart<'_>, rolled: Option<&RolledPlace>) -> Result<Option<Self>, BookError> {
         let Some(stretch) = JournalRange::of(part)? else {
             return Ok(None);
@@ -441,7 +444,7 @@ impl Wanted {
 }
 
 impl JournalRange {
-    /// Returns `None` if the part is empty.
+    /// Returns the range of a part. `None` if the part is empty.
     pub(super) fn of(part: &JournalPart<'_>) -> Result<Option<Self>, BookError> {
         if part.since_ms >= part.until_ms {
             return Ok(None);
@@ -462,8 +465,8 @@ impl JournalRange {
             end,
             limit: part.limit.clamp(1, JOURNAL_LINES_MAX),
         };
-        // When reading backwards, the previous page ended within the range of these books, unless it was requested
-        // without books.
+        // When reading backwards, the previous page ended within the range of these books, unless that page was
+        // requested without books.
         let starts_behind = match after {
             Some(after) if part.newest_first => after.place.ms < part.since_ms || after.place > end,
             _ => stretch.is_behind(),
@@ -471,7 +474,7 @@ impl JournalRange {
         Ok((!starts_behind).then_some(stretch))
     }
 
-    /// Forwards: whether the reader has reached the end of the range.
+    /// When reading forwards: whether the reader has reached the end of the range.
     pub(super) fn is_behind(&self) -> bool {
         match self.after {
             Some(after) if after.read.is_some() => after.place > self.end,
@@ -480,7 +483,7 @@ impl JournalRange {
         }
     }
 
-    /// Backwards: where the last entry to read begins, if that is not determined by time.
+    /// When reading backwards: the id of the last entry to read, if `behind` and not the time determines it.
     fn first(&self) -> Option<String> {
         let JournalCursor { place, read } = self.behind?;
         let begins_behind = place.ms >= self.since_ms;
@@ -490,13 +493,13 @@ impl JournalRange {
         })
     }
 
-    /// Backwards: how many of an entry's oldest lines are excluded.
+    /// When reading backwards: the number of an entry's oldest lines that are excluded.
     fn not_of(&self, entry: StreamId) -> usize {
         let behind = self.behind.filter(|behind| behind.place == entry);
         behind.and_then(|behind| behind.read).unwrap_or_default()
     }
 
-    /// Returns how many lines of an entry the reader has read.
+    /// Returns the number of the entry's lines that the reader has read.
     pub(super) fn read_of(&self, entry: StreamId) -> usize {
         let after = self.after.filter(|after| after.place == entry);
         after.and_then(|after| after.read).unwrap_or_default()
@@ -522,7 +525,7 @@ impl FromStr for StreamId {
 }
 
 impl StreamId {
-    /// Returns the position after all entries of this millisecond.
+    /// Returns a position that is not before any entry of this millisecond.
     pub(super) const fn last_of(ms: u64) -> Self {
         Self {
             ms,
@@ -545,7 +548,7 @@ impl FromStr for JournalCursor {
     type Err = RedisFault;
 
     fn from_str(text: &str) -> Result<Self, RedisFault> {
-        // A reader that continues from this cursor ignores the rest of its text.
+        // A reader that continues from this cursor needs only the part before `~`.
         let text = text.split_once('~').map_or(text, |(cursor, _)| cursor);
         let (place, read) = match text.split_once('/') {
             Some((place, read)) => (place, Some(read)),
@@ -581,7 +584,7 @@ mod tests {
         for (place, at_ms, text) in [
             ("5000-0", 5000, "5000-0"),
             ("8000-0", 7500, "8000-0"),
-            // In this sequence the clock goes back by four seconds, and forward again.
+            // The clock went back by four seconds before this line, and goes forward again.
             ("8000-1", 4100, "8000-1~4100-8000"),
             ("8000-2/3", 6000, "8000-2/3~4100-8000"),
             ("9500-0", 9500, "9500-0~4100-8000"),
@@ -599,7 +602,7 @@ mod tests {
             (6999, None),
             (7000, Some("8000-18446744073709551615")),
             (8400, Some("9400-18446744073709551615")),
-            // Lines after this position are read in any case.
+            // The sums end before this time, so that no earlier end is known.
             (8500, None),
         ] {
             let found = rolled.end(&(0..until_ms)).map(|end| end.to_string());

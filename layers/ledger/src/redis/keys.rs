@@ -1,4 +1,4 @@
-//! Keys in the Redis ledger: their records, their money, and the copies that are found by digest.
+//! Keys in the Redis ledger: their records, their money, and the copies of records that are found by digest.
 
 use std::str::FromStr;
 
@@ -19,18 +19,18 @@ use crate::{
 
 /// A key as the ledger stores it.
 pub(super) struct StoredKey {
-    /// The exact text of the record. A change replaces this text and no other.
+    /// The exact text of the stored record. A change is written only if the stored text is still this text.
     pub(super) json: String,
     version: i64,
     pub(super) money: KeyBook,
     pub(super) view: KeyView,
 }
 
-/// New ceilings for a script: in all, per month, per day. `None` leaves one as it is.
+/// New ceilings for a script: in total, per month, per day. `None` does not change a ceiling.
 pub(super) type CeilingsSet = [Option<Option<MicroRub>>; 3];
 
 impl RedisLedger {
-    /// A key that exists may be created again if nothing differs.
+    /// Handles the creation of a key that exists: it succeeds if the record and the ceilings are the same.
     pub(super) async fn created_before(
         &self,
         known: StoredKey,
@@ -40,12 +40,12 @@ impl RedisLedger {
         if known.view.record != *record || known.money.ceilings != ceilings {
             return Err(BookError::Exists);
         }
-        // An earlier attempt may have ended before it published the key's record.
+        // An earlier attempt may have stopped before it published the key's record.
         self.publish(record, known.version).await?;
         Ok(known.view)
     }
 
-    /// Reserves the key's id and digest, so that no other account's key gets them.
+    /// Reserves the key's id and digest, so that no key of another account gets them.
     pub(super) async fn claim(&self, record: &KeyRecord) -> Result<(), BookError> {
         let conn = &self.0.conn;
         let by_id = id_key(&record.id);
@@ -70,7 +70,8 @@ impl RedisLedger {
         }
     }
 
-    /// Replaces `before` by a new record, and returns the key's version; `None` if the record is no longer `before`.
+    /// Replaces the record `before` by a new record, and returns the key's version; `None` if the stored record is not
+    /// `before`.
     pub(super) async fn write_key(
         &self,
         before: &str,
@@ -104,8 +105,8 @@ impl RedisLedger {
         Ok(Some(version))
     }
 
-    /// Writes the copy that is found by digest. An outdated copy only shows old models and addresses: what the key may
-    /// hold was decided by [`RedisLedger::write_key`].
+    /// Writes the copy of the record that is found by digest. An outdated copy can only show old models and addresses:
+    /// [`RedisLedger::write_key`] has already stored what the key may hold.
     pub(super) async fn publish(&self, record: &KeyRecord, version: i64) -> Result<(), BookError> {
         let json =
             serde_json::to_string(record).map_err(|error| BookError::Unavailable(error.into()))?;
@@ -141,7 +142,7 @@ impl RedisLedger {
             .and_then(|mut keys| keys.pop()))
     }
 
-    /// The named keys of an account, or all if none are named; `None` if the account does not exist.
+    /// Returns the named keys of an account, or all its keys if no name is given; `None` if the account does not exist.
     pub(super) async fn stored_keys(
         &self,
         account: &AccountId,
@@ -175,17 +176,17 @@ pub(super) fn state_of(record: &KeyRecord) -> String {
     }
 }
 
-/// A key's record, its fields in the order of [`KEY_PARTS`], and its group's fields in the order of [`MONEY_PARTS`];
-/// the latter are empty if it is in no group.
+/// A key's record, its fields in the order of [`KEY_PARTS`], and its group's fields in the order of [`MONEY_PARTS`],
+/// which are empty if the key is in no group.
 pub(super) type KeyRow = (String, Vec<Option<String>>, Vec<Option<String>>);
 
 /// The fields of a key, as returned by `keys.lua`.
 pub(super) const KEY_PARTS: [&str; 9] = ["v", "s", "u", "h", "l", "lm", "ld", "m", "d"];
 
-/// The fields of them that are money, as in `money.lua`.
+/// The fields of a key or a group that are money, in the order of `money.lua`.
 pub(super) const MONEY_PARTS: [&str; 8] = ["s", "u", "h", "l", "lm", "ld", "m", "d"];
 
-/// A key's view at the time `now`, if `account_free` is free in its account.
+/// A key's view at the time `now`. `account_free` is the free money of its account.
 pub(super) fn stored(
     (json, fields, group): KeyRow,
     account_free: MicroRub,
@@ -291,7 +292,7 @@ mod tests {
                 "{ceiling:?} {ceiling_day:?} {account_free}"
             );
             assert_eq!(key.view.day.spent_rub, MicroRub::new(10));
-            // No charge has been counted in its month yet.
+            // The key has no charge in this month yet.
             assert_eq!(key.view.month.spent_rub, MicroRub::ZERO);
         }
         let mut torn = row(None, None);

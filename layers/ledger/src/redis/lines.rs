@@ -1,4 +1,4 @@
-//! Parses an account's journal: entries with one line, and turns of leases, which have a line per call.
+//! Parses an account's journal. A stream entry has one line, or is a turn of a lease with a line per call.
 
 use std::{borrow::Cow, collections::HashMap, fmt::Write as _};
 
@@ -15,15 +15,16 @@ use crate::{
     number::RequestNumber,
 };
 
-/// The kind of an entry that is a turn of a lease, and its field with a line per call.
+/// The kind of an entry that is a turn of a lease. Also the name of its field with a line per call.
 pub(super) const CALLS: &str = "calls";
-/// The field with the parts of items that calls share, one per line: an item's JSON up to the first field of the call's
-/// own. In a call's line, an item is the index of its shared part, counted from 0, and the rest.
+/// The field with the parts of items that calls have in common, one per line: an item's JSON up to the first field that
+/// belongs to the call alone. In a call's line, an item is the index of its common part, from 0, and its remaining
+/// text.
 const SHARED: &str = "shared";
-/// Where the call's own part of an item begins.
+/// The text that begins the call's own part of an item.
 const OWN: &str = ",\"usage\":";
 
-/// Returns the lines of an entry: one, or one per call for a turn of a lease.
+/// Returns the lines of an entry: one line, or one line per call for a turn of a lease.
 pub(super) fn lines_of(
     account: &AccountId,
     place: &str,
@@ -36,7 +37,7 @@ pub(super) fn lines_of(
     Ok(receipts.into_iter().map(JournalLine::Call).collect())
 }
 
-/// Returns the receipt of a call, from the entry that its number leads to.
+/// Returns the receipt of a call, from the entry that the index gives for its number.
 pub(super) fn receipt_in_entry(
     account: &AccountId,
     number: RequestNumber,
@@ -53,15 +54,15 @@ pub(super) fn receipt_in_entry(
 /// A call of a turn, as written by `turn.lua`.
 pub(super) struct TurnLine<'a> {
     number: &'a str,
-    /// The amounts held, cost, charged and lost.
+    /// The amounts of the call: held, cost, charged and lost.
     pub(super) amounts: [MicroRub; 4],
     pub(super) booked: Booked,
-    /// The item that was sold, as JSON.
+    /// The content of the receipt, as JSON.
     pub(super) item: Cow<'a, str>,
 }
 
 impl<'a> TurnLine<'a> {
-    /// Returns the lines of an entry after the first `read`, one by one; `None` for a line that cannot be parsed.
+    /// Returns the lines of an entry after its first `read` lines, one by one; `None` for a line that cannot be parsed.
     pub(super) fn of_entry(
         fields: &'a HashMap<String, String>,
         read: usize,
@@ -89,7 +90,7 @@ impl<'a> TurnLine<'a> {
     }
 }
 
-/// Joins an item's JSON from its parts. Earlier versions wrote it whole.
+/// Joins an item's JSON from its two parts. Earlier versions wrote the item in one text.
 fn whole_item<'a>(text: &'a str, shared: &[&str]) -> Option<Cow<'a, str>> {
     if text.starts_with('{') {
         return Some(Cow::Borrowed(text));
@@ -99,8 +100,8 @@ fn whole_item<'a>(text: &'a str, shared: &[&str]) -> Option<Cow<'a, str>> {
     Some(Cow::Owned([shared, ",", own].concat()))
 }
 
-/// Returns a turn's lines about its calls: the lines of its entry, as they are if each call is charged its cost, and
-/// the shared parts of items.
+/// Returns a turn's lines about its calls, as they are if each call is charged its cost, and the parts of items that
+/// the calls have in common.
 pub(super) fn turn_lines(ends: &[&TurnEnd]) -> serde_json::Result<(String, String)> {
     let (mut lines, mut shared) = (String::new(), Vec::<String>::new());
     for TurnEnd { settlement, .. } in ends {
@@ -110,7 +111,7 @@ pub(super) fn turn_lines(ends: &[&TurnEnd]) -> serde_json::Result<(String, Strin
         let (number, held) = (settlement.number, settlement.held.micro());
         let cost = settlement.cost.micro();
         let item = serde_json::to_string(&settlement.item)?;
-        // This text cannot occur inside a field of an item, where quotes are escaped.
+        // This text cannot occur inside a field's value, where quotes are escaped.
         let (common, own) = item.split_once(OWN).expect("an item has its usage");
         let known = shared.iter().position(|known| known == common);
         let nth = known.unwrap_or_else(|| {
@@ -253,7 +254,7 @@ mod tests {
         assert_eq!(fields[CALLS].matches("\"model\"").count(), 0, "{fields:?}");
     }
 
-    /// As turns were written before items shared parts.
+    /// Earlier versions wrote the whole item of each call into the lines of a turn.
     #[test]
     fn complete_items_are_read() {
         let item = given::item(5);

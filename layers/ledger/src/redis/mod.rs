@@ -13,9 +13,9 @@
 //! tg:{A}:t          HASH    entry id → amount, for ever
 //! tg:{A}:j          STREAM  the journal: calls and entries, written in the step that moves the money (see the file lines.rs)
 //! tg:{A}:r:<number> STRING  the receipt's position in the journal
-//! tg:{A}:n:<digits> HASH    of calls that turns of leases have charged and whose numbers begin with these digits: for nine
-//!                           digits, "<first>:<last>:<position of the turn in the journal>" → the rest of each number; for
-//!                           eight, the rest of a number → the position of its turn
+//! tg:{A}:n:<digits> HASH    calls that turns of leases have charged and whose numbers begin with these digits: for nine
+//!                           digits, "<first>:<last>:<position of the turn in the journal>" → the other digits of each number;
+//!                           for eight, the other digits of a number → the position of its turn
 //! tg:{A}:ev         STREAM  the account's events, written in the step that moves the money
 //! tg:{A}:l          HASH    a lease's number → "<last turn> <grants until, ms> <since, ms> <owner>"; its amount is a hold
 //! tg:id:<key>       STRING  the key's account
@@ -32,16 +32,18 @@
 //! ```
 //!
 //! A key's fields: `s` whether it is enabled, followed by its group and its limit of open calls, if it has any (see the
-//! file scripts/state.lua); a gateway of a version without both grants such a key no holds. `n` its number of open
-//! calls, if that is limited. `l`, `lm`, `ld` its ceilings in all, per month, per day. `u` used. `lo` its levels; the
-//! account has a field of that name for its balance. `h` held. `m` and `d` the month and the day of its last charge,
-//! `"<index>:<used before it>"`. `v` the version of its record. Months and days were added later: a gateway that does
-//! not know them leaves them alone, and its charges still count in them, since they count in `u`.
+//! file scripts/state.lua); a gateway of a version without groups and such limits grants this key no holds. `n` the
+//! number of its open calls, if that is limited. `l`, `lm`, `ld` its ceilings: total, per month, per day. `u` what it
+//! has used. `lo` its alert levels; the account has a field of that name for its balance. `h` what its open holds hold.
+//! `m` and `d` the month and the day of its last charge, `"<index>:<used before it>"`. `v` the version of its record.
+//! Months and days were added later: an older gateway does not change these fields, and its charges still count in
+//! them, since they count in `u`.
 //!
 //! A group has the fields of a key's money under the name `g:<group>`, which no key can have. It also has `name`, and
 //! `c`: its spending minus that of its present keys. `groups` lists the ids of all groups.
 //!
-//! All times are the server's. A call whose answer was lost may have been carried out; every step can be sent again.
+//! All times are the server's. If the answer to a call was lost, the server may have executed it, so every step can be
+//! sent again without harm.
 
 mod audit;
 mod books;
@@ -104,21 +106,21 @@ pub use crate::{
     leases::{LeaseCounts, LeaseSettings},
 };
 
-/// The version of the layout of keys and scripts.
+/// The version of the layout of keys and of the scripts.
 const SCHEMA: &str = "1";
-/// Replaces the version while another ledger is being copied in. No gateway opens such a ledger.
+/// Stored in place of the version while another ledger is copied to this server. No gateway opens such a ledger.
 const COPYING: &str = "copying";
-/// The time for which a call that was ended for another process cannot be charged: one day longer than ends of an
-/// expired lease may be reported.
+/// The time for which a forbidden call cannot be charged, in milliseconds: one day longer than a process may report
+/// ends of an expired lease.
 const FORBIDDEN_MS: u64 = crate::book::EXPIRED_MS + 24 * 3_600_000;
-/// The time for which receipts are kept.
+/// The time for which receipts are kept, in days.
 pub const RECEIPT_DAYS: u64 = 400;
 const RECEIPT_MS: u64 = RECEIPT_DAYS * 24 * 3_600_000;
-/// Usual size of a receipt's item in bytes, at most.
+/// The usual largest size of a receipt's item in bytes, to allocate a buffer once.
 const ITEM_SIZE: usize = 512;
 /// Expired holds that a single EXPIRE ends, at most, so that its script is short.
 const EXPIRE_MAX: usize = 100;
-/// Accounts that one sweep reads, at most; the next sweep continues with the others.
+/// Accounts that one sweep reads, at most; the next sweep continues with the next accounts.
 const SWEPT_MAX: usize = 1_000;
 /// Accounts that one step of a sweep fetches, approximately.
 const SWEPT_AT_ONCE: &str = "250";
@@ -147,8 +149,6 @@ impl RedisLedger {
     ///
     /// # Errors
     /// The server is out of reach, too old, or contains a ledger of another version.
-    ///
-    /// [`RedisUrl`]: one server, one behind Sentinels, or a Cluster. Gives up within a few seconds when
     pub async fn connect(url: &str, settings: RedisSettings) -> Result<Self, LedgerError> {
         Self::over(RedisConn::connect(url, settings).await?).await
     }
@@ -156,7 +156,7 @@ impl RedisLedger {
     /// Creates a ledger over an existing connection.
     ///
     /// # Errors
-    /// As [`RedisLedger::connect`].
+    /// The errors of [`RedisLedger::connect`].
     pub async fn over(conn: RedisConn) -> Result<Self, LedgerError> {
         new_enough(&conn)?;
         let set: i64 = conn
@@ -189,14 +189,14 @@ impl RedisLedger {
         })))
     }
 
-    /// Returns the ledger's connection, to be shared.
+    /// Returns the ledger's connection, which other components may share.
     #[must_use]
     pub fn conn(&self) -> &RedisConn {
         &self.0.conn
     }
 
-    /// Ends a call of another process without a charge, for good: that process may be out of reach and report the
-    /// call's end much later.
+    /// Forbids a call of another process: ends it without a charge, so that it stays free even if that process reports
+    /// its end much later.
     ///
     /// # Errors
     /// The ledger is out of reach.
@@ -213,14 +213,14 @@ impl RedisLedger {
         Ok(())
     }
 
-    /// Runs a script while a request waits for it.
+    /// Runs a script while a caller's request waits for it.
     async fn ask<T: Reply>(
         &self,
         script: &RedisScript,
         keys: &[String],
         args: impl Args,
     ) -> Result<T, RedisFault> {
-        // Boxed: a lease answers most calls without a script, and otherwise each call would reserve the 3 KB of this
+        // Boxed: a lease answers most calls without a script. Otherwise each call would reserve the 3 KB of this
         // future.
         let limit = self.0.conn.response_timeout();
         Box::pin(self.0.conn.eval(script, keys, args, limit)).await
@@ -236,7 +236,8 @@ impl RedisLedger {
         self.0.conn.eval(script, keys, args, OPERATOR_TIMEOUT).await
     }
 
-    /// Runs a script that writes for an operator. Returns after a replica has the write, if there are replicas.
+    /// Runs a script that writes for an operator. Returns after a replica has acknowledged the write, if there are
+    /// replicas.
     async fn ask_durably<T: Reply>(
         &self,
         script: &RedisScript,
@@ -248,7 +249,7 @@ impl RedisLedger {
             .await
     }
 
-    /// Returns all accounts, by id. Fails if the data set is gone.
+    /// Returns the ids of all accounts. Fails if the data set is gone.
     async fn account_ids(&self) -> Result<Vec<AccountId>, RedisFault> {
         self.missing_account().await?;
         self.ids_in("tg:accounts").await
@@ -262,7 +263,7 @@ impl RedisLedger {
 }
 
 impl RedisLedger {
-    /// Makes a hold directly in the ledger, without a lease.
+    /// Makes a hold in the ledger itself, without a lease.
     async fn reserve_in_ledger(&self, hold: &Hold) -> Result<Reserved, LedgerError> {
         let keys = call_keys(&hold.account, hold.number);
         let mut buffer = Uuid::encode_buffer();
@@ -289,7 +290,7 @@ impl RedisLedger {
         Err(refused_hold(&word, first, second, &ceiling, index))
     }
 
-    /// Adjusts a hold directly in the ledger, without a lease.
+    /// Adjusts a hold in the ledger itself, without a lease.
     async fn adjust_in_ledger(&self, adjustment: &Adjustment) -> Result<Adjusted, LedgerError> {
         let keys = hold_keys(&adjustment.account);
         let mut buffer = Uuid::encode_buffer();
@@ -312,7 +313,7 @@ impl RedisLedger {
         }
     }
 
-    /// Settles a call directly in the ledger, without a lease.
+    /// Settles a call in the ledger itself, without a lease.
     async fn settle_in_ledger(&self, settlement: &Settlement) -> Result<Settled, LedgerError> {
         let Settlement {
             number,
@@ -374,8 +375,8 @@ impl RedisLedger {
         })
     }
 
-    /// Settles calls that were held from a lease which this process no longer has: another process's, or an earlier one
-    /// of its own. The calls are made with one key and are all different.
+    /// Settles different calls of one key that were held from a lease which this process does not have: a lease of
+    /// another process, or an earlier lease of its own.
     async fn settle_from<'a>(
         &self,
         lease: RequestNumber,
@@ -434,7 +435,7 @@ impl Ledger for RedisLedger {
         }
     }
 
-    /// Ends of a lease whose owner is gone are reported in one turn: after a failover there are many.
+    /// Reports the ends of calls per lease in one turn, if the lease's owner is gone: after a failover there are many.
     async fn settle_all(&self, settlements: &[Settlement]) -> Vec<Result<Settled, LedgerError>> {
         let mut of_leases: HashMap<_, Vec<usize>> = HashMap::new();
         let (mut others, mut seen) = (Vec::new(), HashSet::new());
@@ -562,7 +563,7 @@ impl Ledger for RedisLedger {
                             somebody_answered = true;
                             count += ended;
                         }
-                        // A failed primary must not keep the holds of others from expiring.
+                        // A failed primary must not prevent the expiry of holds on other primaries.
                         Err(fault) => silent = Some(fault),
                     }
                 }
@@ -601,7 +602,7 @@ fn new_enough(conn: &RedisConn) -> Result<(), RedisFault> {
     Ok(())
 }
 
-/// The error for books that this program does not serve from.
+/// The error of a server whose ledger has another version, or is an incomplete copy.
 fn other_schema(schema: &str) -> RedisFault {
     RedisFault::Unexpected(if schema == COPYING {
         "the server holds an incomplete copy of a ledger: run `tollgate ledger copy` again, or empty the server"
@@ -611,10 +612,11 @@ fn other_schema(schema: &str) -> RedisFault {
     })
 }
 
-/// How scripts refuse a hold: a word, two amounts, and the ceiling that refuses it, of which month or day.
+/// How scripts refuse a hold: a word, two amounts, the ceiling that refuses it, and the index of the ceiling's month or
+/// day.
 type Refused = (String, i64, i64, String, u64);
 
-/// The refusal of a hold, or of a larger one.
+/// Parses the refusal of a hold, or of a larger amount for a hold.
 fn refused_hold(word: &str, first: i64, second: i64, ceiling: &str, index: u64) -> LedgerError {
     let (first, second) = (MicroRub::new(first), MicroRub::new(second));
     let ceiling = match ceiling_of(ceiling, index) {
@@ -648,7 +650,7 @@ fn refused(word: &str, ceiling: Option<Ceiling>) -> LedgerError {
     })
 }
 
-/// Returns the ceiling that a script reports, if any: which one, and of which month or day.
+/// Parses the ceiling that a script reports, if any. `index` is that of its month or day.
 fn ceiling_of(word: &str, index: u64) -> Result<Option<Ceiling>, RedisFault> {
     Ok(match word {
         "" => None,
@@ -718,7 +720,7 @@ mod tests {
         for call in [1, 2] {
             ledger.reserve(&hold(call, "k1", 100)).await.unwrap();
         }
-        // Another gateway may have released the call before, with the usual lifetime of the record.
+        // Another gateway may have released call 2 before, which leaves a record with the usual shorter lifetime.
         let released = ledger.release(number(2), &acme(), &key.id).await;
         released.unwrap();
         let left = server.conn.script("", "return redis.call('PTTL', KEYS[1])");

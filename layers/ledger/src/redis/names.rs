@@ -24,12 +24,12 @@ pub(super) fn text_of(number: RequestNumber, buffer: &mut [u8]) -> &str {
     number.uuid().as_hyphenated().encode_lower(buffer)
 }
 
-/// Returns the Redis keys of a script that ends holds.
+/// Returns the Redis keys that every script that ends holds needs.
 pub(super) fn hold_keys(account: &AccountId) -> [String; 4] {
     ["", ":x", ":e", ":ex"].map(|part| account_key(account, part))
 }
 
-/// The keys of a script that ends holds, and the call's tombstone.
+/// Returns the Redis keys that a script that ends holds needs, and the key of the call's tombstone.
 pub(super) fn call_keys(account: &AccountId, number: RequestNumber) -> Vec<String> {
     let mut keys = Vec::with_capacity(9);
     keys.extend(hold_keys(account));
@@ -45,33 +45,33 @@ pub(super) fn receipt_key(account: &AccountId, number: RequestNumber) -> String 
     number_key(account, "}:r:", number)
 }
 
-/// The hash with the turns that have charged calls whose numbers are of the same 4 s.
+/// The hash of turns that charged calls whose numbers were generated in the same 4 s.
 pub(super) fn turns_key(account: &AccountId, number: RequestNumber) -> String {
     let account: &str = account;
     format!("tg:{{{account}}}:n:{:09x}", begins(number))
 }
 
-/// The hash with single calls whose numbers are of the same 65 s, and the positions of the turns that have charged
-/// them.
+/// The hash of calls that turns charged one by one and whose numbers were generated in the same 65 s. Its values are
+/// the positions of the turns.
 pub(super) fn places_key(account: &AccountId, number: RequestNumber) -> String {
     let account: &str = account;
     format!("tg:{{{account}}}:n:{:08x}", begins(number) >> 4)
 }
 
-/// Returns the part that numbers of the same 4 s share.
+/// Returns the leading part that numbers generated in the same 4 s have in common.
 pub(crate) const fn begins(number: RequestNumber) -> u64 {
     (number.uuid().as_u128() >> 92) as u64
 }
 
-/// Returns the number's time within its 4 s, in ms.
+/// Returns when in its 4 s the number was generated, in milliseconds.
 pub(super) const fn time_within(number: RequestNumber) -> u16 {
     (number.uuid().as_u128() >> 80) as u16 & 0xfff
 }
 
-/// The length of the part of a number that differs within its 65 s.
+/// The length of the part in which numbers generated in the same 65 s differ, in bytes.
 pub(super) const NUMBER_BYTES: usize = 12;
 
-/// The part of a number that differs within its 65 s.
+/// The part in which the number differs from other numbers generated in the same 65 s.
 pub(super) fn place_field(number: &RequestNumber) -> &[u8] {
     &number.uuid().as_bytes()[16 - NUMBER_BYTES..]
 }
@@ -80,7 +80,7 @@ pub(super) fn digest_key(digest: &KeyDigest) -> String {
     format!("tg:k:{digest}")
 }
 
-/// Returns the Redis key that stores which account a key belongs to.
+/// Returns the Redis key whose value is the account of an API key.
 pub(super) fn id_key(id: &KeyId) -> String {
     format!("tg:id:{id}")
 }

@@ -1,5 +1,5 @@
-//! The roll-up's sums in Redis, all in one slot, so that sums of an account and sums over all accounts are written in
-//! one step:
+//! The roll-up's sums in Redis, all in one slot, so that the sums of an account and the sums over all accounts are
+//! written in one atomic step:
 //!
 //! ```text
 //! tg:sums:{sums}                      HASH  v the version; p:<account> how far its journal is included; e:<account> the
@@ -9,11 +9,12 @@
 //! tg:sums:{sums}:=entries:<account>:<block>  HASH  an entry's position in the journal → the entry, JSON
 //! ```
 //!
-//! Entries are stored here because a journal cannot find them among millions of calls.
+//! Entries are stored here because they cannot be found in a journal without reading the millions of calls between
+//! them.
 //!
 //! A block is 32 periods of its scope, or 32 days. It expires with the youngest receipts that it may cover. A block of
-//! months contains the beginnings of one or two months, and may expire with the oldest receipts, because months that
-//! began before these are not read.
+//! months contains the first days of one or two months. It may expire with the oldest receipts, because months that
+//! began earlier are not read.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -37,13 +38,13 @@ use crate::{
 
 const MARKS: &str = "tg:sums:{sums}";
 const KEYS: &str = "tg:sums:{sums}:keys";
-/// The number of days or hours per Redis key.
+/// The number of days or hours whose sums one Redis key contains.
 const BLOCK: u64 = 32;
-/// How far the server's clock may be ahead of this one.
+/// The amount by which the server's clock may be ahead of this machine's, in milliseconds.
 const CLOCK_AHEAD_MS: u64 = 24 * 3_600_000;
-/// The interval at which deleting all sums is tried while others write.
+/// Attempts to delete all sums while other processes write sums, at most.
 const TRIES: usize = 10;
-/// The largest increase of a version: 2^33 such steps are exact numbers, also in scripts of earlier gateways.
+/// The largest step between versions. 2³³ such steps stay exact numbers, also in the scripts of earlier gateways.
 const VERSION_STEP_MAX: u64 = 1 << 20;
 
 const fn block_ms(scope: &Scope) -> u64 {
@@ -89,8 +90,8 @@ fn rows_of(
     Ok(rows)
 }
 
-/// Returns a later version, by a random amount. Two gateways that write after the same version, because a failover
-/// lost what the first had written, so get different versions, and what was computed from the first is not added to
+/// Returns a later version, by a random amount. After a failover has lost a write, another gateway may write after the
+/// same version. Then the two writes have different versions, and sums computed from the lost write are not added to
 /// the second.
 fn version_after(version: u64) -> u64 {
     let (_, by_chance) = RequestNumber::now_v7().uuid().as_u64_pair();
@@ -117,7 +118,7 @@ fn marks_of(fields: HashMap<String, String>) -> Result<Marks, RedisFault> {
 }
 
 impl RedisLedger {
-    /// The blocks of a scope in a time range, limited to those that the server may still have.
+    /// Returns the blocks of a scope in a time range that the server may still have.
     fn blocks(scope: &Scope, time: &Range<u64>) -> Range<u64> {
         let now_ms = now_ms();
         let block = block_ms(scope);
@@ -129,7 +130,7 @@ impl RedisLedger {
 }
 
 impl RedisLedger {
-    /// How far the journals of these accounts are included in the sums, in their order.
+    /// Returns the position up to which the sums contain each account's journal, in the order of the accounts.
     pub(super) async fn rolled_places(
         &self,
         accounts: &[&AccountId],
@@ -165,7 +166,8 @@ impl Rollup for RedisLedger {
             }
             false => vec![None; parts.len()],
         };
-        // An account that is gone has no lines; that is enough for a request over many accounts.
+        // A missing account and an account without lines are not distinguished here, which is enough for many accounts
+        // at once.
         let pages = self.pages_of(parts, &rolled).await?;
         Ok(pages.into_iter().map(Some).collect())
     }
@@ -202,7 +204,7 @@ impl Rollup for RedisLedger {
         })
     }
 
-    /// The server has dropped older ones.
+    /// A bound by age: the server has dropped older sums.
     async fn oldest_sums_ms(&self, scope: &Scope) -> Result<Option<u64>, BookError> {
         Ok(Some(
             Self::blocks(scope, &(0..u64::MAX)).start * block_ms(scope),

@@ -1,11 +1,11 @@
-//! The Lua scripts, one file each. The head of a script names what is put in front of it. `-- with: ...` names
-//! functions that it shares with others. `-- usual: ...` names a shorter script for the usual case, which needs nothing
-//! else to be read or built: the server runs a script from its first line each time, and creates all its functions
-//! again. The shorter script either answers, or changes nothing and returns nothing; then the whole script continues,
-//! in the same call.
+//! The Lua scripts, one file each. The head of a script names the text that this module puts in front of it. `-- with:
+//! ...` names files of shared functions. `-- usual: ...` names a shorter script for the usual case, which needs no
+//! other function: the server runs a script from its first line each time, and creates all its functions again. The
+//! shorter script either answers, or changes nothing and returns nothing; then the whole script continues, in the same
+//! call.
 //!
-//! If the usual script answers, the whole script alone would have answered and written the same. The module `usual`
-//! below tests that on a server.
+//! If the usual script answers, the whole script would have answered and written the same. The module `usual` below
+//! tests that on a server.
 
 use crate::conn::{RedisConn, RedisScript};
 
@@ -19,7 +19,7 @@ macro_rules! scripts {
     ($($name:ident),+ $(,)?) => {
         pub(super) struct Scripts {
             $(pub(super) $name: RedisScript,)+
-            /// `turn` without `allow-oom`, so that a server that is out of memory refuses it.
+            /// `turn` without `allow-oom`: a server that is out of memory refuses this script.
             pub(super) asking_turn: RedisScript,
         }
 
@@ -57,21 +57,21 @@ scripts! {
 
 const TURN: &str = include_str!("scripts/turn.lua");
 
-/// The script without the flag that lets it run on a server out of memory.
+/// Removes the flag that lets a script run on a server that is out of memory.
 pub(super) fn while_there_is_memory(script: &str) -> String {
     script.replacen(" flags=allow-oom", "", 1)
 }
 
-/// The shared functions, by name. KEYS[1] is the account's hash wherever they use it. The state machine is the module
-/// `book`; change both or neither.
+/// The files of shared functions, by name. In all of them KEYS[1] is the account's hash. They implement the same state
+/// machine as the module `book`; change both or neither.
 const PARTS: &[(&str, &str)] = &texts![
     amounts, calendar, clock, expiry, holds, journal, money, state, telling, turns
 ];
 
-/// Scripts that handle only the usual case, by name.
+/// Scripts that handle only the usual case, by the name in the head of a script.
 const USUAL: &[(&str, &str)] = &texts![reserve_usual, settle_usual];
 
-/// Text before a script: its usual case, if it has one, and the functions that it calls.
+/// Returns the text in front of a script: its usual case, if it has one, and the functions that it calls.
 fn prelude_of(script: &str) -> String {
     let (mut prelude, mut there) = (String::new(), Vec::new());
     if let Some(usual) = usual_of(script) {
@@ -85,18 +85,18 @@ fn prelude_of(script: &str) -> String {
     prelude
 }
 
-/// A script with everything that is put in front of it.
+/// Builds a script with the text that belongs in front of it.
 #[cfg(test)]
 pub(super) fn whole(conn: &RedisConn, text: &str) -> RedisScript {
     conn.script(&prelude_of(text), text)
 }
 
-/// The script for its usual case, if it has one.
+/// Returns the script for the usual case of a script, if it has one.
 fn usual_of(script: &str) -> Option<&'static str> {
     Some(text_of(USUAL, head(script, "-- usual: ")?))
 }
 
-/// Returns the names of the files that define its functions.
+/// Returns the names of the files of shared functions that a script names in its head.
 fn parts_of(script: &str) -> Vec<&str> {
     let named = head(script, "-- with: ").unwrap_or_default();
     named.split_terminator(", ").collect()
@@ -106,7 +106,7 @@ fn head<'a>(script: &'a str, begins: &str) -> Option<&'a str> {
     script.lines().find_map(|line| line.strip_prefix(begins))
 }
 
-/// The script without its flags, which the whole script has.
+/// Returns a script without its line of flags, since the whole script has the same flags.
 fn body_of(script: &str) -> &str {
     let (_, body) = script
         .split_once('\n')
@@ -172,7 +172,7 @@ mod tests {
         assert_eq!(prelude, format!("{calendar}{}{clock}", body_of(usual)));
     }
 
-    /// Without these flags Redis would refuse the fast path where it accepts the whole script.
+    /// If the flags differed, Redis would refuse some calls of the whole script alone.
     #[test]
     fn fast_path_script_declares_the_flags_of_the_full_script() {
         for (script, text) in SCRIPTS {

@@ -1,4 +1,4 @@
-//! Reads the complete state of one account, at one moment.
+//! Reads the complete state of one account, as of one moment.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -16,11 +16,11 @@ use crate::{
     money::MicroRub,
 };
 
-/// Clocks of servers may differ by this much before lines count as dropped early.
+/// The difference between servers' clocks that is tolerated before lines count as dropped early, in milliseconds.
 const CLOCK_MS_MAX: u64 = 3_600_000;
 
-/// The result of `books.lua`: fields, records, expiry times, entries, the journal's end, the number of lines that the
-/// journal has dropped or lost (-1: unknown), the time.
+/// The result of `books.lua`: fields, records, expiry times, entries, the journal's end, the number of lines that are
+/// missing in the journal (-1: unknown), the server's time.
 type Reply = (
     HashMap<String, String>,
     HashMap<String, String>,
@@ -31,7 +31,7 @@ type Reply = (
     u64,
 );
 
-/// The complete stored state of one account, at one moment.
+/// The complete stored state of one account, as of one moment.
 #[derive(Debug)]
 pub(super) struct StoredBooks {
     fields: HashMap<String, String>,
@@ -44,7 +44,7 @@ pub(super) struct StoredBooks {
 }
 
 impl RedisLedger {
-    /// Returns `None` if the account does not exist.
+    /// Reads the state of an account. `None` if the account does not exist.
     pub(super) async fn stored_books(
         &self,
         account: &AccountId,
@@ -184,23 +184,22 @@ impl StoredBooks {
         })
     }
 
-    /// Returns the number of journal lines that are gone and that no script has dropped for their age; `None` if it is
-    /// unknown.
+    /// Returns the number of missing journal lines that no script has dropped for their age; `None` if it is unknown.
     pub(super) fn lines_lost(&self) -> Option<u64> {
         let (dropped, _) = self.dropped()?;
         Some(self.lines_missing?.saturating_sub(dropped))
     }
 
-    /// If lines were dropped before the end of their retention, by a clock that was ahead: the time before which all lines
-    /// were dropped.
+    /// If a clock that was ahead made scripts drop lines before the end of their retention: the time before which all
+    /// lines were dropped.
     pub(super) fn dropped_early_ms(&self) -> Option<u64> {
         let (_, cut_ms) = self.dropped()?;
         let kept_since = self.now.saturating_sub(RECEIPT_MS);
         (cut_ms > kept_since.saturating_add(CLOCK_MS_MAX)).then_some(cut_ms)
     }
 
-    /// Returns the number of lines that the scripts have dropped, and the time before which they were written (see
-    /// `journal.lua`).
+    /// Returns the number of lines that the scripts have dropped, and the time before which these lines were booked
+    /// (see `journal.lua`).
     fn dropped(&self) -> Option<(u64, u64)> {
         let (count, cut_ms) = self.fields.get("jf")?.split_once(':')?;
         Some((count.parse().ok()?, cut_ms.parse().ok()?))
@@ -211,7 +210,7 @@ impl StoredBooks {
         self.records.len()
     }
 
-    /// Returns the account's money, with what its keys had used before their days and months began.
+    /// Returns the account's money, with the usage of its keys before their current days and months.
     pub(super) fn snapshot_with_periods(&self, id: &AccountId) -> Result<Snapshot, RedisFault> {
         let mut snapshot = self.snapshot(id)?;
         let mut befores: BTreeMap<KeyId, MicroRub> = BTreeMap::new();
@@ -221,7 +220,7 @@ impl StoredBooks {
         for key in &mut snapshot.keys {
             key.before_rub = befores.remove(&key.id);
         }
-        // Keys that have not been used yet have no field, so their snapshot is empty.
+        // A key that has not been used has no fields of money, so that `snapshot` does not contain it.
         let unused = befores.into_iter().map(|(id, before)| KeySnapshot {
             id,
             spent_rub: MicroRub::ZERO,
@@ -249,7 +248,7 @@ impl StoredBooks {
         keys.collect()
     }
 
-    /// From a key's state: its group, and its limit of open calls, both as text.
+    /// Returns a key's group and its limit of open calls, both as text, from the key's field `s`.
     fn state_of(&self, key: &str) -> Option<(&str, &str)> {
         let state = self.fields.get(&format!("{key}.s"))?;
         state.split_once(':')?.1.split_once(':')

@@ -1,4 +1,4 @@
-//! A separate Redis for a test; `redis-server` must be installed.
+//! A separate Redis server for a test; `redis-server` must be installed.
 
 use std::{
     net::TcpListener,
@@ -24,7 +24,7 @@ pub(crate) struct Server {
 impl Server {
     pub(crate) async fn start() -> Self {
         let folder = tempfile::tempdir().unwrap();
-        // Another process may take the port before the server does.
+        // Another process may take the chosen port first, so several ports are tried.
         for _ in 0..10 {
             let free = TcpListener::bind("127.0.0.1:0").unwrap();
             let port = free.local_addr().unwrap().port();
@@ -55,7 +55,7 @@ impl Server {
         panic!("redis-server does not stay");
     }
 
-    /// A ledger on a connection of its own, with a timeout that is long enough for a busy machine.
+    /// Connects a ledger, with a response timeout that is long enough for a busy machine.
     pub(crate) async fn ledger(&self) -> RedisLedger {
         let settings = RedisSettings {
             response_timeout: LIMIT,

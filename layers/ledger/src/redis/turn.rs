@@ -1,4 +1,4 @@
-//! Sends the turns of leases to the server.
+//! Sends the turns of leases to the server, as calls of `turn.lua`.
 
 use std::collections::HashMap;
 
@@ -34,21 +34,23 @@ pub struct LeaseView {
     pub owner: String,
     /// The amount of the lease, for running and future calls.
     pub held_rub: MicroRub,
-    /// Amount that running calls hold of it; only its own gateway has this number.
+    /// Amount of the lease that running calls hold; `None` if another gateway owns it, since only the owner has this
+    /// number.
     pub calls_rub: Option<MicroRub>,
-    /// The time at which it was opened, in Unix milliseconds of the server's clock.
+    /// The time at which the lease was opened, in Unix milliseconds of the server's clock.
     pub since_ms: u64,
-    /// Until when its owner may grant holds, unless there is another turn; 0 if it may not.
+    /// The time until which the owner may grant holds without a further turn, in Unix milliseconds; 0 if it may not
+    /// grant.
     pub grants_until_ms: u64,
-    /// The time at which the lease expires.
+    /// The time at which the lease expires, in Unix milliseconds of the server's clock.
     pub due_ms: u64,
     /// The name of the lease's last turn.
     pub(crate) last: String,
 }
 
-/// The indexes of the arguments with the requested amounts.
+/// The indexes of the script's arguments with the amounts that the turn requests.
 const REQUESTED: [usize; 2] = [6, 7];
-/// How `turn.lua` reports that money is short because of a recall.
+/// The value with which `turn.lua` reports that money is short because of a recall.
 const RECALLED: u8 = 2;
 
 type Reply = (
@@ -120,7 +122,7 @@ impl RedisLedger {
         // Boxed, like every request to the server that a call may wait for.
         let asking = Box::pin(conn.eval_in::<Reply>(lane, script, &keys, &args, limit));
         let mut reply = asking.await;
-        // A server that is out of memory lends nothing more, but must still receive ends.
+        // A server that is out of memory refuses requests for money, but must still receive ends of calls.
         let lends_nothing = asks && reply.as_ref().is_err_and(RedisFault::is_out_of_memory);
         if lends_nothing {
             for index in REQUESTED {
@@ -134,7 +136,7 @@ impl RedisLedger {
             self.0.told.note(&turn.account);
         }
         let mut answer = answer_of(reply, turn, &ends)?;
-        // The lease's owner then returns money, and requests some again later.
+        // The lease's owner then gives money back, and requests some again later.
         answer.short |= lends_nothing;
         if answer
             .ends
@@ -143,7 +145,7 @@ impl RedisLedger {
         {
             self.missing_account().await?;
         }
-        // The ends are ordered by the times of their calls.
+        // The ends are sorted by the times of their calls, so that each day is noted once.
         let number = |end: &TurnEnd| end.settlement.number;
         for of_day in ends.chunk_by(|a, b| day_of(number(a)) == day_of(number(b))) {
             self.note_day(number(of_day[0]), &turn.account).await;
@@ -151,7 +153,7 @@ impl RedisLedger {
         Ok(answer)
     }
 
-    /// Recalls the account's leased money that no call holds. Returns how many leases may still grant holds.
+    /// Recalls the account's leased money that no call holds. Returns the number of leases that may still grant holds.
     pub(super) async fn recall_in(&self, account: &AccountId) -> Result<u64, RedisFault> {
         let keys = ["", ":l"].map(|part| account_key(account, part));
         let none: [String; 0] = [];
@@ -169,7 +171,7 @@ impl RedisLedger {
             .await?;
         let views = rows
             .into_iter()
-            // A lease that has expired may have left its record.
+            // A lease that has expired may have left its record without a hold.
             .filter(|(_, hold, _, _)| !hold.is_empty())
             .map(|(number, hold, due_ms, record)| {
                 LeaseView::of(account, &number, &hold, due_ms, &record).ok_or_else(|| {
@@ -192,18 +194,18 @@ const fn word_of(step: Step) -> &'static str {
     }
 }
 
-/// Returns the ends in the order of the script: those whose numbers begin alike are adjacent.
+/// Returns the ends in the order that the script expects: numbers generated in the same 4 s are adjacent.
 fn in_order(ends: &[TurnEnd]) -> Vec<&TurnEnd> {
     let mut ordered: Vec<&TurnEnd> = ends.iter().collect();
     ordered.sort_by_key(|end| begins(end.settlement.number));
     ordered
 }
 
-/// Ends whose numbers are of the same 4 s.
+/// Ends of calls whose numbers were generated in the same 4 s.
 struct Batch {
     begins_as: RequestNumber,
     count: usize,
-    /// The times of the first and the last number, in ms.
+    /// When in the 4 s the first and the last of the numbers were generated, in milliseconds.
     span: (u16, u16),
     numbers: Vec<u8>,
 }
@@ -233,7 +235,7 @@ fn batches_of(ends: &[&TurnEnd]) -> Vec<Batch> {
     batches.collect()
 }
 
-/// The sum of the ends' costs, if the lease covers all of them fully.
+/// The sum of the ends' costs; `None` if the lease does not cover one of them fully.
 fn paid_whole(ends: &[&TurnEnd]) -> Option<MicroRub> {
     let mut all = MicroRub::ZERO;
     for TurnEnd { settlement, cover } in ends {

@@ -1,7 +1,8 @@
 //! Checks whether the data set is still the one that the gateway started with, and which servers have it.
 //!
-//! `tg:sys` contains a random `epoch`, written once. In a Cluster only one server has that key, so marks with the same
-//! epoch are distributed over the slots: a shard that came back empty lacks those it had.
+//! `tg:sys` contains a random `epoch`, which is written once. In a Cluster only one server has that key, so keys
+//! (marks) with the same epoch are distributed over the slots: a shard that came back empty lacks the marks that it
+//! had.
 
 use std::{
     collections::BTreeMap,
@@ -21,7 +22,7 @@ use crate::{
     contract::LedgerError,
 };
 
-/// Marks in the slots of a Cluster: with six primaries, each has some.
+/// The number of marks in a Cluster: with six primaries, each has some marks.
 const MARKS: usize = 64;
 
 /// The result of a check of the data set.
@@ -29,14 +30,14 @@ const MARKS: usize = 64;
 pub enum Watch {
     /// The servers are the same processes with the same data.
     Same,
-    /// Another process, or another server in its place: its newest entries may be missing. Returned until
+    /// A server is another process, or was replaced by another server: its newest data may be missing. Returned until
     /// [`RedisLedger::known`] is called.
     Changed,
-    /// Empty, or another data set. It is not used until the right one is back.
+    /// A server is empty, or has another data set. The ledger serves no call until the right data set is back.
     Lost,
 }
 
-/// The data set as it was at the start.
+/// The data set as it was when the gateway started.
 pub(super) struct DataSet {
     epoch: String,
     /// Whether this gateway has just created the data set.
@@ -49,14 +50,14 @@ pub(super) struct DataSet {
 
 /// The INFO of each primary, by its address.
 type Told = Vec<(Arc<str>, Result<Option<ServerInfo>, RedisFault>)>;
-/// The servers' identities, by address.
+/// The servers' run ids and replication ids, by address.
 type Identities = BTreeMap<Arc<str>, String>;
 
 #[derive(Default)]
 struct Servers {
     seen: Identities,
     known: Identities,
-    /// The data set was lost and has returned.
+    /// Whether the data set was lost and has come back.
     returned: bool,
 }
 
@@ -73,8 +74,8 @@ impl RedisLedger {
             self.0.data.lost.store(true, Ordering::Relaxed);
             return Ok(Watch::Lost);
         }
-        // A server that cannot be written to cannot be a ledger: out of memory, disk full, no replica connected. In a
-        // Cluster, one shard shows nothing about the others.
+        // A server that refuses writes cannot be a ledger: out of memory, disk full, no replica connected. In a
+        // Cluster, one server's answer shows nothing about the other servers.
         if !conn.is_cluster() {
             let words = ["SET", "tg:w", "1", "PX", "1000"];
             let _: String = conn.command(&words, OPERATOR_TIMEOUT).await?;
@@ -94,14 +95,15 @@ impl RedisLedger {
         self.0.data.is_new
     }
 
-    /// Confirms that the work that [`Watch::Changed`] requires was done.
+    /// Confirms that the caller has done the work that [`Watch::Changed`] requires, such as a replay of acknowledged
+    /// ends.
     pub fn known(&self) {
         let mut servers = self.0.data.servers();
         servers.known = servers.seen.clone();
         servers.returned = false;
     }
 
-    /// Checks the data set because an account is missing that should exist.
+    /// Checks the data set because an account that should exist is missing.
     pub(super) async fn missing_account(&self) -> Result<(), RedisFault> {
         let data = &self.0.data;
         if !Box::pin(data.stands(&self.0.conn)).await? {
@@ -110,7 +112,7 @@ impl RedisLedger {
         data.present()
     }
 
-    /// Checks the data set because a key is missing. That is common, since clients send made-up keys.
+    /// Checks the data set because a key is missing. Missing keys are common, since clients send made-up keys.
     pub(super) async fn missing_key(&self) -> Result<(), RedisFault> {
         let data = &self.0.data;
         if let Ok(epoch) = read_epoch(&self.0.conn).await
@@ -123,12 +125,12 @@ impl RedisLedger {
 }
 
 impl DataSet {
-    /// Marks a data set that has no epoch yet, and reads the epoch.
+    /// Writes the epoch to a data set that has none, and reads the epoch.
     pub(super) async fn begin(conn: &RedisConn) -> Result<Self, RedisFault> {
         let fresh = Uuid::now_v7().to_string();
         let words = ["HSETNX", "tg:sys", "epoch", &fresh];
         match conn.command_durably::<i64>(&words, OPERATOR_TIMEOUT).await {
-            // A slow replica does not keep a gateway from starting.
+            // A gateway also starts if a replica is too slow to acknowledge the epoch.
             Ok(_) | Err(RedisFault::NotReplicated { .. }) => {}
             Err(fault) => return Err(fault),
         }
@@ -161,7 +163,7 @@ impl DataSet {
         Ok(data)
     }
 
-    /// Fails if the data set is known to be lost.
+    /// Fails if the last check has found that the data set is lost.
     pub(super) fn present(&self) -> Result<(), RedisFault> {
         if self.lost.load(Ordering::Relaxed) {
             Err(RedisFault::OtherData)
@@ -170,7 +172,7 @@ impl DataSet {
         }
     }
 
-    /// Returns whether all servers that answer belong to the data set.
+    /// Returns whether all servers that answer have the data set that this gateway started with.
     async fn stands(&self, conn: &RedisConn) -> Result<bool, RedisFault> {
         let marks = self.marks.iter().map(|mark| read_mark(conn, mark));
         let (epoch, marks) = join(read_epoch(conn), join_all(marks)).await;
@@ -202,7 +204,7 @@ impl DataSet {
             .retain(|address, _| addresses.contains(address));
         for (address, answer) in told {
             if let Ok(info) = answer {
-                // If the host forbids INFO, only the address is known.
+                // If the hosting provider forbids INFO, only the server's address is available.
                 let identity = info.map_or_else(String::new, |info| info.identity);
                 servers.seen.insert(address, identity);
             }
@@ -243,16 +245,17 @@ async fn tell(
     (primary.address(), primary.info(limit).await)
 }
 
-/// Writes the marks that are missing, and returns those that exist. A shard that does not answer now has none.
+/// Writes the missing marks of a new data set, and returns the marks that exist. A server that does not answer has
+/// none.
 ///
-/// Marks are written once per data set. If they were written again later, they would vouch for a shard that came back
-/// empty.
+/// Marks are written only once per data set. If they were written again later, a shard that came back empty would look
+/// complete.
 async fn marked(conn: &RedisConn, epoch: &str, complete: bool) -> Result<Vec<String>, RedisFault> {
     let mut there = Vec::with_capacity(MARKS);
     let marks = (0..MARKS).map(|index| mark(conn, epoch, index, complete));
     for (mark, found) in join_all(marks).await.into_iter().flatten() {
         if found.as_deref() != Some(epoch) {
-            // A part of the Cluster has other books.
+            // A server of the Cluster has another data set.
             return Err(RedisFault::OtherData);
         }
         there.push(mark);
@@ -260,7 +263,7 @@ async fn marked(conn: &RedisConn, epoch: &str, complete: bool) -> Result<Vec<Str
     Ok(there)
 }
 
-/// Returns a mark, and its contents.
+/// Returns a mark, and its contents. Writes the mark first, unless the data set's marks are `complete`.
 async fn mark(
     conn: &RedisConn,
     epoch: &str,

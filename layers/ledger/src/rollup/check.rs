@@ -9,12 +9,12 @@ use crate::{
     contract::{BookError, JournalLine, JournalPages, JournalPart, Receipt},
 };
 
-/// The interval at which all accounts are read, at most, if the sums change meanwhile.
+/// Attempts to read all accounts, at most, if the sums change during the check.
 const TRIES: usize = 3;
-/// The largest number of differences that are listed.
+/// Differences that are listed, at most.
 const NAMED_MAX: usize = 100;
 
-/// The sums of a day, by their labels.
+/// Sums by day and by labels.
 type Table = BTreeMap<(u64, Words), Sums>;
 
 /// Returns how the sums differ from the journals; each text begins with `U1`.
@@ -48,7 +48,7 @@ async fn check_account<L: Rollup + ?Sized>(
     found: &mut Vec<String>,
 ) -> Result<(), BookError> {
     let scope = Scope::Account(id.clone());
-    // Read before the books, which then include at least as much.
+    // The sums are read before the books, so that the books include at least the lines in the sums.
     let Rolled { rows, places, .. } = ledger.rolled(&[(scope.clone(), 0..u64::MAX)]).await?;
     if rows.is_empty() && places.is_empty() {
         return Ok(());
@@ -89,7 +89,7 @@ async fn check_account<L: Rollup + ?Sized>(
             add(&mut journal, receipt);
         }
     }
-    // The sums may include lines that the journal has dropped.
+    // The sums may include lines that the journal has dropped, so only later days are compared.
     let since_ms = match books.journal_complete {
         true => 0,
         false => first_ms.saturating_add(DAY_MS),
@@ -114,7 +114,7 @@ const fn is_entry(line: &JournalLine) -> bool {
     matches!(line, JournalLine::Entry { .. })
 }
 
-/// Compares the sums over all accounts with those of the accounts.
+/// Compares the sums over all accounts with the added sums of the accounts.
 async fn check_all<L: Rollup + ?Sized>(ledger: &L) -> Result<Vec<String>, BookError> {
     let mut accounts = Table::new();
     for id in ledger.account_ids().await? {
@@ -123,7 +123,7 @@ async fn check_all<L: Rollup + ?Sized>(ledger: &L) -> Result<Vec<String>, BookEr
     }
     let mut found = Vec::new();
     let since_ms = now_ms().saturating_sub(KEPT_MS);
-    // Sums of an earlier version lack the durations of calls.
+    // Sums of an earlier version have no durations of calls, so durations are not compared.
     let agree = Sums::same_but_for_times;
     for (scope, name) in [
         (Scope::Days, "all accounts by day"),

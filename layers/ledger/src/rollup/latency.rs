@@ -1,7 +1,7 @@
-//! Durations of calls: counts on a scale of times, small enough to be part of every sum, and added without loss.
+//! Durations of calls as counts on a scale of times, small enough to be part of every sum. Adding two counts is exact.
 //!
-//! The scale has eight steps per doubling: times below 16 ms are exact to the millisecond, later ones to an eighth at
-//! most. A percentile is the upper end of a step: never less than the true time, and at most an eighth more.
+//! The scale has eight steps per doubling: times below 16 ms are exact to the millisecond, and longer times to an
+//! eighth. A percentile is the upper end of a step: never less than the true time, and at most an eighth more.
 
 use std::{fmt, str::FromStr};
 
@@ -36,7 +36,7 @@ impl Latency {
 
     /// Adds all durations of another histogram.
     pub fn add(&mut self, other: &Self) {
-        // Usually this histogram already has all steps of the other.
+        // Usually this histogram already has all steps of the other histogram, so that nothing is inserted.
         let mut at = 0;
         for (step, calls) in &other.0 {
             at += self.0[at..]
@@ -59,7 +59,7 @@ impl Latency {
     /// Returns a time, in milliseconds, that `percent` of the calls did not exceed; `None` if there are no calls.
     #[must_use]
     pub fn percentile_ms(&self, percent: u64) -> Option<u32> {
-        // The rank is rounded up: of 100 calls, the 1st percentile is the first.
+        // The rank is rounded up: if there are 100 calls, the 1st percentile is the shortest call.
         let rank = (self.calls() * percent).div_ceil(100).max(1);
         let mut below = 0;
         let step = self.0.iter().find(|(_, calls)| {
@@ -69,7 +69,7 @@ impl Latency {
         step.map(|(step, _)| last_ms_of(*step))
     }
 
-    /// Returns whether the other count includes all of these calls.
+    /// Returns whether the other histogram includes all of these calls.
     #[must_use]
     pub fn is_within(&self, other: &Self) -> bool {
         let mut steps = self.0.iter();
@@ -79,7 +79,7 @@ impl Latency {
         })
     }
 
-    /// Returns whether no call was counted.
+    /// Returns whether the histogram is empty.
     #[must_use]
     pub fn is_none(&self) -> bool {
         self.0.is_empty()
@@ -114,7 +114,7 @@ impl fmt::Display for Latency {
     }
 }
 
-/// The text is not a valid histogram.
+/// The error of a text that is not a valid histogram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("not a valid count of latencies")]
 pub struct LatencyError;
@@ -123,7 +123,7 @@ impl FromStr for Latency {
     type Err = LatencyError;
 
     fn from_str(text: &str) -> Result<Self, LatencyError> {
-        // A page may parse ten thousand of these, so it is one pass over the bytes.
+        // A page may parse ten thousand histograms, so each is parsed in one pass over the bytes.
         let words = text.as_bytes().split(u8::is_ascii_whitespace);
         let words = words.filter(|word| !word.is_empty());
         let mut steps: Vec<(u8, u64)> = Vec::with_capacity(text.len() / 4 + 1);
@@ -160,7 +160,7 @@ impl Serialize for Latency {
 }
 
 impl<'de> Deserialize<'de> for Latency {
-    /// A form that only a later version writes is read as no calls, since the sums must stay readable.
+    /// Reads a text that only a later version writes as an empty histogram, since the sums must stay readable.
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_str(Line)
     }

@@ -1,21 +1,22 @@
 //! The roll-up: sums computed from the journals in advance, so that a report over a month does not read all of its
 //! receipts.
 //!
-//! No call waits for it. A task reads what was added to the journals since its last round ([`roll_up`]) and adds it to
-//! sums: of each account by day, key and group, and of all accounts by day and by hour, each by model, vendor and
-//! endpoint. The step that writes sums also writes how far each journal is included. When a month is over, its days are
-//! added up once more, so that a year is not read day by day. A report ([`read`]) combines the sums with the journal
-//! lines after them. So it is never older than the journal, and equals the result of reading every receipt.
+//! No call waits for the roll-up. A task reads what was added to the journals since its last round ([`roll_up`]) and
+//! adds it to sums: of each account by day, key and group, and of all accounts by day and by hour, each by model,
+//! vendor and endpoint. The step that writes sums also writes the position up to which each journal is included. After
+//! the end of a month, the sums of its days are added up, so that a year is not read day by day. A report ([`read`])
+//! combines the sums with the journal lines after them. So a report is never older than the journal, and equals the
+//! result of reading every receipt.
 //!
-//! A period is composed of the whole months, days and hours in it (for one account: days), and of the receipts of the
-//! rest. Only lines that are final are rolled up: the youngest are left alone ([`STANDS_MS`]), since after a failover
-//! the new primary may not have them.
+//! The sum of any time range is composed of the whole months, days and hours in it (for one account: days), and of the
+//! receipts at its ends. Only lines that are final are rolled up: the youngest lines are not ([`STANDS_MS`]), since
+//! after a failover the new primary may not have them.
 //!
-//! Payments and corrections are in no sum. A ledger that cannot find them among millions of calls stores them next to
-//! the sums, in the same step.
+//! No sum includes payments and corrections. A ledger that cannot find them among millions of calls stores them next to
+//! the sums, in the step that writes the sums.
 //!
-//! The journals are the books; the sums are derived from them. [`check`] reports where the two differ, and
-//! [`Rollup::clear_sums`] makes them be computed again.
+//! The journals are the books; the sums are derived from them. [`check`] reports where sums and journals differ, and
+//! after [`Rollup::clear_sums`] the sums are computed again.
 
 mod check;
 mod latency;
@@ -57,17 +58,17 @@ use crate::{
     endpoint::{self, Endpoint},
 };
 
-/// The age at which a line is rolled up, in milliseconds. A failover loses lines that the replica had not received,
-/// and those are younger.
+/// The age at which a line is rolled up, in milliseconds. A failover may lose lines that the replica had not received;
+/// such lines are younger than this.
 pub const STANDS_MS: u64 = 10_000;
 
-/// Stores may drop sums that are older than this.
+/// The age, in milliseconds, from which stores may drop sums.
 const KEPT_MS: u64 = 400 * DAY_MS;
 
 pub(crate) const HOUR_MS: u64 = 3_600_000;
 pub(crate) const DAY_MS: u64 = 24 * HOUR_MS;
 
-/// Which accounts a sum is over, and how long its period is.
+/// The accounts that a sum includes, and the length of its period.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Scope {
     /// Sums of one account per day, by key and group.
@@ -76,12 +77,12 @@ pub enum Scope {
     Days,
     /// Sums of all accounts per hour.
     Hours,
-    /// All accounts', per month: computed from the days of months that are over.
+    /// Sums of all accounts per month, added up from the days of months that are over.
     Months,
 }
 
 impl Scope {
-    /// Returns the beginning of the period that contains a moment.
+    /// Returns the beginning of the period that contains a time, in Unix milliseconds.
     #[must_use]
     pub fn begin_ms(&self, at_ms: u64) -> u64 {
         match self {
@@ -121,7 +122,7 @@ impl Scope {
         }
     }
 
-    /// Returns the scope's name in stores. No account can have one of the others' names.
+    /// Returns the scope's name in stores. No account can have the name of another scope.
     #[must_use]
     pub fn word(&self) -> &str {
         match self {
@@ -133,13 +134,13 @@ impl Scope {
     }
 }
 
-/// Fields by which a sum is broken down, within its scope and period.
+/// The fields by which a sum is broken down, within its scope and period.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Words {
     /// The key; `None` in sums over all accounts.
     #[serde(rename = "k", default, skip_serializing_if = "Option::is_none")]
     pub key: Option<KeyId>,
-    /// The group that was charged; `None` over all accounts.
+    /// The group that was charged; `None` in sums over all accounts, or if no group was charged.
     #[serde(rename = "g", default, skip_serializing_if = "Option::is_none")]
     pub group: Option<GroupId>,
     /// The catalog's name of the model.
@@ -195,32 +196,32 @@ pub struct RowId {
     pub words: Words,
 }
 
-/// How far the journals are included in the sums.
+/// The positions up to which the sums contain the journals.
 #[derive(Clone, Debug, Default)]
 pub struct Marks {
     /// A number that increases with each change of the sums.
     pub version: u64,
-    /// The position of each account's last included line. Nothing is included of accounts that are missing here.
+    /// The position of each account's last included line. An account that is missing here is not included at all.
     pub places: HashMap<AccountId, String>,
-    /// As `places`, for the payments and corrections stored next to the sums; `None` for a ledger that does not need
-    /// that.
+    /// The same for the payments and corrections stored next to the sums; `None` for a ledger that does not store them
+    /// there.
     pub entries: Option<HashMap<AccountId, String>>,
-    /// The end of the last month whose days are added up.
+    /// The end of the last month that was added up, in Unix milliseconds.
     pub months_end_ms: u64,
 }
 
-/// Sums, and how far they reach, read at one moment.
+/// Sums and the positions up to which they contain the journals, all read at one moment.
 #[derive(Clone, Debug, Default)]
 pub struct Rolled {
-    /// The beginning of the period, what the sum is broken down by, and the sum.
+    /// The beginning of the period in Unix milliseconds, the fields by which the sum is broken down, and the sum.
     pub rows: Vec<(u64, Words, Sums)>,
-    /// As [`Marks::places`]; for an account's sums, only that account's position.
+    /// The positions in [`Marks::places`]; for an account's sums, only that account's position.
     pub places: HashMap<AccountId, String>,
-    /// As [`Marks::months_end_ms`]; not set if an account's sums were requested.
+    /// The value of [`Marks::months_end_ms`]; 0 if an account's sums were requested.
     pub months_end_ms: u64,
 }
 
-/// Journal lines that will not change any more.
+/// The next lines of a journal that are final, for the roll-up.
 #[derive(Clone, Debug, Default)]
 pub struct StandingLines {
     /// The sums of the calls among those lines.
@@ -229,17 +230,17 @@ pub struct StandingLines {
     pub lines: usize,
     /// The position of the last line; `None` if there are no lines.
     pub place: Option<String>,
-    /// Whether more lines may follow.
+    /// Whether more final lines may follow.
     pub more: bool,
     /// The payments and corrections among the lines, with their positions, for a ledger that stores them next to the
     /// sums.
     pub entries: Vec<(String, JournalLine)>,
 }
 
-/// A batch of sums that replace earlier ones.
+/// A batch of sums that replace the stored sums with the same ids.
 #[derive(Clone, Debug, Default)]
 pub struct Change {
-    /// [`Marks::version`] as it was read.
+    /// The value of [`Marks::version`] from which the new sums were computed.
     pub version: u64,
     /// The new sums.
     pub rows: Vec<(RowId, Sums)>,
@@ -247,7 +248,7 @@ pub struct Change {
     pub places: Vec<(AccountId, String)>,
     /// Payments and corrections to be stored next to the sums, with their positions.
     pub entries: Vec<(String, JournalLine)>,
-    /// The positions up to which these are then included.
+    /// The positions up to which these payments and corrections are then stored.
     pub entry_places: Vec<(AccountId, String)>,
     /// The new [`Marks::months_end_ms`], if it changes.
     pub months_end_ms: Option<u64>,
@@ -259,7 +260,7 @@ pub(crate) fn now_ms() -> u64 {
     u64::try_from(now_ms).unwrap_or(u64::MAX)
 }
 
-/// A page, or `None` if the account does not exist.
+/// Turns the error for a missing account into `None`.
 pub(crate) fn there(
     page: Result<JournalPage, BookError>,
 ) -> Result<Option<JournalPage>, BookError> {
@@ -270,9 +271,9 @@ pub(crate) fn there(
     }
 }
 
-/// A ledger that stores a roll-up. If it stores none, it has no marks, and reports read the journals.
+/// A ledger that stores a roll-up. A ledger that does not store sums has no marks, and reports read its journals.
 pub trait Rollup: LedgerAdmin {
-    /// Returns the ids of all accounts. A ledger overrides this if it can list them without reading their money.
+    /// Returns the ids of all accounts. A ledger overrides this method if it can list them without reading their money.
     ///
     /// # Errors
     /// A [`BookError`] if the ledger refuses or is out of reach.
@@ -283,8 +284,8 @@ pub trait Rollup: LedgerAdmin {
         }
     }
 
-    /// Parts of several journals, in the given order; `None` for an account that does not exist. A ledger overrides
-    /// this if it can request them together.
+    /// Returns parts of several journals, in the given order; `None` for an account that does not exist. A ledger
+    /// overrides this method if it can request the parts together.
     ///
     /// # Errors
     /// See [`LedgerAdmin::journal`].
@@ -300,7 +301,7 @@ pub trait Rollup: LedgerAdmin {
     }
 
     /// Returns when the newest call in each of these parts was booked; `None` for a part without calls. The parts must
-    /// be read backwards. Without a list if finding out takes as long as reading the call.
+    /// be read backwards. Returns no list if the ledger can only find out by reading the calls.
     ///
     /// # Errors
     /// See [`LedgerAdmin::journal`].
@@ -311,14 +312,14 @@ pub trait Rollup: LedgerAdmin {
         async { Ok(None) }
     }
 
-    /// How far the journals are included in the sums.
+    /// Returns the positions up to which the sums contain the journals.
     ///
     /// # Errors
     /// A [`BookError`] if the ledger refuses or is out of reach.
     fn marks(&self) -> impl Future<Output = Result<Marks, BookError>> + Send;
 
-    /// The sums whose periods begin in these ranges, all read at one moment. The scopes are either all of one account,
-    /// or all over all accounts.
+    /// Returns the sums whose periods begin in these ranges, all read at one moment. Either all scopes are the same
+    /// account's, or all scopes are over all accounts.
     ///
     /// # Errors
     /// A [`BookError`] if the ledger refuses or is out of reach.
@@ -327,7 +328,7 @@ pub trait Rollup: LedgerAdmin {
         parts: &[(Scope, Range<u64>)],
     ) -> impl Future<Output = Result<Rolled, BookError>> + Send;
 
-    /// Returns a lower bound of when the oldest sums of a scope begin; `None` if it has none.
+    /// Returns a lower bound of the time at which the oldest sums of a scope begin; `None` if the scope has no sums.
     ///
     /// # Errors
     /// A [`BookError`] if the ledger refuses or is out of reach.
@@ -336,8 +337,8 @@ pub trait Rollup: LedgerAdmin {
         scope: &Scope,
     ) -> impl Future<Output = Result<Option<u64>, BookError>> + Send;
 
-    /// Returns when the journal line at a position was booked, in Unix milliseconds. No later line was booked before
-    /// that, unless a server's clock went back.
+    /// Returns when the journal line at a position was booked, in Unix milliseconds. Later lines were not booked before
+    /// this time, unless a server's clock went back.
     fn place_ms(&self, place: &str) -> u64;
 
     /// Returns the sums with these ids, in the same order.
@@ -349,7 +350,7 @@ pub trait Rollup: LedgerAdmin {
         ids: &[RowId],
     ) -> impl Future<Output = Result<Vec<Option<Sums>>, BookError>> + Send;
 
-    /// Lines of a journal after the position `after` and booked before `before_ms`.
+    /// Returns the lines of a journal after the position `after` that were booked before `before_ms`.
     ///
     /// # Errors
     /// A [`BookError`] if the ledger refuses or is out of reach.
@@ -361,8 +362,8 @@ pub trait Rollup: LedgerAdmin {
     ) -> impl Future<Output = Result<StandingLines, BookError>> + Send;
 
     /// Returns all payments and corrections of a journal up to `end`, an
-    /// [`AccountBooks::journal_end`](crate::contract::AccountBooks::journal_end), in journal order; `None` if finding
-    /// them means reading the calls between them.
+    /// [`AccountBooks::journal_end`](crate::contract::AccountBooks::journal_end), in journal order; `None` if the
+    /// ledger can only find them by reading the calls between them.
     ///
     /// # Errors
     /// A [`BookError`] if the ledger refuses or is out of reach.
@@ -372,8 +373,8 @@ pub trait Rollup: LedgerAdmin {
         end: &str,
     ) -> impl Future<Output = Result<Option<Vec<JournalLine>>, BookError>> + Send;
 
-    /// Writes sums, all or nothing, unless they were changed since they were read. Returns the new version if they were
-    /// written.
+    /// Writes sums, all or nothing, unless the stored sums have another version than `change` expects. Returns the new
+    /// version if they were written.
     ///
     /// # Errors
     /// A [`BookError`] if the ledger refuses or is out of reach.

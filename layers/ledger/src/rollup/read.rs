@@ -1,4 +1,4 @@
-//! Reads sums from the roll-up, and the rest from the journals.
+//! Reads the sums of a time range from the roll-up, and the calls that are in no sum from the journals.
 
 use std::ops::{ControlFlow, Range};
 
@@ -11,26 +11,26 @@ use crate::{
 
 /// Accounts whose journals are read at the same time.
 const ACCOUNTS_AT_ONCE: usize = 256;
-/// Lines of each account that are read first; most accounts have none that are not rolled up.
+/// Lines of each account that the first request reads. Most accounts have no line that is not rolled up.
 const LINES_FIRST: usize = 64;
 
 /// Selects the calls to read.
 #[derive(Clone, Copy, Debug)]
 pub enum Whose<'a> {
-    /// One account's. Each part has its key and its group.
+    /// The calls of one account. Each part of the result has its key and its group.
     Account(&'a AccountId),
-    /// All accounts', by day. No part names an account.
+    /// The calls of all accounts, by day. No part of the result names an account.
     All,
-    /// All accounts', by hour if parts must be that fine.
+    /// The calls of all accounts, by hour, for a result that needs hours.
     AllByHour,
-    /// All accounts', by month if parts may be that coarse.
+    /// The calls of all accounts, with sums of whole months where possible.
     AllByMonth,
 }
 
 /// A part of the result: a sum of many calls, or one call.
 #[derive(Clone, Copy, Debug)]
 pub struct Part<'a> {
-    /// Some time in the day, hour or month in which the calls were booked.
+    /// A time in the day, hour or month in which the calls were booked, in Unix milliseconds.
     pub at_ms: u64,
     /// The key, if the calls of one account were requested.
     pub key: Option<&'a KeyId>,
@@ -62,7 +62,7 @@ impl<'a> Part<'a> {
     }
 }
 
-/// Calls `add` with everything booked in `time` (Unix milliseconds) until it breaks.
+/// Calls `add` with all sums and calls booked in `time` (Unix milliseconds), until `add` breaks.
 ///
 /// # Errors
 /// A [`BookError`] if the ledger does not answer.
@@ -114,7 +114,7 @@ pub async fn read<L: Rollup + ?Sized>(
     Ok(())
 }
 
-/// Returns the rolled-up sums of a period, in the coarsest ones within it.
+/// Returns the rolled-up sums of a time range, with the longest periods that fit into it.
 async fn rolled<L: Rollup + ?Sized>(
     ledger: &L,
     scopes: &[Scope],
@@ -126,7 +126,7 @@ async fn rolled<L: Rollup + ?Sized>(
         let mut parts = Vec::new();
         cover(scopes, time.clone(), &months, &mut parts);
         let rolled = ledger.rolled(&parts).await?;
-        // The last month may not be added up yet; after all sums were deleted, no month is.
+        // The last month may not be added up yet; after all sums were deleted, no month is added up.
         let by_month = parts.iter().filter(|(scope, _)| *scope == Scope::Months);
         if by_month.map(|(_, time)| time.end).max() <= Some(rolled.months_end_ms) {
             return Ok(rolled);
@@ -135,7 +135,7 @@ async fn rolled<L: Rollup + ?Sized>(
     }
 }
 
-/// Composes a period of sums, with `months` as the range of the coarsest.
+/// Composes a time range of the periods of `scopes`, longest first. Months are only used within `months`.
 fn cover(
     scopes: &[Scope],
     time: Range<u64>,
@@ -158,8 +158,7 @@ fn cover(
     parts.push((scope.clone(), whole));
 }
 
-/// Returns the range of whole steps within a time range. A range without an end includes all steps after its
-/// beginning.
+/// Returns the range of whole steps within a time range. A range without an end includes all steps after its beginning.
 pub(crate) fn whole_within(step_ms: u64, time: &Range<u64>) -> Range<u64> {
     let end = match time.end {
         u64::MAX => u64::MAX,
@@ -168,7 +167,7 @@ pub(crate) fn whole_within(step_ms: u64, time: &Range<u64>) -> Range<u64> {
     time.start.div_ceil(step_ms).saturating_mul(step_ms)..end
 }
 
-/// Calls `add` with each receipt that was booked in `time` and follows a position of its journal.
+/// Calls `add` with each receipt that was booked in `time` and follows the given position of its account's journal.
 async fn lines<L: Rollup + ?Sized>(
     ledger: &L,
     accounts: &[AccountId],
@@ -181,7 +180,7 @@ async fn lines<L: Rollup + ?Sized>(
         let some = some.iter().zip(&places);
         let mut some: Vec<(&AccountId, Option<&str>)> =
             some.map(|(id, after)| (id, after.as_deref())).collect();
-        // Usually there is nothing: what is rolled up is not requested.
+        // Usually no account has such a receipt, so accounts without a newer call are left out first.
         let newest = some.iter().map(|(id, behind)| {
             let part = JournalPart {
                 newest_first: true,
@@ -206,7 +205,7 @@ async fn lines<L: Rollup + ?Sized>(
         let first: Vec<(&AccountId, JournalPart<'_>)> = first.collect();
         let pages = ledger.journals(&first).await?;
         for ((id, _), first) in some.iter().zip(pages) {
-            // The account may have disappeared since the accounts were listed.
+            // The account may have been removed since the accounts were listed.
             let Some(mut found) = first else { continue };
             loop {
                 for receipt in found.lines.iter().filter_map(counted) {
@@ -216,7 +215,7 @@ async fn lines<L: Rollup + ?Sized>(
                     }
                 }
                 let Some(next) = found.next else { break };
-                // The embedded ledgers answer without waiting; yield so that other tasks can run.
+                // The embedded ledgers answer without waiting, so yield to let other tasks run.
                 tokio::task::yield_now().await;
                 let page = ledger.journal(id, &part(time, Some(&next))).await;
                 found = there(page)?.unwrap_or_default();
@@ -247,7 +246,7 @@ mod tests {
             (0..u64::MAX, 0..u64::MAX),
             (1..29, 10..20),
             (10..19, 10..10),
-            // The range to read may be empty.
+            // A range that ends before it begins is empty, and so is the result.
             (11..19, Range { start: 20, end: 10 }),
             (11..u64::MAX, 20..u64::MAX),
         ] {

@@ -13,33 +13,33 @@ use crate::{
     money::MicroRub,
 };
 
-/// Rows that one step writes, at most, so that calls do not wait for it.
+/// Rows that one step writes, at most, since calls wait while a store writes.
 const ROWS_AT_ONCE: usize = 1000;
-/// Lines that one step includes, at most. They are read again if the step fails.
+/// Lines that one step includes, at most. If the step fails, they are read again.
 const LINES_AT_ONCE: usize = 100_000;
-/// In one of this many rounds every account is read, including those that have spent nothing.
+/// The number of rounds after which every account is read once, including those that have spent nothing.
 const ROUNDS_TO_ALL: u32 = 60;
-/// The time for which an account is read after it has spent something. Longer than it takes for its lines to become
-/// final.
+/// The time for which an account is read after it has spent something, in milliseconds. It is longer than the time
+/// until its last lines are final.
 const QUIET_MS: u64 = 3 * STANDS_MS;
 
-/// Rolls up repeatedly, and skips accounts that have spent nothing for a while.
+/// Rolls up in rounds, and skips accounts that have spent nothing for a while.
 #[derive(Debug, Default)]
 pub struct Roller {
     rounds: u32,
-    /// The spending and losses of accounts, and the time since when.
+    /// The spending and the losses of each account, and when they last changed, in Unix milliseconds.
     seen: HashMap<AccountId, (MicroRub, MicroRub, u64)>,
 }
 
 impl Roller {
-    /// Rolls up what is final by now; returns the number of lines.
+    /// Rolls up the lines that are final by now. Returns their number.
     ///
     /// # Errors
     /// A [`BookError`] if the ledger does not answer.
     pub async fn round<L: Rollup + ?Sized>(&mut self, ledger: &L) -> Result<u64, BookError> {
         let now_ms = now_ms();
         if self.rounds == 0 {
-            // Free calls change no account's money.
+            // Free calls do not change an account's spending, so from time to time all accounts are read.
             self.seen.clear();
         }
         self.rounds = (self.rounds + 1) % ROUNDS_TO_ALL;
@@ -71,7 +71,7 @@ impl Roller {
     }
 }
 
-/// Rolls up all lines older than `before_ms`; returns their number.
+/// Rolls up all lines older than `before_ms`. Returns their number.
 ///
 /// # Errors
 /// A [`BookError`] if the ledger does not answer.
@@ -84,15 +84,15 @@ pub async fn roll_up<L: Rollup + ?Sized>(ledger: &L, before_ms: u64) -> Result<u
     Ok(rolled)
 }
 
-/// Adds up the days of each month that is over, once: when everything booked in the month is in the sums, according to
-/// `marks`, and so is something that was booked later. A line that is dated into such a month afterwards, because a
-/// clock of the ledger went back, is added to both the day and the month.
+/// Adds up the days of each month that is over, once: when, according to `marks`, the sums contain all lines of the
+/// month and a later line. A line that is dated into such a month afterwards, because a clock of the ledger went back,
+/// is added to both the day and the month.
 pub(super) async fn add_up_months<L: Rollup + ?Sized>(
     ledger: &L,
     marks: &Marks,
     before_ms: u64,
 ) -> Result<(), BookError> {
-    // Calls are booked by the ledger's clock, which may differ from this machine's.
+    // The ledger's clock dates the calls, and it may differ from this machine's clock.
     let places = marks.places.values();
     let newest_ms = places.map(|place| ledger.place_ms(place)).max();
     let newest_ms = newest_ms.unwrap_or_default().min(before_ms);
@@ -127,7 +127,7 @@ pub(super) async fn add_up_months<L: Rollup + ?Sized>(
     Ok(())
 }
 
-/// Returns the number of lines, and how far the sums reach; `None` if another task has changed them meanwhile.
+/// Returns the number of rolled-up lines, and the new marks; `None` if another task has changed the sums meanwhile.
 async fn roll<L: Rollup + ?Sized>(
     ledger: &L,
     accounts: &[AccountId],
@@ -135,7 +135,7 @@ async fn roll<L: Rollup + ?Sized>(
 ) -> Result<(u64, Option<Marks>), BookError> {
     let mut batch = Batch::new(ledger.marks().await?);
     let read = read_into(&mut batch, ledger, accounts, before_ms).await;
-    // If a journal cannot be read, the accounts before it are written all the same.
+    // If a journal cannot be read, the sums of the accounts before it are still written.
     let lines = batch.lines as u64;
     let alone = batch.write(ledger).await?;
     let (rolled, still_alone) = read?;
@@ -143,7 +143,7 @@ async fn roll<L: Rollup + ?Sized>(
     Ok((rolled + lines, marks))
 }
 
-/// Adds what is final to the batch, and writes the batch when it is full. Returns the number of lines written, and
+/// Adds final lines to the batch, and writes the batch when it is full. Returns the number of lines written, and
 /// whether no other task has changed the sums meanwhile.
 async fn read_into<L: Rollup + ?Sized>(
     batch: &mut Batch,
@@ -160,7 +160,7 @@ async fn read_into<L: Rollup + ?Sized>(
             let after = batch.marks.places.get(account).map(String::as_str);
             let standing = ledger.standing_lines(account, after, before_ms).await?;
             let Some(place) = standing.place else { break };
-            // If they could not be caught up, they stay behind until they can.
+            // If the stored entries are not as far as the sums, they stay so until `catch_up` succeeds.
             if batch.is_even(account) {
                 batch.note(account, standing.entries, place.clone());
             }
@@ -174,15 +174,15 @@ async fn read_into<L: Rollup + ?Sized>(
             if !standing.more {
                 break;
             }
-            // The embedded ledgers answer without waiting; yield so that other tasks can run.
+            // The embedded ledgers answer without waiting, so yield to let other tasks run.
             tokio::task::yield_now().await;
         }
     }
     Ok((rolled, true))
 }
 
-/// Stores the entries of an account whose sums reach further than its stored entries, because an earlier version has
-/// made the sums. Returns whether no other task has changed the sums meanwhile.
+/// Stores the missing entries of an account whose sums reach further than its stored entries, because an earlier
+/// version made the sums. Returns whether no other task has changed the sums meanwhile.
 async fn catch_up<L: Rollup + ?Sized>(
     ledger: &L,
     batch: &mut Batch,
@@ -271,7 +271,7 @@ impl Batch {
         entries.is_none_or(|entries| entries.get(account) == marks.places.get(account))
     }
 
-    /// Adds entries up to a position. Entries that were stored before are written again unchanged.
+    /// Adds entries up to a position. Entries that are already stored are written again unchanged.
     fn note(&mut self, account: &AccountId, entries: Vec<(String, JournalLine)>, place: String) {
         let Some(places) = &mut self.marks.entries else {
             return;

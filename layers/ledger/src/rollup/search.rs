@@ -12,12 +12,12 @@ use crate::{
     contract::BookError,
 };
 
-/// Days whose sums are read in one step, in milliseconds.
+/// The length of a step, in milliseconds: the days whose sums are read together.
 const STEP_MS: u64 = 32 * DAY_MS;
-/// How far a server's clock may be ahead of this machine's.
+/// The amount by which a server's clock may be ahead of this machine's, in milliseconds.
 const CLOCK_AHEAD_MS: u64 = DAY_MS;
 
-/// Which calls to find. A field that is not set matches anything.
+/// Selects the calls to find. A field that is not set matches every call.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Sought<'a> {
     /// Finds calls made with this key.
@@ -26,7 +26,7 @@ pub struct Sought<'a> {
     pub model: Option<&'a str>,
     /// Finds calls answered by this vendor.
     pub vendor: Option<&'a str>,
-    /// Whether the vendor broke the answer off or reported an error in it.
+    /// Finds calls whose answer the vendor broke off, or reported an error in; with `false`, the other calls.
     pub failed: Option<bool>,
 }
 
@@ -48,41 +48,41 @@ impl Sought<'_> {
     }
 }
 
-/// Searches a period backwards, part by part.
+/// Searches a time range backwards, part by part.
 #[derive(Debug)]
 pub struct Search<'a> {
     scope: Scope,
     sought: Sought<'a>,
     time: Range<u64>,
-    /// Where the last part begins; the end of what is left.
+    /// The beginning of the last returned part, which is the end of the range still to be searched.
     end_ms: u64,
     /// The time before which there are no sums.
     oldest_ms: u64,
-    /// How far each journal is included in the sums, and when the line there was booked, as of the first read. Both
-    /// only grow.
+    /// When the last line in the sums was booked, and its position, by account, as of the first read. Both only grow,
+    /// so that older values are safe.
     rolled: HashMap<AccountId, (u64, String)>,
 }
 
-/// A part of the searched period.
+/// A part of the searched time range.
 #[derive(Debug)]
 pub struct SearchPart {
     /// The time range of the part.
     pub time: Range<u64>,
-    /// The days in it on which the sums have matching calls, oldest first.
+    /// The days of this part on which the sums have matching calls, oldest first.
     days: Vec<Range<u64>>,
 }
 
 /// The ranges of a journal to read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Times<'a> {
-    /// The ranges, oldest first; no two of them touch.
+    /// The ranges in Unix milliseconds, oldest first. No two ranges touch.
     pub times: Vec<Range<u64>>,
-    /// The position after which the last range starts.
+    /// The journal position after which the last range starts, if it does not start by time.
     pub behind: Option<&'a str>,
 }
 
 impl SearchPart {
-    /// The ranges of an account's journal to read for this part.
+    /// Returns the ranges of an account's journal to read for this part.
     #[must_use]
     pub fn times<'a>(&self, search: &'a Search<'_>, account: &AccountId) -> Times<'a> {
         let mut times: Vec<Range<u64>> = Vec::new();
@@ -107,7 +107,7 @@ impl SearchPart {
             open.start = open.start.min(before.start);
             behind = None;
         }
-        // If the clock went back, earlier lines may follow the position.
+        // If the ledger's clock went back, lines after the position may be dated earlier.
         if behind.is_some() {
             open.start = times.last().map_or(start, |before| before.end);
         }
@@ -117,7 +117,7 @@ impl SearchPart {
 }
 
 impl<'a> Search<'a> {
-    /// Starts a search for calls of an account, or of all, that were booked in `time` (Unix milliseconds).
+    /// Starts a search for calls of an account, or of all accounts, that were booked in `time` (Unix milliseconds).
     ///
     /// # Errors
     /// A [`BookError`] if the ledger does not answer.
@@ -135,7 +135,7 @@ impl<'a> Search<'a> {
         Ok(Self {
             scope,
             end_ms: time.end,
-            // Without sums, the whole period is one part.
+            // If no sums are stored, the whole time range is one part.
             oldest_ms: oldest_ms.unwrap_or(u64::MAX),
             sought,
             time,
@@ -143,7 +143,7 @@ impl<'a> Search<'a> {
         })
     }
 
-    /// Returns the next part of the period, further back; `None` after the last.
+    /// Returns the next part of the time range, further back; `None` after the last part.
     ///
     /// # Errors
     /// A [`BookError`] if the ledger does not answer.
@@ -166,7 +166,7 @@ impl<'a> Search<'a> {
             let days = vec![time.clone()];
             return Ok(Some(SearchPart { time, days }));
         }
-        // The day in which the part begins is included.
+        // The sums of the day in which the part begins are read too.
         let rolled = ledger
             .rolled(&[(self.scope.clone(), begin_ms - begin_ms % DAY_MS..end_ms)])
             .await?;

@@ -1,4 +1,4 @@
-//! A search skips only days without matching calls, and a page that goes back from a time has all lines before it.
+//! A search skips only days without matching calls. A page that is read backwards from a time has all lines before it.
 
 use proptest::{
     prelude::*,
@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{contract::Booked, number::RequestNumber, redis::test_server::Server, testing::given};
 
-/// The receipts of an account that a search leads to, newest first, and how many lines were read for it.
+/// Searches for receipts of an account. Returns them newest first, and the number of lines that were read.
 async fn found<L: Rollup>(
     ledger: &L,
     account: &AccountId,
@@ -38,7 +38,7 @@ async fn found<L: Rollup>(
                     limit,
                     ..JournalPart::whole()
                 };
-                // Two accounts, because a single account is read by a different request.
+                // A second account is requested too, because a request for a single account takes another path.
                 let nobody = given::account("nobody");
                 let mut pages = match alone {
                     true => ledger.journals(&[(account, part)]).await.unwrap(),
@@ -78,7 +78,7 @@ fn numbers<'a>(receipts: impl IntoIterator<Item = &'a Receipt>) -> Vec<RequestNu
     receipts.into_iter().map(|receipt| receipt.number).collect()
 }
 
-/// Checks `newest_ms` against the calls, if the ledger can answer it without reading them.
+/// Checks `newest_ms` against the calls, unless the ledger can only answer by reading the calls.
 async fn newest_is_that_of_the_calls<L: Rollup>(
     ledger: &L,
     account: &AccountId,
@@ -236,7 +236,8 @@ async fn days_without_a_model_are_not_read() {
     }
 }
 
-/// While a server's clock goes back, ids of lines continue from the last one, so that they show a later time.
+/// After a server's clock has gone back, ids of lines continue from the last id, and so show a later time than the
+/// line.
 #[tokio::test]
 async fn backward_page_includes_lines_with_later_ids() {
     let now_ms = now();

@@ -19,7 +19,7 @@ pub struct Sums {
     /// The number of charged calls.
     #[serde(rename = "n", skip_serializing_if = "is_zero")]
     pub calls: u64,
-    /// Calls among them whose answer the vendor broke off or failed in.
+    /// The number of these calls whose answer the vendor broke off, or reported an error in.
     #[serde(rename = "f", skip_serializing_if = "is_zero")]
     pub failed_calls: u64,
     /// The number of these calls whose usage is estimated.
@@ -34,34 +34,34 @@ pub struct Sums {
     /// The sum of the costs that were not charged.
     #[serde(rename = "l", skip_serializing_if = "is_zero")]
     pub loss_micro: i128,
-    /// The number of calls for which the vendor's price is known. The next two fields are sums over these calls alone.
+    /// The number of calls whose vendor's price is known. The next two fields are sums over these calls only.
     #[serde(rename = "k", skip_serializing_if = "is_zero")]
     pub cost_known_calls: u64,
-    /// The sum of what the vendors take.
+    /// The sum of the vendors' prices of these calls.
     #[serde(rename = "v", skip_serializing_if = "is_zero")]
     pub vendor_cost_micro: i128,
-    /// Charges of the same calls, minus the vendors' prices.
+    /// The charges of these calls, minus the vendors' prices.
     #[serde(rename = "g", skip_serializing_if = "is_zero")]
     pub margin_micro: i128,
-    /// Time from the request to the end of the call, for calls whose receipts have it. Missing in sums of earlier
-    /// versions.
+    /// Time from the request to the end of the call, for calls whose receipts have it. Sums of earlier versions do not
+    /// have this field.
     #[serde(rename = "w", skip_serializing_if = "Latency::is_none")]
     pub whole: Latency,
-    /// Time from the request to the first byte of the answer, likewise.
+    /// Time from the request to the first byte of the answer, for calls whose receipts have it.
     #[serde(rename = "b", skip_serializing_if = "Latency::is_none")]
     pub first_byte: Latency,
 }
 
-/// The part of a receipt that sums need. Reading the whole receipt would take longer.
+/// The fields of a receipt that sums need. Reading the whole receipt would take longer.
 #[derive(Clone, Debug)]
 pub struct Counted<'a> {
-    /// The time of the booking, [`Receipt::at_ms`].
+    /// The time at which the call was booked, [`Receipt::at_ms`], in Unix milliseconds.
     pub at_ms: u64,
     /// The key's id.
     pub key: &'a str,
     /// The id of the group that was charged.
     pub group: Option<&'a str>,
-    /// The model, [`Item::model`](crate::contract::Item::model); the following fields are of the item, too.
+    /// The model, [`Item::model`](crate::contract::Item::model). The following fields are those of the item, too.
     pub model: &'a str,
     /// The vendor that answered.
     pub vendor: &'a str,
@@ -75,9 +75,9 @@ pub struct Counted<'a> {
     pub usage: Usage,
     /// The amount that was charged.
     pub charged_rub: MicroRub,
-    /// Cost minus charge, and the price of usage that was cut: see [`Counted::loss`].
+    /// The cost that was not charged, and the price of usage that was cut: see [`Counted::loss`].
     pub loss_rub: MicroRub,
-    /// The amount that the vendor takes, if its price is configured.
+    /// The vendor's price of the call, if it is configured.
     pub vendor_cost_rub: Option<MicroRub>,
     /// Time from the request to the end, and to the first byte, in milliseconds.
     pub took_ms: (Option<u32>, Option<u32>),
@@ -105,20 +105,20 @@ impl<'a> Counted<'a> {
         }
     }
 
-    /// Returns the seller's loss: what the account could not pay, and the price of usage that was cut.
+    /// Returns the operator's loss: the cost that the account could not pay, and the price of usage that was cut.
     #[must_use]
     pub fn loss(unpaid: MicroRub, bounded: Option<MicroRub>) -> MicroRub {
         unpaid.plus_or_max(bounded.unwrap_or_default())
     }
 
-    /// Returns [`Counted::took_ms`] of a call with this timeline.
+    /// Returns [`Counted::took_ms`] for a call with this timeline.
     #[must_use]
     pub fn took(timeline: Option<&Timeline>) -> (Option<u32>, Option<u32>) {
         let whole_ms = timeline.map(|times| times.whole_ms);
         (whole_ms, timeline.and_then(|times| times.first_byte_ms))
     }
 
-    /// Returns whether the call belongs to the sum of an account with these words.
+    /// Returns whether the call belongs to the row of an account's sums with these words.
     pub(super) fn is_of(&self, words: &Words) -> bool {
         words.key.as_deref() == Some(self.key)
             && words.model == self.model
@@ -127,8 +127,8 @@ impl<'a> Counted<'a> {
             && words.group.as_deref() == self.group
     }
 
-    /// The words under which the call is summed for its account. An invalid group is left out, since a booked charge
-    /// must be readable.
+    /// The words of the row in which the call is summed for its account. An invalid group is left out, since a charge
+    /// that was booked must stay readable.
     pub(super) fn words(&self) -> Result<Words, IdError> {
         Ok(Words {
             key: Some(self.key.parse()?),
@@ -169,7 +169,7 @@ impl Sums {
         (first_byte_ms.into_iter()).for_each(|ms| self.first_byte.count(ms));
     }
 
-    /// Adds other sums to these.
+    /// Adds other sums to these sums.
     pub fn add(&mut self, other: &Self) {
         self.calls += other.calls;
         self.failed_calls += other.failed_calls;
@@ -184,7 +184,7 @@ impl Sums {
         self.first_byte.add(&other.first_byte);
     }
 
-    /// Returns whether these are the sums of `receipts`. Durations may be known for only some of the calls, because
+    /// Returns whether these are the sums of `receipts`. Durations may be missing for some of the calls, because
     /// earlier versions write sums without them.
     pub(super) fn agree_with(&self, receipts: &Self) -> bool {
         let timed = [&self.whole, &self.first_byte];
@@ -213,8 +213,8 @@ pub const fn is_failed(end: End) -> bool {
     matches!(end, End::VendorCut | End::VendorError)
 }
 
-/// The receipt of a line, if it counts. A disputed receipt moved no money, and its call may have been charged by
-/// another receipt.
+/// The receipt of a line, if sums include it. A disputed receipt moved no money, and another receipt may have charged
+/// its call.
 pub(crate) fn counted(line: &JournalLine) -> Option<&Receipt> {
     match line {
         JournalLine::Call(receipt) => (receipt.booked != Booked::Stale).then_some(receipt),

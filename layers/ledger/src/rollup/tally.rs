@@ -1,5 +1,5 @@
-//! Adds up calls of one account while they are read. Most calls of a page have the same hour, key and model, and become
-//! one row.
+//! Adds up calls of one account while they are read. Most calls of a page have the same hour, key and model, so that
+//! they become one row.
 
 use super::{HOUR_MS, Sums, Words, sums::Counted};
 use crate::account::IdError;
@@ -12,14 +12,14 @@ impl Tally {
     /// Adds a call to its row.
     ///
     /// # Errors
-    /// The id of its key is invalid.
+    /// The id of the call's key is invalid.
     pub fn add(&mut self, call: &Counted<'_>) -> Result<(), IdError> {
         let hour_ms = call.at_ms - call.at_ms % HOUR_MS;
         let at = match self.find(|at_ms, words| at_ms == hour_ms && call.is_of(words)) {
             Some(at) => at,
             None => {
                 let words = call.words()?;
-                // An invalid group is not part of the words.
+                // The row's words leave out an invalid group, so that the first search does not find the row.
                 let found = self.find(|at_ms, known| at_ms == hour_ms && *known == words);
                 found.unwrap_or_else(|| {
                     self.0.push((hour_ms, words, Sums::default()));
@@ -37,7 +37,7 @@ impl Tally {
         rows.rposition(|(at_ms, words, _)| is_it(*at_ms, words))
     }
 
-    /// The beginning of the hour, what the calls are broken down by, and their sums.
+    /// Returns the rows: the beginning of the hour, the fields by which the calls are broken down, and their sums.
     pub fn rows(&self) -> impl Iterator<Item = &(u64, Words, Sums)> {
         self.0.iter()
     }

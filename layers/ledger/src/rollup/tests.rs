@@ -1,4 +1,4 @@
-//! The sums and the journal lines after them equal the sum of all receipts.
+//! The sums plus the journal lines after them equal the sum of all receipts.
 
 use std::{collections::BTreeMap, ops::ControlFlow, path::Path};
 
@@ -23,11 +23,11 @@ use crate::{
 
 pub(crate) const ACCOUNTS: [&str; 3] = ["acme", "beta", "gone"];
 const KEYS: usize = 2;
-/// A time range that always includes a whole month.
+/// The length of a time range that always includes a whole month, in days.
 pub(crate) const DAYS: u64 = 70;
-/// A payment that covers all charges.
+/// A payment, in micro-rubles, that covers all charges.
 const PAID: i64 = 1_000_000_000_000;
-/// Entries of an account: id, time before now, amount, reason.
+/// Payments and corrections of an account: id, time before now in milliseconds, amount, reason.
 const MOVED: [(&str, u64, i64, Option<&str>); 3] = [
     ("p2", 20 * DAY_MS + 5 * HOUR_MS, 70_000_000, None),
     ("c1", 10 * DAY_MS, -30_000_001, Some("paid twice")),
@@ -41,7 +41,7 @@ type Table = BTreeMap<(Option<AccountId>, u64, Words), Sums>;
 pub(crate) struct Call {
     pub(crate) account: usize,
     pub(crate) key: usize,
-    /// The time of a call, counted back from now.
+    /// The age of the call in milliseconds.
     pub(crate) ago_ms: u64,
     pub(crate) model: u8,
     pub(crate) vendor: u8,
@@ -90,7 +90,7 @@ fn receipt(at: usize, call: &Call, now_ms: u64) -> Receipt {
         at_ms: now_ms - call.ago_ms,
         account: given::account(ACCOUNTS[call.account]),
         key: key_of(call.account, call.key),
-        // A key joins a group and leaves it.
+        // The key is in a group for some of its calls only.
         group: (call.model > 0 && !call.stale).then(|| format!("g{}", call.key).parse().unwrap()),
         held_rub: MicroRub::new(call.charged),
         cost_rub: MicroRub::new(call.charged + loss),
@@ -125,7 +125,7 @@ pub(crate) fn key_of(account: usize, key: usize) -> KeyId {
     given::key(&format!("k{account}-{key}"))
 }
 
-/// Returns the books that result from these receipts.
+/// The books that result from these receipts.
 async fn books(account: usize, receipts: &[&Receipt]) -> AccountBooks {
     let (ledger, id) = (MemoryLedger::new(), given::account(ACCOUNTS[account]));
     ledger.create_account(&id, "").await.unwrap();
@@ -199,7 +199,7 @@ async fn fill<T: Target>(mut target: T, receipts: &[Receipt], first_ms: u64) -> 
     target.filled().await.unwrap()
 }
 
-/// Sums the receipts of a period one by one.
+/// Sums the receipts of a time range one by one, for comparison.
 fn one_by_one(receipts: &[Receipt], whose: &Whose<'_>, time: &Range<u64>, step: &Scope) -> Table {
     let mut table = Table::new();
     for receipt in receipts {
@@ -245,7 +245,7 @@ async fn asked<L: Rollup>(
     (table, parts)
 }
 
-/// Rolls up in steps, and reads various periods after each.
+/// Rolls up in steps. After each step, reads various time ranges and compares them with the receipts.
 async fn try_all<L: Rollup>(ledger: &L, receipts: &[Receipt], times: &[Range<u64>], now_ms: u64) {
     let acme = given::account(ACCOUNTS[0]);
     for before_ms in [0, now_ms - 2 * DAY_MS, now_ms - HOUR_MS, u64::MAX] {
@@ -266,7 +266,7 @@ async fn try_all<L: Rollup>(ledger: &L, receipts: &[Receipt], times: &[Range<u64
     }
     assert_eq!(roll_up(ledger, u64::MAX).await.unwrap(), 0, "all is in it");
     let added_up_ms = ledger.marks().await.unwrap().months_end_ms;
-    // The last entry of the journal was made three hours ago.
+    // The newest line of the journal is a call, or the entry from three hours ago.
     let newest = receipts.iter().map(|receipt| receipt.at_ms);
     let newest_ms = newest.fold(now_ms - 3 * HOUR_MS, u64::max);
     let begin_ms = Scope::Months.begin_ms(newest_ms);
@@ -363,7 +363,7 @@ pub(crate) fn some_calls() -> Vec<Call> {
     (0..500).map(|n| ago(DAY_MS + n * 60_000)).collect()
 }
 
-/// A report must read fewer lines with the roll-up than without.
+/// With the roll-up, a report must read fewer lines than without it.
 #[tokio::test]
 async fn rolled_up_lines_are_not_read_again() {
     let now_ms = now();
@@ -397,7 +397,7 @@ async fn lines_that_a_failover_may_lose_are_not_rolled_up() {
     assert_eq!(roll_up(&ledger, u64::MAX).await.unwrap(), 1);
 }
 
-/// The order of accounts does not matter: the readable account comes before the unreadable one, or after it.
+/// In one case the readable account precedes the unreadable one, in the other it follows.
 #[tokio::test]
 async fn unreadable_journal_does_not_stop_the_roll_up_of_others() {
     let now_ms = now();
@@ -441,7 +441,7 @@ async fn parallel_rollups_count_nothing_twice() {
     }
 }
 
-/// The new primary does not have what one gateway wrote, and another gateway has written since.
+/// One gateway's write was lost in the failover, and another gateway has written to the new primary since.
 #[tokio::test]
 async fn sums_computed_before_a_failover_are_not_written_after_it() {
     let now_ms = now();
@@ -484,7 +484,7 @@ async fn a_wrong_sum_is_reported_and_computed_again() {
     assert_eq!(check(&ledger).await.unwrap(), Vec::<String>::new());
 }
 
-/// An earlier version has made sums without durations, and a gateway of that version may still do so.
+/// An earlier version writes sums without durations, possibly while later versions run.
 #[tokio::test]
 async fn missing_durations_in_sums_are_allowed_and_extra_ones_are_a_breach() {
     let now_ms = now();
@@ -544,10 +544,10 @@ fn sums_without_a_group_keep_their_old_format() {
     assert_eq!(serde_json::to_string(&words).unwrap(), json);
 }
 
-/// A clock may go back, or another version may have added up the months.
+/// Lines are booked into a finished month if a clock goes back, or if another version has added up the month too early.
 #[tokio::test]
 async fn late_lines_are_added_to_a_finished_month() {
-    // The lines belong to a month that is over.
+    // The calls are booked in a month that is over.
     let then_ms = now() - 40 * DAY_MS;
     let receipts = sorted(&some_calls(), then_ms);
     let dir = tempfile::tempdir().unwrap();
@@ -588,14 +588,15 @@ async fn added_late<L: Rollup>(ledger: &L, receipts: &[Receipt]) {
     assert_eq!(told, due + 1, "months are read");
 }
 
-/// Another gateway deletes all sums while this one adds up the months; and clocks differ.
+/// Another gateway deletes all sums while this gateway adds up the months. The ledger's clock is far behind this
+/// machine's.
 #[tokio::test]
 async fn month_is_never_summed_from_sums_that_changed_meanwhile() {
     let then_ms = now() - 40 * DAY_MS;
     let receipts = sorted(&some_calls(), then_ms);
     let dir = tempfile::tempdir().unwrap();
     let ledger = in_file(dir.path(), &receipts, then_ms - 3 * DAY_MS).await;
-    // Adds up everything except entries made since then.
+    // Adds up all lines except the entries booked after `then_ms`.
     roll_up(&ledger, then_ms + 1).await.unwrap();
     let seen = ledger.marks().await.unwrap();
     let newest_ms = receipts.iter().map(|receipt| receipt.at_ms).max().unwrap();

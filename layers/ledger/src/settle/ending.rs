@@ -12,7 +12,8 @@ use crate::{
 };
 
 /// The time for which an attempt to settle counts as fresh. The tombstone of a settled hold lives for ten minutes. So
-/// within this time an unknown hold was lost and not settled; later its tombstone may be gone, too.
+/// within this time, a missing hold without a tombstone was lost and not settled; later its tombstone may have expired
+/// too.
 pub(crate) const FRESH: Duration = Duration::from_secs(300);
 
 /// The way in which a call ends.
@@ -68,7 +69,7 @@ impl Ending {
         }
     }
 
-    /// The event to report once the ledger has acknowledged the end.
+    /// The event to report when the ledger has acknowledged the end.
     pub(crate) fn acknowledged<'a>(&'a self, settled: Option<&'a Settled>) -> Event<'a> {
         match (self, settled) {
             (Self::Settle(settlement), Some(settled)) => Event::Settled {
@@ -91,8 +92,8 @@ pub(crate) fn cause_of(error: LedgerError) -> BoxError {
     }
 }
 
-/// Between half of `wait` and all of it, by the call's random bits, so that gateways that lost their ledger together do
-/// not return to it together.
+/// A time between half of `wait` and `wait`, by the call's random bits: gateways that lost their ledger at the same
+/// time do not all retry at the same time.
 pub(crate) fn jittered(wait: Duration, number: RequestNumber) -> Duration {
     let random = u32::from(number.uuid().as_bytes()[15]);
     wait / 2 + wait / 2 * random / 255

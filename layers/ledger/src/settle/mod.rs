@@ -19,14 +19,15 @@ use crate::{contract::Item, money::MicroRub, usage::Reading};
 
 /// Computes the charge of a call.
 pub trait Bill: Send + Sync + 'static {
-    /// The cost of the call and what it was for; `None` if it is free. Called now and then while the call runs, and
-    /// once at its end, however it ends: also after an error, an answer with status 500, or a client that disconnected.
-    /// So compute the cost from `reading`: [`Reading::end`] is `None` if no answer was delivered. A bill that ignores
-    /// `reading` charges for failures. Must not panic, since it runs in a `Drop`.
+    /// Returns the cost of the call and the content of its receipt; `None` if it is free. Called now and then while the
+    /// call runs, and once at its end, however it ends: also after an error, an answer with status 500, or a
+    /// disconnected client. So compute the cost from `reading`: [`Reading::end`] is `None` if no answer was delivered.
+    /// A bill that ignores `reading` charges for failures. Must not panic, since it runs in a `Drop`.
     fn charge(&self, reading: &Reading) -> Option<(MicroRub, Item)>;
 
-    /// The most that the call can still cost, if `reading` shows that it is less than the hold. The hold is then lowered
-    /// to it. Called when the answer has begun and the vendor has reported usage. By default the hold stays as it is.
+    /// Returns the most that the call can still cost, if `reading` shows that this is less than the hold. The hold is
+    /// then lowered to that amount. Called when the answer has begun and the vendor has reported usage. By default the
+    /// hold does not change.
     fn cost_max(&self, reading: &Reading) -> Option<MicroRub> {
         let _ = reading;
         None

@@ -1,8 +1,8 @@
-//! The holds of running calls: which must be extended, what is recorded in checkpoints, and which are cut when the
-//! gateway must stop.
+//! The holds of running calls: which of them must be extended, which costs go into checkpoints, and which calls are cut
+//! when the gateway must stop.
 //!
-//! A call is listed here from the moment its hold is granted until its owner ends it, so that exactly the live holds
-//! are tended.
+//! A call is in this list from the moment its hold is granted until its owner ends it, so that the settler extends and
+//! records exactly the holds that are alive.
 
 use std::{
     collections::HashSet,
@@ -27,7 +27,7 @@ use crate::{
     usage::{End, Meter, Reading, Usage},
 };
 
-/// A granted call, shared by the owner of its hold and the settler that tends it.
+/// A granted call, shared by the owner of its hold and the settler that extends it.
 #[derive(Debug)]
 pub struct Granted<T> {
     /// The hold that was requested for the call.
@@ -36,13 +36,13 @@ pub struct Granted<T> {
     pub held: Option<MicroRub>,
     /// The time at which the hold was granted, if it was.
     pub held_at: Option<Instant>,
-    /// The amounts that were held since, if the hold is adjusted.
+    /// The amounts that adjustments have set, if the hold is adjusted.
     pub adjusted: AdjustedHold,
     /// The usage of the call so far.
     pub meter: Meter,
-    /// Computes the cost of that usage.
+    /// Computes the cost of the metered usage.
     pub bill: T,
-    /// Whether the call must end now.
+    /// Orders the call to end now.
     pub cut: Cut,
 }
 
@@ -62,12 +62,12 @@ struct Amounts {
 
 impl AdjustedHold {
     fn lock(&self) -> MutexGuard<'_, Amounts> {
-        // Each change is a few assignments that cannot panic.
+        // A panic cannot leave the amounts half changed: each change is a few assignments that cannot panic.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Tells the call to end now.
+/// Orders a call to end now.
 #[derive(Debug, Default)]
 pub struct Cut {
     ordered: AtomicBool,
@@ -80,7 +80,7 @@ impl Cut {
         self.owner.wake();
     }
 
-    /// Registers the caller's waker, which is woken when this becomes true.
+    /// Returns whether the call must end now. Registers the caller's waker, which is woken when this becomes true.
     pub fn is_ordered(&self, cx: &Context<'_>) -> bool {
         self.owner.register(cx.waker());
         self.ordered.load(Ordering::Acquire)
@@ -93,17 +93,17 @@ trait Call: Send + Sync {
     /// A value that changes whenever the call's cost may have changed.
     fn progress(&self) -> Progress;
 
-    /// Returns the call's settlement if it ended now; `None` while it is free.
+    /// Returns the settlement of the call if it ended now; `None` while the call is free.
     fn settlement(&self) -> Option<Settlement>;
 
     fn cut(&self);
 }
 
-/// The bytes of text that were seen, and the usage that was reported.
+/// The bytes of text that the meter has read, and the usage that the vendor has reported.
 type Progress = (u64, Option<Usage>);
 
 impl<T> Granted<T> {
-    /// The next adjustment of the hold, to be sent to the ledger; `None` if nothing is held.
+    /// Returns the next adjustment of the hold, to be sent to the ledger; `None` if nothing is held.
     #[must_use]
     pub fn adjustment(&self, amount: MicroRub) -> Option<Adjustment> {
         self.held?;
@@ -118,7 +118,7 @@ impl<T> Granted<T> {
         })
     }
 
-    /// Records the ledger's answer to an adjustment. The answer to an earlier one is ignored.
+    /// Records the ledger's answer to an adjustment. Ignores it if a later adjustment has been answered.
     pub fn adjusted(&self, adjustment: &Adjustment, answer: Adjusted) {
         let Adjusted::Held(held) = answer else {
             return;
@@ -131,7 +131,7 @@ impl<T> Granted<T> {
         }
     }
 
-    /// The amount that the call holds now, according to the ledger's last answer; `None` if nothing is held.
+    /// Returns the amount that the call holds, according to the ledger's last answer; `None` if nothing is held.
     #[must_use]
     pub fn held_now(&self) -> Option<MicroRub> {
         let first = self.held?;
@@ -141,7 +141,7 @@ impl<T> Granted<T> {
 }
 
 impl<T: Bill> Granted<T> {
-    /// Returns the settlement according to this reading; `None` if nothing is held, or the call is free.
+    /// Returns the settlement of a call that ends with this reading; `None` if nothing is held, or the call is free.
     #[must_use]
     pub fn ended(&self, reading: &Reading) -> Option<Settlement> {
         let held = self.held?;
@@ -165,12 +165,12 @@ impl<T: Bill> Granted<T> {
         })
     }
 
-    /// The call's timeline, with the end set to now.
+    /// The call's timeline, as if the call ended now.
     fn timeline(&self, reading: &Reading) -> Option<Timeline> {
         let mut line = reading.timeline.clone()?;
         let since = self.held_at?.elapsed().as_millis();
         let since = u32::try_from(since).unwrap_or(u32::MAX);
-        // Fractions of a millisecond are dropped in both terms, so the sum may be too small.
+        // Both times have lost their fractions of a millisecond, so their sum may be too small.
         let least = line.first_byte_ms.unwrap_or_default();
         line.whole_ms = line.held_ms.saturating_add(since).max(least);
         Some(line)
@@ -198,16 +198,16 @@ impl<T: Bill> Call for Granted<T> {
     }
 }
 
-/// All running calls of one settler. Clones share them, and do not keep the settler alive.
+/// All running calls of one settler. Clones share the list, and do not keep the settler alive.
 #[derive(Clone, Default)]
 pub struct Running(Arc<Mutex<Calls>>);
 
 #[derive(Default)]
 struct Calls {
     places: Vec<Option<Tended>>,
-    /// The indexes of free places.
+    /// The indexes of free elements of `places`.
     spare: Vec<usize>,
-    /// Calls that arrive from now on are cut at once.
+    /// Whether a call that is added from now on is cut at once.
     cut: bool,
 }
 
@@ -217,7 +217,7 @@ struct Tended {
     noted: Progress,
 }
 
-/// A call's entry in the list. Dropping it removes the call.
+/// A running call's entry in the list. Dropping it removes the call from the list.
 pub struct RunningEntry {
     running: Running,
     place: usize,
@@ -245,8 +245,8 @@ impl Running {
         }
     }
 
-    /// Returns the checkpoints to record: settlements, as if they ended now, of calls whose cost has changed since
-    /// their last checkpoint.
+    /// Returns the checkpoints to record: for each call whose cost has changed since its last checkpoint, the
+    /// settlement as if the call ended now.
     pub(super) fn notes(&self) -> Vec<Settlement> {
         let mut notes = Vec::new();
         for tended in self.lock().places.iter_mut().flatten() {
@@ -259,7 +259,8 @@ impl Running {
         notes
     }
 
-    /// Holds past half of their time. They are due again after another half, or after [`Running::not_extended`].
+    /// Returns the holds that have passed half of their time to live. Each is due again after another half, or after
+    /// [`Running::not_extended`].
     pub(super) fn due_extensions(&self) -> Vec<Hold> {
         let now = Instant::now();
         let mut due = Vec::new();
@@ -273,7 +274,7 @@ impl Running {
         due
     }
 
-    /// Makes these holds due in the next round, because the ledger did not answer.
+    /// Makes these holds due again in the next round, because the ledger did not answer.
     pub(super) fn not_extended(&self, numbers: &[RequestNumber]) {
         if numbers.is_empty() {
             return;
@@ -286,7 +287,7 @@ impl Running {
         }
     }
 
-    /// Ends all calls now, and those that arrive later.
+    /// Orders all calls to end now, and every call that is added later.
     pub(super) fn cut(&self) {
         let mut calls = self.lock();
         calls.cut = true;
@@ -295,7 +296,7 @@ impl Running {
         }
     }
 
-    /// The cost of an account's running calls so far: at most the hold of each.
+    /// Returns the cost of an account's running calls so far. Each call counts with at most its hold.
     #[must_use]
     pub fn used(&self, account: &AccountId) -> MicroRub {
         let calls = self.lock();
@@ -314,7 +315,7 @@ impl Running {
     }
 
     fn lock(&self) -> MutexGuard<'_, Calls> {
-        // A bill that panics leaves the list as it was.
+        // A bill that panics has not changed the list.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -325,7 +326,7 @@ impl Drop for RunningEntry {
         let tended = calls.places[self.place].take();
         calls.spare.push(self.place);
         drop(calls);
-        // Dropped outside of the lock, because this may drop the call itself.
+        // The call is dropped after the lock is released, because its own drop may be slow or use this list.
         drop(tended);
     }
 }
@@ -343,7 +344,7 @@ impl std::fmt::Debug for RunningEntry {
 }
 
 fn half_time(ttl: Duration) -> Instant {
-    // A longer time would have the same effect, and an instant so far ahead may not be representable.
+    // The hold is extended long before a year has passed, and a much later instant may not be representable.
     Instant::now() + (ttl / 2).min(Duration::from_secs(365 * 24 * 3600))
 }
 
@@ -360,7 +361,7 @@ mod tests {
 
     const TTL: Duration = Duration::from_secs(60);
 
-    /// A ledger that records its calls, and fails while `down`.
+    /// A ledger that records the requests it gets, and fails while `down`.
     #[derive(Clone, Default)]
     struct Recorder(Arc<Mutex<Recorded>>);
 
@@ -419,7 +420,7 @@ mod tests {
         }
     }
 
-    /// A bill of one micro-ruble per byte of text.
+    /// A bill that charges one micro-ruble per byte of text.
     struct ByText;
 
     impl Bill for ByText {
@@ -463,7 +464,7 @@ mod tests {
         (meter, Arc::new(call))
     }
 
-    /// Advances the clock, second by second.
+    /// Advances the paused clock, second by second.
     async fn pass(seconds: u64) {
         for _ in 0..seconds {
             advance(Duration::from_secs(1)).await;
@@ -483,7 +484,7 @@ mod tests {
         pass(63).await;
         assert_eq!(extended(), 3);
 
-        // While the ledger is down, each round sends a request.
+        // While the ledger is down, each round tries to extend the holds again.
         ledger.0.lock().unwrap().down = true;
         pass(40).await;
         assert_eq!(extended(), 3);

@@ -1,7 +1,7 @@
 //! Ends holds without delaying callers: one bounded queue, one task, retries until the ledger answers.
 //!
-//! An end is sent to the ledger at once, together with all ends that have arrived meanwhile. Until then the hold still
-//! counts, and a caller with little money left may make its next call right away.
+//! The settler sends an end to the ledger at once, together with all other ends that have arrived. It must be quick:
+//! until then the hold still counts, and a caller with little money left may make its next call right away.
 
 use std::{
     fmt,
@@ -29,18 +29,18 @@ use crate::{BoxError, number::RequestNumber};
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct SettlerSettings {
-    /// Calls that may be running or waiting to be settled. A call takes its place before its hold is made.
+    /// Calls that may be running or waiting to be settled. A call gets its permit before its hold is made.
     pub calls_max: usize,
     /// The largest number of settlements in flight.
     pub under_way_max: usize,
-    /// Calls that continue without their client, at most; further ones are cut.
+    /// Calls that continue after their client has disconnected, at most. Further such calls are dropped and settled.
     pub without_client_max: usize,
     /// Wait before the first retry when the ledger did not answer; doubled with each retry.
     pub retry_min: Duration,
     /// The longest wait before a retry.
     pub retry_max: Duration,
-    /// The interval at which running calls are tended: holds past half of their time are extended, and what calls have
-    /// cost so far is recorded in the ledger's [checkpoint](Ledger::checkpoint).
+    /// The interval at which holds past half of their time are extended, and the costs so far of running calls are
+    /// recorded in the ledger's [checkpoint](Ledger::checkpoint).
     pub tend_every: Duration,
 }
 
@@ -73,16 +73,16 @@ pub enum Event<'a> {
         /// The call's number.
         number: RequestNumber,
     },
-    /// The ledger did not answer; the end is retried.
+    /// The ledger did not acknowledge an end; the settler retries it.
     Unavailable {
         /// The call's number.
         number: RequestNumber,
         /// The reason why the ledger did not acknowledge the end.
         cause: &'a BoxError,
     },
-    /// Running calls could not be extended or recorded; the next round retries.
+    /// Holds of running calls could not be extended, or checkpoints not be recorded; the next round retries.
     Untended {
-        /// Error of the ledger.
+        /// The error that the ledger returned.
         cause: &'a BoxError,
     },
 }
@@ -99,8 +99,8 @@ pub struct Settler {
 }
 
 impl Settler {
-    /// Creates a settler for `ledger`, and the task to run for it. If `report` panics, only that report is lost. If the
-    /// ledger panics, the task ends, and no further call gets a permit.
+    /// Creates a settler for `ledger`, and the task that the caller must run. If `report` panics, only that report is
+    /// lost. If the ledger panics, the task ends, and no further call gets a permit.
     pub fn new<L: Ledger>(
         ledger: L,
         settings: SettlerSettings,
@@ -110,7 +110,7 @@ impl Settler {
         let (unfinished, unfinished_in) = mpsc::channel(settings.without_client_max.max(1));
         let (running, unacknowledged) = (Running::default(), Unacknowledged::default());
         let report = move |event: &Event<'_>| {
-            // The panic is printed, and the other calls must be settled all the same.
+            // The panic hook has printed the panic. The other calls must still be settled.
             drop(catch_unwind(AssertUnwindSafe(|| report(event))));
         };
         let task = SettlerTask {
@@ -149,8 +149,8 @@ impl Settler {
         self.running.enter(call)
     }
 
-    /// Ends all running calls now, and those that start later. Each call reports that the gateway is draining, inside
-    /// its answer if that has begun, and is charged for what was delivered.
+    /// Orders all running calls to end now, and those that start later. Each call reports to its client that the
+    /// gateway is draining, inside the answer if that has begun, and is charged for what was delivered.
     pub fn cut_running(&self) {
         self.running.cut();
     }
@@ -161,20 +161,20 @@ impl Settler {
         self.running.count()
     }
 
-    /// Returns the running calls themselves. They do not keep the settler alive.
+    /// Returns the list of running calls. It does not keep the settler alive.
     #[must_use]
     pub fn calls(&self) -> Running {
         self.running.clone()
     }
 
-    /// The counter of calls whose end the ledger has not acknowledged. It does not keep the settler alive.
+    /// Returns the counter of calls whose end the ledger has not acknowledged. It does not keep the settler alive.
     #[must_use]
     pub fn unacknowledged(&self) -> Unacknowledged {
         self.unacknowledged.clone()
     }
 
-    /// Continues a call whose client has disconnected. If too many calls do already, the call is dropped, which settles
-    /// it.
+    /// Continues a call whose client has disconnected. If too many calls continue this way already, the call is
+    /// dropped, which settles it.
     pub fn finish_without_client(&self, call: Unfinished) {
         drop(self.unfinished.try_send(call));
     }
@@ -193,15 +193,15 @@ impl fmt::Debug for Settler {
 pub struct Unacknowledged(pub(super) Arc<AtomicUsize>);
 
 impl Unacknowledged {
-    /// Returns the number of these calls. After the settler's task was dropped, it is the number that was
-    /// left behind.
+    /// Returns the number of these calls. After the settler's task was dropped, it is the number of calls that the task
+    /// had not settled.
     #[must_use]
     pub fn count(&self) -> usize {
         self.0.load(Ordering::Relaxed)
     }
 }
 
-/// A permit for one end in the settler's queue: sending it neither waits nor fails.
+/// A permit for one end in the settler's queue. Sending the end then neither waits nor fails.
 pub struct QueuePermit(mpsc::OwnedPermit<Ending>);
 
 impl QueuePermit {

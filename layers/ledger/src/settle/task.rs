@@ -1,4 +1,4 @@
-//! The settler's task: sends ends to the ledger until it acknowledges them, and tends running calls.
+//! The settler's task: sends ends to the ledger until it acknowledges them, extends holds, and records checkpoints.
 
 use std::{
     fmt,
@@ -33,10 +33,10 @@ const REPORT_AGAIN: Duration = Duration::from_secs(60);
 /// Ends that are sent to the ledger together, at most.
 const TOGETHER_MAX: usize = 256;
 
-/// Holds that one round extends at the same time.
+/// Holds that are extended at the same time, at most.
 const EXTENSIONS_AT_ONCE: usize = 64;
 
-/// The work of a [`Settler`](super::Settler), to be run on the owner's runtime.
+/// The task of a [`Settler`](super::Settler). The caller spawns its `run` on a runtime of its choice.
 pub struct SettlerTask<L> {
     pub(super) ledger: Arc<L>,
     pub(super) settings: SettlerSettings,
@@ -56,13 +56,13 @@ impl<L> fmt::Debug for SettlerTask<L> {
 }
 
 impl<L: Ledger> SettlerTask<L> {
-    /// Settles until every [`Settler`](super::Settler) is dropped and everything queued is booked.
+    /// Settles until every [`Settler`](super::Settler) is dropped and the ledger has acknowledged all queued ends.
     pub async fn run(mut self) {
         let (mut ending, mut retrying) = (FuturesUnordered::new(), FuturesUnordered::new());
         let mut without_client = FuturesUnordered::new();
-        // Extensions are a separate set, so that their timers are polled when due and not at each end.
+        // Extensions and checkpoints are polled in a set of their own, when their timers are due, and not at each end.
         let mut tending = FuturesUnordered::new();
-        // Two tasks: a ledger that does not answer delays the extensions, but must not delay the checkpoints.
+        // Two loops: a ledger that does not answer delays the extensions, but must not delay the checkpoints.
         tending.push(join(self.note(), self.extend()));
         let mut together = Vec::new();
         let mut under_way = 0_usize;
@@ -72,15 +72,15 @@ impl<L: Ledger> SettlerTask<L> {
             if !(queue_open || unfinished_open || under_way > 0 || !without_client.is_empty()) {
                 return;
             }
-            // While the ledger is out of reach, first the settlements in flight reach their limit, then the queue fills
-            // up, then no new call gets a permit: no call is served that could not be charged.
+            // While the ledger is out of reach, first the number of settlements in flight reaches its limit, then the
+            // queue fills up, then no new call gets a permit. So the gateway serves no call that it could not charge.
             let room = self.settings.under_way_max.saturating_sub(under_way);
             let takes_more = queue_open && room > 0;
             let adopts_more =
                 unfinished_open && without_client.len() < self.settings.without_client_max;
             tokio::select! {
                 biased;
-                // Rarely ready, so polled first: a busy queue must not delay it.
+                // The timers are rarely ready, so they are polled first: a busy queue must not delay them.
                 Some(_) = tending.next() => {}
                 Some(answered) = ending.next(), if !ending.is_empty() => {
                     let (ended, unended): (usize, Vec<Unended>) = answered;
@@ -97,7 +97,7 @@ impl<L: Ledger> SettlerTask<L> {
                     }
                 }
                 call = self.unfinished.recv(), if adopts_more => match call {
-                    // If the call panics, its guard has settled it, and the settler goes on.
+                    // If the call panics, its guard settles it while unwinding, and the settler continues.
                     Some(call) => without_client.push(AssertUnwindSafe(call).catch_unwind()),
                     None => unfinished_open = false,
                 },
@@ -106,7 +106,7 @@ impl<L: Ledger> SettlerTask<L> {
         }
     }
 
-    /// The first round is now; a late round delays the following ones.
+    /// The intervals of rounds. The first round is now; a late round delays the following rounds.
     fn rounds(&self) -> Interval {
         let mut rounds =
             tokio::time::interval(self.settings.tend_every.max(Duration::from_millis(1)));
@@ -114,7 +114,7 @@ impl<L: Ledger> SettlerTask<L> {
         rounds
     }
 
-    /// Records in each round what running calls have cost. Never returns.
+    /// Records checkpoints in each round: the costs so far of running calls. Never returns.
     fn note(&self) -> impl Future<Output = ()> + use<L> {
         let (ledger, report, running) = (
             Arc::clone(&self.ledger),
@@ -125,8 +125,8 @@ impl<L: Ledger> SettlerTask<L> {
         async move {
             loop {
                 rounds.tick().await;
-                // Checkpoints are computed and passed to the ledger in one step. A call that ends after this point is
-                // settled by this same task, thus after its checkpoint.
+                // Checkpoints are computed and passed to the ledger without a wait in between. A call that ends after
+                // this point is settled by this same task, and so after its checkpoint.
                 let notes = running.notes();
                 if !notes.is_empty()
                     && let Err(error) = ledger.checkpoint(&notes).await
@@ -163,7 +163,7 @@ impl<L: Ledger> SettlerTask<L> {
                         ledger.extend(*number, account, *ttl)
                     });
                     for (hold, answer) in some.iter().zip(join_all(asked).await) {
-                        // A hold that no longer exists is settled late or by force; nothing to do here.
+                        // A hold that no longer exists needs no extension: its call is settled late, or without a hold.
                         if let Err(error) = answer {
                             failed.push(hold.number);
                             cause = Some(cause_of(error));
@@ -178,8 +178,8 @@ impl<L: Ledger> SettlerTask<L> {
         }
     }
 
-    /// Sends these ends to the ledger together, and leaves the vector empty for reuse. Returns how many were
-    /// acknowledged, and the others.
+    /// Sends these ends to the ledger together, and leaves the vector empty for reuse. Returns the number of
+    /// acknowledged ends, and the ends that were not acknowledged.
     fn end_all(
         &self,
         together: &mut Vec<Ending>,
@@ -204,7 +204,7 @@ impl<L: Ledger> SettlerTask<L> {
             let mut unended = Vec::new();
             let mut settled = settled.into_iter();
             for settlement in settlements {
-                // If a ledger leaves out a result, the end is retried.
+                // If the ledger returns no result for an end, the end is retried.
                 let answer = settled.next().unwrap_or_else(|| {
                     let cause = "the ledger returned no result for it".into();
                     Err(LedgerError::Unavailable(cause))
@@ -281,6 +281,6 @@ struct Unended {
     ending: Ending,
     /// The time at which the end was first sent to the ledger.
     began: Instant,
-    /// The reason why it was not acknowledged.
+    /// The reason why the ledger did not acknowledge the end.
     cause: BoxError,
 }

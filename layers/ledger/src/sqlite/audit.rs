@@ -1,9 +1,9 @@
 //! Reads a ledger file for an [audit](crate::audit): its accounts, keys and entries, then each receipt once, in storage
 //! order.
 //!
-//! A file is checked before it is opened, so this must be fast with millions of receipts. SQL only reads: summing by
+//! A file is checked before it is served, so this must be fast with millions of receipts. SQL only reads: summing by
 //! account and key in SQL would sort all receipts, which is slower than summing here. Only an explicit audit computes
-//! again what each call costs.
+//! the cost of each call again.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
@@ -31,16 +31,16 @@ const BREACHES_MAX: usize = 100;
 /// The moment of a check, which decides how strict the check is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Occasion {
-    /// The file is being opened. Only faults with which a gateway could not continue are breaches: receipts may be
-    /// trimmed by age one day, and their charges are made.
+    /// The file is being opened. Only faults with which a gateway could not continue are breaches. Missing receipts are
+    /// not: old receipts may be trimmed one day, while the totals still include their charges.
     Opening,
-    /// The file is being audited. All receipts must exist, unless the account came from a ledger without its oldest
-    /// ones, and their costs must equal their usage at their prices.
+    /// The file is being audited. All receipts must exist, unless the account was copied from a ledger without its
+    /// oldest receipts, and each cost must equal its usage at its prices.
     Audit,
 }
 
-/// Breaches of the invariants in the file; each text begins with the invariant's name. A transaction must be open, so
-/// that everything is read at one moment.
+/// Returns the breaches of the invariants in the file. A text begins with the invariant's name. A transaction must be
+/// open, so that all data is read at one moment.
 pub(super) fn breaches(conn: &Connection, occasion: Occasion) -> rusqlite::Result<Vec<String>> {
     let mut strays = Strays::default();
     let mut books = accounts(conn, occasion)?;
@@ -67,7 +67,7 @@ pub(super) fn breaches(conn: &Connection, occasion: Occasion) -> rusqlite::Resul
     Ok(breaches)
 }
 
-/// An account's books, and the sum of its entries.
+/// An account's books, and the sum of its payments and corrections.
 struct Books {
     snapshot: Snapshot,
     entered: i128,
@@ -87,10 +87,10 @@ fn accounts(conn: &Connection, occasion: Occasion) -> rusqlite::Result<HashMap<S
             id: parsed(row, 0)?,
             balance_rub: amount(row, 1)?,
             loss_rub: amount(row, 2)?,
-            // Holds of an SQLite ledger end with its process.
+            // An SQLite ledger keeps holds in memory only, so the file has none.
             held_rub: MicroRub::ZERO,
             holds: Vec::new(),
-            // The file does not store these sums.
+            // The file does not store these sums. They are added up from its rows.
             spent_rub: MicroRub::ZERO,
             entered_rub: MicroRub::ZERO,
             keys: Vec::new(),
@@ -179,7 +179,7 @@ fn add_entries(
     Ok(())
 }
 
-/// Reads all receipts. The work per row is done for every call ever made.
+/// Reads all receipts. Every call ever made has a row, so the work per row must be small.
 fn add_receipts(
     conn: &Connection,
     accounts: &mut HashMap<String, Judged>,
@@ -198,7 +198,7 @@ fn add_receipts(
     Ok(())
 }
 
-/// Computes the cost of all receipts with a price. Receipts without an account were reported before.
+/// Computes the cost of all receipts with a price again. Receipts without an account were reported before.
 fn compute_costs(
     conn: &Connection,
     accounts: &mut HashMap<String, Judged>,
@@ -243,11 +243,11 @@ fn priced_usage<'a>(row: &Row<'_>, prices: &'a mut Prices) -> rusqlite::Result<(
     Ok((prices.of(row, 8)?, usage))
 }
 
-/// Prices by their text: most calls share one of a few, and parsing a price takes longer than computing with it.
+/// Parsed prices by their text. Most calls share one of a few prices, and parsing a price takes longer than using it.
 #[derive(Default)]
 struct Prices(HashMap<String, Price>);
 
-/// Different prices kept at a time, at most; their number grows with the exchange rates.
+/// Prices that are kept parsed, at most. Each new exchange rate adds prices.
 const PRICES_MAX: usize = 1_000;
 
 impl Prices {
@@ -264,10 +264,10 @@ impl Prices {
     }
 }
 
-/// An account being checked, with the sums of its receipts so far.
+/// An account that is being checked, with the sums of the receipts read so far.
 struct Judged {
     audit: AccountAudit,
-    /// Sums of charges and losses by key, over calls whose amounts add up.
+    /// Sums of charges and losses by key. Only calls whose amounts add up are included.
     sums: HashMap<String, (i128, i128)>,
 }
 
@@ -323,7 +323,7 @@ impl Judged {
     }
 }
 
-/// Reports of rows that belong to no account, up to the limit of listed breaches.
+/// Reports of rows whose account does not exist, up to the limit of listed breaches.
 #[derive(Default)]
 struct Strays(BTreeSet<String>);
 

@@ -1,8 +1,8 @@
-//! Writes records into the file: those that arrived together share one transaction.
+//! Writes records into the file. Records that arrived together share one transaction.
 //!
-//! A charge writes a receipt and the totals of its account and key. Totals are new values, not differences. So of a run
-//! of charges only the last totals matter: they are written once per account and key, before any other record and at
-//! the end.
+//! A charge writes a receipt and the totals of its account and key. Totals are new values, not differences. So if
+//! several charges follow each other, only the last totals matter: they are written once per account and key, before
+//! the next record of another kind and at the end.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -25,7 +25,8 @@ use crate::{
     price::Price,
 };
 
-/// A disputed receipt moved no money; a later receipt of the call replaces it. Any other receipt stays.
+/// Inserts a receipt. A disputed receipt moved no money and is replaced by a later receipt of its call; others are
+/// kept.
 const RECEIPT: &str = "
 INSERT INTO receipts (number, at_ms, account, key, model, vendor, input, cached_input, cache_write,
     output, held, cost, charged, loss, ended, booked, estimated, price, bounded, session,
@@ -48,7 +49,7 @@ ON CONFLICT (number) DO UPDATE SET
     held_at_end = excluded.held_at_end
 WHERE receipts.booked = 'stale' AND excluded.booked <> 'stale'";
 
-/// Prices whose text is cached per batch, at most.
+/// Prices whose stored text is cached for a batch, at most.
 const PRICES_MAX: usize = 16;
 
 /// Commits records in their order: all of them or none.
@@ -201,7 +202,7 @@ fn write_entry(
         .execute(params![&**account, balance.micro()])?)
 }
 
-/// Writes nothing if the account does not exist; the row count then reports an error.
+/// Writes a key. If its account does not exist, no row is written, which is reported as an error.
 fn write_key(conn: &Connection, record: &KeyRecord, ceilings: Ceilings) -> rusqlite::Result<()> {
     let sql =
         "INSERT INTO keys (id, account, digest, ceiling, ceiling_month, ceiling_day, used, record)
@@ -271,7 +272,7 @@ fn write_tariff(
 /// Writes the receipts of a batch.
 pub(super) struct Receipts<'conn> {
     insert: CachedStatement<'conn>,
-    /// The text of prices as stored; calls of one model share a price.
+    /// The stored text of recently written prices. Calls of one model share a price.
     prices: Vec<(Arc<Price>, String)>,
 }
 
@@ -379,7 +380,7 @@ struct Totals<'a> {
 }
 
 impl Totals<'_> {
-    /// Fails if a charged account does not exist. This checks the receipts' foreign key, once per account.
+    /// Writes the totals. Fails if a charged account does not exist, which replaces a foreign key check per receipt.
     fn write(&mut self, conn: &Connection) -> rusqlite::Result<()> {
         if !self.accounts.is_empty() {
             let sql = "UPDATE accounts SET balance = ?2, loss = ?3 WHERE id = ?1";

@@ -1,4 +1,4 @@
-//! Fills a ledger file from another ledger. The file gets its name when it is complete.
+//! Fills a ledger file with a copy of another ledger. The file gets its final name when it is complete.
 
 use std::{
     collections::HashMap,
@@ -26,13 +26,13 @@ use crate::{
     transfer::{Source, Target},
 };
 
-/// A file that is being filled: `<path>.copy` until it is published. A file left by an interrupted copy is started
-/// over. Blocks while it writes.
+/// A file that is being filled, named `<path>.copy` until it is published. If an interrupted copy has left such a file,
+/// it is deleted first. Blocks while it writes.
 #[derive(Debug)]
 pub struct SqliteCopy {
     path: PathBuf,
     part: PathBuf,
-    /// Set until the copy is filled; the lock is dropped last.
+    /// The connection and the lock, until the copy is complete. The lock is dropped last.
     open: Option<(Connection, File)>,
 }
 
@@ -55,7 +55,7 @@ impl SqliteCopy {
             conn,
             lock,
         } = LEDGER.open(&part).map_err(OpenError::from)?;
-        // The file is not used before it is complete, so until then it need not survive a power failure.
+        // No gateway opens the file before it is complete, so until then it need not survive a power cut.
         conn.execute_batch("PRAGMA synchronous = OFF;")?;
         file::add_what_came_later(&conn)?;
         conn.execute_batch(
@@ -83,7 +83,7 @@ impl SqliteCopy {
 impl Target for SqliteCopy {
     type Ledger = SqliteLedger;
 
-    /// The file was created again from the beginning.
+    /// The file was created empty, so it has no account yet.
     async fn has(&mut self, _: &AccountBooks) -> Result<bool, BookError> {
         Ok(false)
     }
@@ -109,7 +109,8 @@ impl Target for SqliteCopy {
                     reason,
                     ..
                 } => {
-                    // A second entry with the same id is a breach, which the copy reports at the journal's end.
+                    // The journal has two entries with the same id, which is a breach. The copy reports it when it
+                    // compares the sums.
                     let sql = "INSERT INTO entries (account, id, amount, reason, at_ms) VALUES (?1, ?2, ?3, ?4, ?5)
                                ON CONFLICT (account, id) DO NOTHING";
                     let row = params![
@@ -181,7 +182,7 @@ impl Target for SqliteCopy {
                 };
                 write_group(batch, &view.id, &row)?;
             }
-            // Entries that the journal has dropped: their time is unknown, but their ids must not be booked again.
+            // The journal has dropped these entries: their time is unknown, but their ids must not be booked again.
             let sql = "INSERT INTO entries (account, id, amount, reason, at_ms) VALUES (?1, ?2, ?3, NULL, 0)
                        ON CONFLICT (account, id) DO NOTHING";
             let mut insert = batch.prepare_cached(sql)?;
@@ -231,7 +232,7 @@ impl Target for SqliteCopy {
         if strays > 0 {
             return Err(unavailable(format!("{strays} rows belong to no account")));
         }
-        // From here on, everything that was written is synced to the disk.
+        // From here on, everything written so far is synced to the disk.
         conn.execute_batch("PRAGMA synchronous = FULL;")
             .map_err(unavailable)?;
         conn.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))
@@ -274,7 +275,7 @@ impl Source for SqliteLedger {
         read.await.map_err(BookError::Unavailable)
     }
 
-    /// Calls that ran when an earlier process died were charged when the file was opened.
+    /// Calls that were running when an earlier process died were charged when the file was opened.
     async fn unsettled(&self, _: &AccountId) -> Result<u64, BookError> {
         Ok(0)
     }

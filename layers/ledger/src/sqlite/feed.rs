@@ -16,7 +16,7 @@ use crate::{
     happening::{Event, Levels, Watched},
 };
 
-/// Adds events to the file, and drops the oldest.
+/// Adds events to the file, and deletes the oldest beyond the limit.
 pub(super) fn write(
     conn: &Connection,
     events: &[Event],
@@ -55,8 +55,8 @@ pub(super) fn write_levels(
     of: &Watched,
     levels: Levels,
 ) -> rusqlite::Result<()> {
-    // Levels of groups were added later, in a separate table: an earlier version takes every row of `levels` as a
-    // key's.
+    // Alert levels of groups are in a separate table, which was added later: an earlier version takes every row of
+    // `levels` for the levels of a key.
     let (sql, id) = match of {
         Watched::Balance => (KEY_LEVELS, ""),
         Watched::Key(key) => (KEY_LEVELS, &**key),
@@ -80,7 +80,7 @@ pub(super) fn write_note(conn: &Connection, note: &Note) -> rusqlite::Result<()>
     Ok(())
 }
 
-/// Restores what is kept in memory: event numbers, levels, notes. Accounts, keys and groups must be restored before.
+/// Restores the event numbers, levels and documents in memory. Accounts, keys and groups must be restored before.
 pub(super) fn load(conn: &Connection, state: &mut State) -> rusqlite::Result<()> {
     let last = "SELECT coalesce(max(number), 0) FROM events";
     let last = conn.query_row(last, [], |row| count(row, 0))?;
@@ -97,7 +97,7 @@ pub(super) fn load(conn: &Connection, state: &mut State) -> rusqlite::Result<()>
             "" => Watched::Balance,
             _ => Watched::Key(parsed(row, 1)?),
         };
-        // Levels of an account that does not exist are ignored.
+        // Levels whose account, key or group does not exist are ignored.
         let _ = state.put_levels(&parsed(row, 0)?, &of, parsed(row, 2)?);
     }
     let mut select = conn.prepare("SELECT account, id, levels FROM group_levels")?;
@@ -148,7 +148,7 @@ impl Feed for SqliteLedger {
         self.look(State::last_event)
     }
 
-    /// Returns the events that are in the file.
+    /// Returns committed events only.
     async fn events(&self, after: u64, limit: usize) -> Result<Vec<Event>, BookError> {
         let read = self.read(move |conn| {
             let sql = "SELECT number, at_ms, account, key, what FROM events
@@ -179,7 +179,7 @@ impl Feed for SqliteLedger {
         self.look(|state| state.notes(begins))
     }
 
-    /// The file is locked, so no other process can have this lock.
+    /// This process has locked the file, so no other process can want this right.
     async fn lease(&self, _: &str, _: &str, _: Duration) -> Result<bool, BookError> {
         Ok(true)
     }

@@ -1,4 +1,4 @@
-//! The file: its lock, its tables, and the checks before it is trusted.
+//! The file: its lock, its tables, and the checks before it is used.
 //!
 //! ```text
 //! accounts   id, name, suspended, balance, loss
@@ -12,10 +12,10 @@
 //! events     number, at_ms, account, key, what (JSON), once      the newest events
 //! levels     account, key, levels                                at which an event reports that money runs low
 //! group_levels  account, id, levels                             the same for groups
-//! notes      name, version, text                                 of those who pass events on
+//! notes      name, version, text                                 documents of consumers of events
 //! sums       scope, at_ms, words (JSON), sums (JSON)             the roll-up: derived, computed again if lost;
 //!                                                                a row without words: the end of the added-up months
-//! sums_places  account, place                                    how far each journal is included; '' the version
+//! sums_places  account, place                                    up to where each journal is included; '' the version
 //! ```
 //! Money is in micro-rubles, times are Unix milliseconds.
 
@@ -54,12 +54,13 @@ use crate::{
 
 pub(super) use crate::durable::file::{count, integer, one};
 
-/// The file's application id: `tgl1`, version 1.
+/// The ledger file: application id `tgl1`, schema version 1.
 pub(super) const LEDGER: Kind = Kind {
     application_id: 0x7467_6c31,
     schema_version: 1,
     schema: SCHEMA,
-    // OFF must be set explicitly. A batch checks once that an account exists; SQLite would check it for each receipt.
+    // Foreign keys must be switched off explicitly. A batch checks once that an account exists; SQLite would check it
+    // for each receipt.
     pragmas: "PRAGMA synchronous = FULL; PRAGMA foreign_keys = OFF;",
 };
 
@@ -115,8 +116,8 @@ CREATE TABLE tariff (
 ) STRICT;
 ";
 
-/// Tables and indexes that were added later: for journals, for what a copy could not bring, and for checkpoints. A file
-/// of an earlier version gets them when it is opened.
+/// Tables and indexes that later versions added: for journals, for copies without the oldest receipts, for checkpoints.
+/// A file of an earlier version gets them when it is opened.
 const ADDITIONS: &str = "
 CREATE TABLE IF NOT EXISTS forgotten (
     account TEXT PRIMARY KEY NOT NULL REFERENCES accounts (id)
@@ -177,15 +178,15 @@ CREATE INDEX IF NOT EXISTS entries_by_time ON entries (account, at_ms);
 CREATE INDEX IF NOT EXISTS receipts_by_time ON receipts (account, at_ms);
 ";
 
-/// Columns of `receipts` that were added later, with their types. A row can be written without them, as an earlier
-/// version does that is started on the file again.
+/// Columns of `receipts` that later versions added, with their types. All may be NULL, so that an earlier version that
+/// is started on the file again can write rows without them.
 const RECEIPT_COLUMNS: [(&str, &str); 12] = [
     (
         "bounded",
         "INTEGER NOT NULL DEFAULT 0 CHECK (bounded IN (0, 1))",
     ),
     ("session", "TEXT"),
-    // Counts of classes besides the four, as JSON; NULL if there are none.
+    // Counts of rate classes in addition to the four, as JSON; NULL if there are none.
     ("classes", "TEXT"),
     (
         "unpriced",
@@ -195,17 +196,17 @@ const RECEIPT_COLUMNS: [(&str, &str); 12] = [
     ("endpoint", "TEXT"),
     // The column has the call's timeline, in one line.
     ("timeline", "TEXT"),
-    // The group that was charged; NULL if the key was in none.
+    // The group that was charged; NULL if the key was in no group.
     ("key_group", "TEXT"),
-    // The usage that the vendor reported if it was cut, as JSON, and the price of the part that was cut.
+    // The usage that the vendor reported, as JSON, if it was cut; and the price of the usage that was cut.
     ("vendor_usage", "TEXT"),
     ("bounded_loss", "INTEGER"),
-    // The largest and the last amount of a hold that was adjusted.
+    // The largest amount that an adjusted hold had, and its last amount.
     ("held_max", "INTEGER"),
     ("held_at_end", "INTEGER"),
 ];
-/// Columns of `keys` that were added later: the ceilings per month and per day; and the month and day of the last
-/// charge, with what had been used before them.
+/// Columns of `keys` that later versions added: the ceilings per month and per day; and the month and the day of the
+/// last charge, with the key's usage before each of them.
 const KEY_COLUMNS: [&str; 6] = [
     "ceiling_month",
     "ceiling_day",
@@ -220,7 +221,7 @@ pub(super) const RECEIPT: &str = "number, at_ms, account, key, model, vendor, in
     output, held, cost, charged, loss, ended, booked, estimated, price, bounded, session, classes, unpriced, \
     vendor_cost, endpoint, timeline, key_group, vendor_usage, bounded_loss, held_max, held_at_end";
 
-/// The columns of a receipt that sums need, in the order of [`count_receipt`], and their number.
+/// The columns of a receipt that sums need, in the order of [`count_receipt`], and the number of these columns.
 pub(super) const COUNTED: &str = "at_ms, key, key_group, model, vendor, endpoint, ended, estimated, input, cached_input, \
     cache_write, output, classes, charged, loss, vendor_cost, timeline, booked, bounded_loss";
 pub(super) const COUNTED_COLUMNS: usize = 19;
@@ -314,7 +315,7 @@ pub(super) struct Opened {
     pub(super) path: PathBuf,
     pub(super) writer: Connection,
     pub(super) reader: Connection,
-    /// Must be kept until the writer is closed.
+    /// The file's lock, which must be kept until the writer is closed.
     pub(super) lock: File,
     pub(super) state: State,
 }
@@ -355,7 +356,7 @@ pub(super) fn open(path: &Path) -> Result<Opened, OpenError> {
     })
 }
 
-/// Adds what a file of an earlier version lacks.
+/// Adds the tables, indexes and columns that a file of an earlier version lacks.
 pub(super) fn add_what_came_later(conn: &Connection) -> rusqlite::Result<()> {
     conn.execute_batch(crash_log::SCHEMA)?;
     conn.execute_batch(ADDITIONS)?;
@@ -379,8 +380,8 @@ fn columns(conn: &Connection, table: &str) -> rusqlite::Result<Vec<String>> {
         .collect()
 }
 
-/// Recomputes what groups have carried. An earlier version charges keys without their groups, and a group has not spent
-/// what that version charged.
+/// Computes the carried amounts of groups again. A version without groups may have charged keys of a group on this
+/// file; these charges do not count as the group's spending.
 fn count_groups_anew(books: &Transaction<'_>) -> rusqlite::Result<()> {
     let sql = "WITH reckoned AS (
                    SELECT account, id, used - (SELECT coalesce(sum(used), 0) FROM keys
@@ -399,11 +400,11 @@ fn count_groups_anew(books: &Transaction<'_>) -> rusqlite::Result<()> {
     Ok(())
 }
 
-/// Settles the calls that ran when an earlier process died, by their last checkpoints.
+/// Settles the calls that were running when an earlier process died, at the costs of their last checkpoints.
 fn settle_left(books: &Transaction<'_>, state: &mut State) -> rusqlite::Result<()> {
     let mut records = Vec::new();
     for settlement in &crash_log::left(books)? {
-        // The book is new, because holds died with the process.
+        // The book is new and has no hold of this call, because holds ended with the earlier process.
         let (settled, record) = state.settle_unknown(settlement, now_ms());
         records.extend(record);
         tracing::warn!(
@@ -461,7 +462,7 @@ fn load_accounts(conn: &Connection, state: &mut State) -> rusqlite::Result<()> {
     Ok(())
 }
 
-/// The accounts must be loaded before.
+/// Loads groups. Their accounts must be loaded before.
 fn load_groups(conn: &Connection, state: &mut State) -> rusqlite::Result<()> {
     let select =
         "SELECT account, id, name, removed, ceiling, ceiling_month, ceiling_day, carried, used,
@@ -495,7 +496,7 @@ fn load_groups(conn: &Connection, state: &mut State) -> rusqlite::Result<()> {
     Ok(())
 }
 
-/// The accounts and groups must be loaded before.
+/// Loads keys. Their accounts and groups must be loaded before.
 fn load_keys(conn: &Connection, state: &mut State) -> rusqlite::Result<()> {
     let select = "SELECT id, account, record, used, ceiling, ceiling_month, ceiling_day,
                          month, month_before, day, day_before FROM keys";
@@ -593,7 +594,7 @@ pub(super) fn read_receipt(row: &Row<'_>) -> rusqlite::Result<Receipt> {
             held_max_rub: optional_amount(row, 28)?,
             held_at_end_rub: optional_amount(row, 29)?,
             end: from_word(row, 14)?,
-            // As in JSON: an invalid value is ignored, since a booked charge must be readable.
+            // An invalid value is ignored here, as in JSON, since a charge that was booked must stay readable.
             session: row
                 .get::<_, Option<String>>(19)?
                 .and_then(|text| text.parse().ok()),
@@ -609,7 +610,7 @@ pub(super) fn read_receipt(row: &Row<'_>) -> rusqlite::Result<Receipt> {
     })
 }
 
-/// Adds a receipt to the tally, without copying its fields. A receipt that moved no money is not counted.
+/// Adds a receipt to the tally, without copying its fields. Skips a receipt that moved no money.
 pub(super) fn count_receipt(row: &Row<'_>, tally: &mut Tally) -> rusqlite::Result<()> {
     let text = |index: usize| row.get_ref(index)?.as_str().map_err(rusqlite::Error::from);
     let text_or_null = |index: usize| {
@@ -665,7 +666,7 @@ fn optional_amount(row: &Row<'_>, index: usize) -> rusqlite::Result<Option<Micro
     stored.map(|_| amount(row, index)).transpose()
 }
 
-/// Reads a period from two columns, which are empty until something was charged.
+/// Reads a period from two columns, which are NULL until the first charge.
 fn period(row: &Row<'_>, index: usize) -> rusqlite::Result<Period> {
     let Some(before) = optional_amount(row, index + 1)? else {
         return Ok(Period::default());

@@ -1,8 +1,8 @@
-//! Journals: an account's entries and receipts in one order, read in pages.
+//! Journals: an account's entries and receipts in a total order, read in pages.
 //!
 //! A journal is ordered by time. Within one millisecond, entries come before calls; entries are ordered by id, calls by
-//! row. Times are assigned such that this is the order of booking (`State::journal_time`, `State::entry_time`): no line
-//! appears before a page that has been read.
+//! row. Times are assigned such that this is the order of booking (`State::journal_time`, `State::entry_time`): a new
+//! line never belongs before a page that was already read.
 
 use std::{fmt, str::FromStr};
 
@@ -40,7 +40,7 @@ pub(super) fn entry(
     Ok(found.map(|(amount, reason)| Entry { id, amount, reason }))
 }
 
-/// A part of a journal, after validation.
+/// A validated part of a journal.
 #[derive(Debug)]
 pub(super) struct JournalRange {
     account: AccountId,
@@ -93,8 +93,8 @@ impl JournalRange {
         })
     }
 
-    /// Tallies the calls of a page, oldest first, and returns how far the page reaches. Reads only the columns that
-    /// sums need.
+    /// Sums up the calls of a page, oldest first, and returns the position of the page's end. Reads only the columns
+    /// that sums need.
     pub(super) fn standing(&self, conn: &Connection) -> rusqlite::Result<StandingLines> {
         let entries = self.entries(conn)?;
         let mut calls = Tally::default();
@@ -111,7 +111,7 @@ impl JournalRange {
             });
         }
         let is_full = count == self.limit;
-        // Entries are in no sum. Those after the last call of a full page come with the next page.
+        // Sums do not include entries. Entries after the last call of a full page belong to the next page.
         if !is_full {
             let newest = entries.last().map(|(place, _)| place.clone());
             last = last.max(newest);
@@ -143,7 +143,7 @@ impl JournalRange {
             lines.reverse();
         }
         lines.truncate(self.limit);
-        // Lines up to the cursor are in its millisecond, and at the end of the list.
+        // The lines up to the cursor are in the same millisecond as the cursor, so the query has returned them too.
         if let Some(behind) = &self.behind {
             lines.retain(|(place, _)| place > behind);
         }
@@ -151,7 +151,7 @@ impl JournalRange {
     }
 
     fn entries(&self, conn: &Connection) -> rusqlite::Result<Vec<(JournalCursor, JournalLine)>> {
-        // No id is after NULL, so that NULL means the end of the millisecond; and none is before it.
+        // As a bound, NULL means the end of the millisecond: no id compares as greater, and none as less.
         let (at_ms, id) = match &self.after {
             None => (self.first_ms(), None),
             Some(JournalCursor { at_ms, line }) => match line {
@@ -232,7 +232,8 @@ impl JournalRange {
         )
     }
 
-    /// Returns the time just before the range in reading direction: lines of that time and before are excluded.
+    /// The exclusive bound at which reading starts: lines of this time, and of times before it in reading direction,
+    /// are not read.
     fn first_ms(&self) -> i64 {
         if self.newest_first {
             self.until
@@ -241,7 +242,7 @@ impl JournalRange {
         }
     }
 
-    /// The time at the other end of the range.
+    /// The bound at which reading ends.
     fn last_ms(&self) -> i64 {
         if self.newest_first {
             self.since
@@ -255,7 +256,7 @@ impl JournalRange {
     }
 }
 
-/// Returns when the newest call of each range was booked, from the index alone. Ranges are read backwards.
+/// Returns when the newest call of each range was booked, from the index alone. The ranges must be read backwards.
 pub(super) fn newest_ms(
     conn: &Connection,
     stretches: &[JournalRange],
@@ -268,7 +269,7 @@ pub(super) fn newest_ms(
         let behind = behind.filter(|behind| behind.at_ms == stretch.since);
         let row = match behind.map(|behind| &behind.line) {
             Some(Line::Call(row)) => *row,
-            // Entries come before calls.
+            // Entries come before calls, so every call of this millisecond follows the position.
             Some(Line::Entry(_)) | None => i64::MIN,
         };
         let asked = params![&*stretch.account, stretch.until, stretch.since, row];
@@ -291,7 +292,7 @@ struct JournalCursor {
     line: Line,
 }
 
-/// Within a millisecond, entries come before calls.
+/// A line within its millisecond. The order of the variants matters: entries come before calls.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Line {
     Entry(String),
@@ -328,7 +329,7 @@ impl FromStr for JournalCursor {
     }
 }
 
-/// Which of these calls have been settled, according to their receipts.
+/// Returns those of these calls that have been settled, according to their receipts.
 pub(super) fn settled_among(
     conn: &Connection,
     numbers: &[RequestNumber],

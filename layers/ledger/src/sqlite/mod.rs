@@ -1,23 +1,24 @@
 //! A ledger in one SQLite file: the embedded default, for one gateway on one machine.
 //!
 //! The book is in memory. RESERVE, ADJUST, RELEASE, EXTEND and EXPIRE change memory alone: a hold dies with the process,
-//! and so does its call. An adjustment need not be durable either: after a restart there are no holds, and a call that
-//! ran is charged from free money by its last checkpoint, which is within the hold of that moment. The sum of all
-//! checkpoints is within the sum of holds, thus within the balance. Charges, payments, keys and tariff versions are acknowledged after they are committed (write-ahead
-//! log, `synchronous = FULL`); those that arrive together share a commit. A charge is booked without a caller waiting,
-//! so it waits up to 5 ms for others. In the book, and so for the next call, it counts at once.
-//!
+//! The book is in memory. RESERVE, ADJUST, RELEASE, EXTEND and EXPIRE change memory alone: if the process dies, its
+//! holds and its calls end with it. An adjustment need not be durable either: after a restart there are no holds, and a
+//! call that was running is charged from free money, at the cost in its last checkpoint. That cost fits into the call's
+//! hold of that time, and the sum of all holds fits into the balance. Charges, payments, keys and tariff versions are
+//! acknowledged after they are committed (write-ahead log, `synchronous = FULL`). Changes that arrive together share a
+//! commit. No caller waits for a charge, so its commit waits up to 5 ms for other changes. In the book, and so for the
+//! next call, it counts at once.
 //! SQLite flushes with `fsync`, unless it is built with `LIBSQLITE3_FLAGS=-DHAVE_FDATASYNC=1`, as it is for the
 //! gateway. A commit then does not wait for the inode's timestamp, which does not affect the contents of the file.
 //!
 //! When a file is opened, its books are checked (I3, I4); a file that does not balance is not served. A lock on
 //! `<path>.lock` keeps a second gateway away from the file, but not a backup or a console. If another program keeps the
-//! file locked for more than ten seconds, nothing more is sold: reserves, and everything that waits for a commit, get
+//! file locked for more than ten seconds, reserves, and everything that waits for a commit, get
 //! [`LedgerError::Unavailable`] until the lock is released. The queue is written then.
 //!
 //! If a commit fails for another reason (disk full, file system read-only), callers that wait for it get
 //! [`LedgerError::Unavailable`], and so does every later reserve, settlement and operator's request, until the gateway
-//! is restarted: the book in memory is then ahead of the file, and nothing more may be sold on it. Acknowledged
+//! is restarted: the book in memory is then ahead of the file, so the gateway must serve no more calls. Acknowledged
 //! changes are in the file. At the next start, calls that were running are charged by their last
 //! [checkpoint](Ledger::checkpoint).
 
@@ -63,7 +64,7 @@ use crate::{
     number::RequestNumber,
 };
 
-/// A ledger in one file. Clones share it; it is closed by [`SqliteLedger::close`] or with the last clone.
+/// A ledger in one file. Clones share the file, which is closed by [`SqliteLedger::close`] or with the last clone.
 ///
 /// Receipts are read on tokio's blocking threads, so a tokio runtime is needed.
 #[derive(Clone)]
@@ -74,10 +75,11 @@ pub struct SqliteLedger {
 struct Inner {
     path: PathBuf,
     reader: Arc<Mutex<Option<Connection>>>,
-    /// One reads at a time. The others wait here, so that they do not block threads that tokio also uses for name
-    /// look-ups.
+    /// Permits one read at a time. Further reads wait for the permit, so that they do not occupy blocking threads,
+    /// which tokio also uses for name look-ups.
     reading: Arc<Semaphore>,
-    /// Dropping it does not wait for the writer: changes that no caller waited for may be lost.
+    /// The book and its writer. Dropping it does not wait for the writer: changes that no caller waited for may be
+    /// lost.
     book: WrittenBook,
 }
 
@@ -109,7 +111,8 @@ impl SqliteLedger {
     /// first call waits.
     pub async fn close(&self) {
         let reader = Arc::clone(&self.inner.reader);
-        // The writer is closed last: the last connection folds the log into the file, and a reader cannot.
+        // The writer is closed last, because the last connection moves the write-ahead log into the file, and a reader
+        // cannot.
         let no_reader = move || drop(reader.lock().unwrap_or_else(PoisonError::into_inner).take());
         self.inner.book.close(no_reader).await;
     }
@@ -117,7 +120,7 @@ impl SqliteLedger {
     /// Returns whether calls may be served on this ledger.
     ///
     /// # Errors
-    /// The ledger is closed, a write has failed for good, or the file cannot be written at the moment.
+    /// The ledger is closed, a write has failed permanently, or the file cannot be written at the moment.
     pub fn check(&self) -> Result<(), BoxError> {
         self.inner.book.check()
     }
@@ -151,7 +154,7 @@ impl SqliteLedger {
         query: impl FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
     ) -> Result<T, BoxError> {
         let reader = Arc::clone(&self.inner.reader);
-        // Moved into the blocking task, which continues even if its caller has gone.
+        // The permit moves into the blocking task, which continues even if its caller has gone.
         let permit = Arc::clone(&self.inner.reading).acquire_owned().await?;
         let read = tokio::task::spawn_blocking(move || -> Result<T, BoxError> {
             let _permit = permit;
@@ -162,7 +165,7 @@ impl SqliteLedger {
         read.await?
     }
 
-    /// Charges the calls with a hold in the book, in one step and one commit.
+    /// Charges the calls that have a hold in the book, in one step and one commit.
     async fn charge_known(
         &self,
         settlements: &[Settlement],
@@ -224,7 +227,7 @@ impl Ledger for SqliteLedger {
             .map_err(LedgerError::Unavailable)?;
         let (settled, committed) = match known {
             Ok(queued) => queued,
-            // The tombstone may have died with an earlier process, but the receipt has not.
+            // The tombstone may have been lost with an earlier process, but the receipt is in the file.
             Err(UnknownNumber) => {
                 let first = self
                     .find_receipt(settlement.number)
@@ -248,7 +251,7 @@ impl Ledger for SqliteLedger {
     }
 
     async fn settle_all(&self, settlements: &[Settlement]) -> Vec<Result<Settled, LedgerError>> {
-        // If this fails, each call is settled on its own, and gets its own error.
+        // If this fails, each call is settled individually, and gets its own error.
         let charged = self.charge_known(settlements).await.unwrap_or_default();
         let mut charged = charged.into_iter();
         let mut answers = Vec::with_capacity(settlements.len());
@@ -274,7 +277,7 @@ impl Ledger for SqliteLedger {
         if !noted {
             return Ok(());
         }
-        // The checkpoint must be deleted before the release is acknowledged, or the next start would charge it.
+        // The checkpoint must be deleted before the release is acknowledged. Otherwise the next start would charge it.
         self.commit(Haste::Gather, |state, _| state.forget(number))
             .await
             .map_err(LedgerError::Unavailable)
@@ -430,7 +433,7 @@ impl LedgerAdmin for SqliteLedger {
             .map_err(BookError::Unavailable)
     }
 
-    /// Returned once the file has everything that the books show, so that the journal read next includes it.
+    /// Returns when the file has every change that is in these books, so that a journal read afterwards includes it.
     async fn books(&self, account: &AccountId) -> Result<AccountBooks, BookError> {
         self.durable(self.queue(|state, now| Ok((state.books(account, now)?, None))))
             .await
@@ -456,8 +459,8 @@ impl LedgerAdmin for SqliteLedger {
             .await
             .map_err(BookError::Unavailable)?;
         audit.breaches.extend(breaches);
-        // A hold ends before its receipt is in the file. So a hold that is still open although a receipt exists is a
-        // breach, not a call that was just settled.
+        // A hold ends before its receipt is in the file. So if a hold is open and its call has a receipt, that is a
+        // breach, and not a call that was settled between the two reads.
         let both = self.look(|state| {
             open.into_iter()
                 .filter(|(_, number)| settled.contains(number))

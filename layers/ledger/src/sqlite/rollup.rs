@@ -1,4 +1,4 @@
-//! The roll-up's sums in the file. The writer's thread writes them in short steps.
+//! The roll-up's sums in the file, which the writer's thread changes in short steps.
 
 use std::{collections::HashMap, ops::Range};
 
@@ -16,10 +16,10 @@ use crate::{
     rollup::{Change, Marks, Rolled, Rollup, RowId, Scope, StandingLines, Sums},
 };
 
-/// The row of `sums_places` with the version: no account has this name.
+/// The name in `sums_places` of the row with the version. No account has an empty name.
 const VERSION: &str = "";
-/// The scope of a row without words or sums, whose time is the end of the added-up months. A version that does not know
-/// the row leaves it alone.
+/// The scope of a row without words and sums, whose time is the end of the added-up months. A version that does not use
+/// this row does not change it.
 const MONTHS_END: &str = "=months end";
 
 pub(super) fn version(conn: &Connection) -> rusqlite::Result<u64> {
@@ -152,7 +152,7 @@ impl Rollup for SqliteLedger {
     }
 
     async fn marks(&self) -> Result<Marks, BookError> {
-        // Marks and sums are read from the file, not from memory: queued changes are not in the sums.
+        // Marks and sums are read from the file, not from memory, because sums do not include queued changes.
         let marks = self.read(|conn| {
             let moment = conn.unchecked_transaction()?;
             Ok(Marks {
@@ -209,7 +209,7 @@ impl Rollup for SqliteLedger {
         lines.map_err(BookError::Unavailable)
     }
 
-    /// Entries are not in the sums; they have a table of their own.
+    /// Reads payments and corrections from their own table, since this store keeps no copy of them next to the sums.
     async fn entries(
         &self,
         account: &AccountId,

@@ -1,7 +1,7 @@
 //! The book, with the queue of records that must be written.
 //!
-//! A change is applied to the book and queued under one lock, so that records reach the file in the order in which they
-//! were applied.
+//! A change is applied to the book and queued under the same lock, so that records reach the file in the order in which
+//! they were applied.
 
 use std::{fs::File, io, mem, sync::MutexGuard, time::Duration};
 
@@ -17,30 +17,30 @@ use crate::{
     embedded::{Record, State, Torn, now_ms},
 };
 
-/// With this many records queued, a commit does not wait for more.
+/// With this many records queued, a commit does not wait for more records.
 const GATHER_ENOUGH: usize = 256;
 
-/// The time within which a change must be committed.
+/// How soon a change is committed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Haste {
-    /// The settler's changes: they wait a few milliseconds to share a commit.
+    /// For the settler's changes: the commit waits a few milliseconds for other changes.
     Gather,
-    /// An operator's change: committed at once.
+    /// For an operator's change: committed immediately.
     Now,
 }
 
-/// The book, and the thread that writes its changes. While another program has locked the file, nothing new is sold,
+/// The book, and the thread that writes its changes. While another program has locked the file, no call is admitted,
 /// and the queue is written when the lock is released. If a commit fails for another reason, nothing more is served:
-/// the book is ahead of the file, by charges that would be lost.
+/// the book has charges that the file does not have.
 pub(super) struct WrittenBook(GroupCommit<Bookings>);
 
-/// The writer's state, behind its lock.
+/// The book and the queued records, protected by the writer's lock.
 struct Bookings {
     state: State,
     records: Vec<Record>,
-    /// A spare buffer for the next records.
+    /// An empty buffer that replaces `records` while they are written.
     spare: Vec<Record>,
-    /// Another program has locked the file, and this was logged.
+    /// Whether another program has locked the file and this was logged.
     put_back: bool,
 }
 
@@ -64,7 +64,8 @@ impl WrittenBook {
         Ok(read(&self.serving()?.queue.state))
     }
 
-    /// Starts something that is in memory alone until it ends, and is written then.
+    /// Starts a hold or another change that is in memory only. Its end is written later. Fails if calls may not be
+    /// served.
     pub(super) fn begin<T>(
         &self,
         change: impl FnOnce(&mut State, Millis) -> T,
@@ -72,12 +73,12 @@ impl WrittenBook {
         Ok(change(&mut self.selling()?.queue.state, now_ms()))
     }
 
-    /// Fails as long as the ledger must not serve calls.
+    /// Fails while the ledger must not serve calls.
     pub(super) fn check(&self) -> Result<(), BoxError> {
         self.selling().map(drop)
     }
 
-    /// Ends or extends holds, which is harmless in a ledger that serves nothing more.
+    /// Ends or extends holds, which is harmless even if the ledger serves nothing more.
     pub(super) fn wind_down<T>(
         &self,
         change: impl FnOnce(&mut State, Millis) -> T,
@@ -86,8 +87,8 @@ impl WrittenBook {
         Ok(change(&mut writer.queue.state, now_ms()))
     }
 
-    /// Applies a change and queues its records. A result without a record is queued too: the change that it repeats may
-    /// not be in the file yet.
+    /// Applies a change and queues its records. The caller also waits for a commit if there is no record: the result
+    /// may repeat a change that is not in the file yet.
     pub(super) fn queue<T, R, E>(
         &self,
         haste: Haste,
@@ -97,7 +98,7 @@ impl WrittenBook {
         R: IntoIterator<Item = Record>,
     {
         let mut writer = self.serving()?;
-        // Checked before the change is applied: what is in the book must get into the file.
+        // Checked before the change is applied, since every change in the book must get into the file.
         if writer.is_full() {
             return Err("too many changes wait for the ledger file".into());
         }
@@ -115,7 +116,7 @@ impl WrittenBook {
         Ok(Ok((answer, committed)))
     }
 
-    /// A future that waits for a commit.
+    /// Waits for a commit. Fails with the error text for callers if it failed.
     pub(super) async fn committed(&self, committed: Committed) -> Result<(), BoxError> {
         self.0.committed(committed).await
     }
@@ -136,7 +137,7 @@ impl WrittenBook {
         Ok(writer)
     }
 
-    /// Fails if a panic under the lock may have left half a step in the book.
+    /// Locks the state. Fails if nothing more can be written, or if a panic may have left a step in the book half done.
     fn serving(&self) -> Result<MutexGuard<'_, WriterState<Bookings>>, BoxError> {
         let writer = self.0.lock().map_err(|_| Torn)?;
         writer.takes_more()?;
@@ -159,7 +160,7 @@ impl WriteQueue for Bookings {
         self.records.len()
     }
 
-    /// A record, and the caller that waits for it.
+    /// No record is due by itself: a caller waits for every record.
     fn due(&self, _: Moment) -> Option<Moment> {
         None
     }
@@ -174,7 +175,7 @@ impl WriteQueue for Bookings {
 
     fn empty(records: &mut Vec<Record>) {
         records.clear();
-        // A buffer that was large once need not stay large.
+        // Gives memory back after an unusually large batch.
         records.shrink_to(4 * GATHER_ENOUGH);
     }
 
@@ -182,7 +183,8 @@ impl WriteQueue for Bookings {
         self.spare = records;
     }
 
-    /// Another program's lock is temporary. It is found at the beginning of a commit, before anything is written.
+    /// Keeps the records for a retry if another program has locked the file, which is temporary. The lock is found at
+    /// the beginning of a commit, before any record is written.
     fn put_back(&mut self, mut records: Vec<Record>, cause: &rusqlite::Error) -> bool {
         let passes = matches!(
             cause.sqlite_error_code(),

@@ -1,8 +1,8 @@
-//! Statements from the roll-up: whole days (UTC) come from sums. Only the rest of the days in which the period begins
-//! or ends, and what was booked since the last sums, is read line by line.
+//! Statements from the roll-up: whole days (UTC) come from sums. Only the calls at both ends of the period, on days
+//! that are not entirely in it, and the calls after the sums are read line by line.
 //!
-//! The roll-up is not part of the books. If the journal is complete, the sums and lines of the account must equal what
-//! it has spent and was paid, to the micro-ruble; otherwise the sums are not used.
+//! The roll-up is not part of the books. If the journal is complete, the sums and lines of the account must equal its
+//! spending and its payments in the books, to the micro-ruble; otherwise the statement is computed without the sums.
 
 use std::ops::Range;
 
@@ -24,7 +24,7 @@ pub(super) async fn read<L: Rollup + ?Sized>(
         return Ok(None);
     }
     let behind = whole_within(DAY_MS, &(time.end..u64::MAX));
-    // Read before the books, which then include at least as much.
+    // The sums are read before the books, so that the books include at least the lines in the sums.
     let Rolled { rows, places, .. } = ledger
         .rolled(&[(Scope::Account(account.clone()), 0..u64::MAX)])
         .await?;
@@ -78,7 +78,7 @@ pub(super) async fn read<L: Rollup + ?Sized>(
     if books.journal_complete && [spent, entered] != comes_to {
         return Ok(None);
     }
-    // The rest of the days in which the period begins and ends.
+    // The calls on the days that are only partly in the period.
     for edge in [time.start..within.start, within.end..behind.start] {
         let part = JournalPart {
             since_ms: edge.start,
@@ -115,7 +115,7 @@ async fn each<L: LedgerAdmin + ?Sized>(
         let Some(next) = page.next else {
             return Ok(());
         };
-        // A ledger in this process answers without waiting; yield so that other tasks can run.
+        // A ledger in this process answers without waiting, so yield to let other tasks run.
         tokio::task::yield_now().await;
         let part = JournalPart {
             after: Some(&next),

@@ -1,4 +1,4 @@
-//! A statement from the roll-up equals the one computed from all lines.
+//! A statement from the roll-up equals the statement computed from all lines.
 
 use proptest::{
     prelude::*,
@@ -17,7 +17,7 @@ use crate::{
     testing::{given, spoil_sums},
 };
 
-/// Rolls up in steps, and computes statements of various periods after each.
+/// Rolls up in steps. After each step, computes statements of various periods.
 async fn try_all<L: Rollup>(ledger: &L, times: &[Range<u64>], now_ms: u64) {
     for before_ms in [0, now_ms - 12 * DAY_MS, now_ms - HOUR_MS, u64::MAX] {
         roll_up(ledger, before_ms).await.unwrap();
@@ -82,7 +82,7 @@ fn statement_from_sums_equals_statement_from_lines() {
     tried.unwrap();
 }
 
-/// An entry booked between the sums and the books is included in the books.
+/// An entry that is booked after the sums were made is on the statement, because the books include it.
 #[tokio::test]
 async fn entries_booked_since_the_sums_are_on_the_statement() {
     async fn try_it<L: Rollup>(ledger: &L) {
@@ -113,7 +113,7 @@ async fn entries_booked_since_the_sums_are_on_the_statement() {
     try_it(&memory).await;
 }
 
-/// Sums that do not equal what the account has spent are not used.
+/// If the sums do not equal the account's spending, the statement is computed without them.
 #[tokio::test]
 async fn wrong_sums_are_not_used_for_statements() {
     let now_ms = now();
@@ -129,8 +129,8 @@ async fn wrong_sums_are_not_used_for_statements() {
     assert_eq!(Statement::read(&ledger, &acme, time).await.unwrap(), right);
 }
 
-/// Redis finds payments among millions of calls through what is stored next to the sums; an earlier version stored
-/// nothing.
+/// Redis finds payments among millions of calls in a list next to the sums. An earlier version made sums without this
+/// list.
 #[tokio::test]
 async fn entries_missing_from_sums_of_an_earlier_version_are_added() {
     let now_ms = now();

@@ -48,7 +48,7 @@ fn call(at_ms: u64, model: &str, charged: i64, booked: Booked) -> JournalLine {
     })
 }
 
-/// Returns the statement of a period, given the balance after all of these lines.
+/// The statement of a period, if `balance` is the balance after all of these lines.
 fn statement(lines: &[JournalLine], balance: i64, time: Range<u64>) -> Statement {
     let mut reader = Reader::new(MicroRub::new(balance), time);
     for line in lines {
@@ -57,7 +57,7 @@ fn statement(lines: &[JournalLine], balance: i64, time: Range<u64>) -> Statement
     reader.finish()
 }
 
-/// Computes the balance after these lines, starting from zero.
+/// The balance after these lines, starting from zero.
 fn balance(lines: &[JournalLine]) -> i64 {
     i64::try_from(lines.iter().map(moved_by).sum::<i128>()).unwrap()
 }
@@ -70,7 +70,7 @@ fn statement_contains_exactly_the_movements_of_its_month() {
         call(1001, "b", 1_000_004, Booked::Held),
         call(1002, "a", 2_000_000, Booked::Late),
         call(1002, "a", 7, Booked::Forced),
-        // A dispute moved no money, whatever its amount is.
+        // A disputed call moved no money, whatever its amount is.
         call(1003, "a", 9_000_000, Booked::Stale),
         entry(1999, -1_500_000, Some("paid twice")),
         call(2000, "a", 5, Booked::Held),
@@ -119,7 +119,7 @@ fn statement_contains_exactly_the_movements_of_its_month() {
 
 #[test]
 fn rounding_over_models_is_a_separate_line() {
-    // Three models have cost a third of a kopeck each: each rounds to zero, their sum to one.
+    // Three models cost a third of a kopeck each. Each cost rounds to zero, but their sum rounds to one kopeck.
     let lines: Vec<_> = [entry(0, 1_000_000, None)]
         .into_iter()
         .chain(["a", "b", "c"].map(|model| call(1, model, 3_334, Booked::Held)))
@@ -154,7 +154,7 @@ fn statement_lines_are_bounded() {
     assert!(matches!(refused, Err(StatementError::TooLong)));
 }
 
-/// A missing account has no statement; an account without lines has an empty one.
+/// A missing account has no statement; an account without lines has an empty statement.
 #[test]
 fn statement_of_an_account_without_lines_is_all_zero() {
     let ledger = MemoryLedger::new();
@@ -171,7 +171,7 @@ fn statement_of_an_account_without_lines_is_all_zero() {
     let made = ledger.create_account(&acme, "Acme");
     made.now_or_never().unwrap().unwrap();
     assert_eq!(read(0..10).unwrap(), Statement::default());
-    // One period includes now; the other is long past.
+    // The payment is in the period that includes now, and not in the long past one.
     let topup = Entry {
         id: "p1".into(),
         amount: MicroRub::new(7),
@@ -212,7 +212,7 @@ fn journal() -> impl Strategy<Value = Vec<JournalLine>> {
 
 proptest! {
     /// For random journals, month by month: the sums are exact to the micro-ruble and to the kopeck, each month begins
-    /// where the last one ended, and all months together equal the ledger.
+    /// with the closing balance of the month before, and all months together equal the ledger.
     #[test]
     fn opening_plus_payments_minus_charges_equals_closing(lines in journal()) {
         let has = balance(&lines);
@@ -242,7 +242,7 @@ proptest! {
                 kopecks.closing
             );
             prop_assert_eq!(kopecks.models.iter().sum::<i128>() + kopecks.models_rounding, kopecks.spent);
-            // Four sums are rounded, each by at most half a kopeck.
+            // The spending follows from four rounded sums, each off by at most half a kopeck.
             prop_assert!((kopecks.spent * KOPECK - of_it.spent_micro()).abs() <= 2 * KOPECK);
 
             (closed, closed_kopecks) = (of_it.closing_micro, kopecks.closing);
@@ -257,7 +257,7 @@ proptest! {
         prop_assert_eq!((all.opening_micro, all.closing_micro), (0, has.into()));
     }
 
-    /// If payments and corrections are whole kopecks, no statement shows a negative sum, and the spending of all months
+    /// If payments and corrections are whole kopecks, no statement has a negative sum, and the spending of all months
     /// together equals the charges, to the kopeck.
     #[test]
     fn rounding_errors_of_kopecks_do_not_accumulate(lines in journal()) {

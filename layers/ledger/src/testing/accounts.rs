@@ -22,7 +22,7 @@ pub(super) async fn a_payment_counts_once_by_its_id<L: Books>(ledger: &L) {
         let answer = ledger.enter(&acme(), &entry).await;
         expect_matches!(answer, Err(BookError::Exists));
     }
-    // Another clone of the ledger has the same account; ids are separate per account.
+    // A clone of the ledger has the same account and entries. Another account has its own ids of entries.
     let clone = ledger.clone();
     expect_eq!(pay(&clone, "invoice 1/2026 «Ромашка»", 100).await, once);
     let other: AccountId = "other".parse().unwrap();
@@ -41,7 +41,7 @@ pub(super) async fn an_entry_is_read_by_its_id_as_it_was_booked<L: Books>(ledger
     for entry in [&paid, &corrected] {
         ledger.enter(&acme(), entry).await.unwrap();
     }
-    // A repeated entry with the same amount changes nothing.
+    // A repeated entry with the same amount changes nothing, not even the stored reason.
     let mistaken = correction("p «1»", 5);
     ledger.enter(&acme(), &mistaken).await.unwrap();
     let other: AccountId = "other".parse().unwrap();
@@ -57,7 +57,7 @@ pub(super) async fn an_entry_is_read_by_its_id_as_it_was_booked<L: Books>(ledger
     }
 }
 
-/// I4: a correction leaves at least the held money on the account.
+/// I4: a correction cannot take money that is held.
 pub(super) async fn a_correction_takes_no_held_money<L: Books>(ledger: &L) {
     open(ledger, 100).await;
     reserved(ledger, &hold(1, "k1", 60)).await;
@@ -80,7 +80,7 @@ pub(super) async fn a_correction_takes_no_held_money<L: Books>(ledger: &L) {
     expect_eq!([view.balance_rub, view.spent_rub], [3, 10].map(micro));
 }
 
-/// I3 for the largest amount, 2⁵³ − 1: the largest integer that a double holds exactly.
+/// I3 for amounts up to the largest, 2⁵³ − 1: the largest integer that a double holds exactly.
 pub(super) async fn amounts_are_exact_up_to_the_largest_and_never_exceed_it<L: Books>(ledger: &L) {
     const MAX: i64 = MicroRub::MAX.micro();
     open(ledger, MAX).await;
@@ -103,7 +103,7 @@ pub(super) async fn amounts_are_exact_up_to_the_largest_and_never_exceed_it<L: B
         money(ledger).await,
         [MAX - half + 1, MAX - half, half - 1, 0]
     );
-    // This charges the whole balance; the rest of the cost is the largest loss that an account can have.
+    // This charges the whole balance. The rest of the cost is the largest loss that an account can have.
     let paid = settled(ledger, 2, "k2", MAX).await;
     expect_eq!(paid, booked(Booked::Held, MAX - half + 1, half - 1));
     expect_eq!(money(ledger).await, [0, 0, MAX, half - 1]);

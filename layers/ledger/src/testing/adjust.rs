@@ -1,4 +1,4 @@
-//! Holds that change while their calls run. A ledger that cannot adjust holds passes these tests without being tested.
+//! Holds that change while their calls run. A ledger that cannot adjust holds passes these tests without any check.
 
 use super::{
     Books,
@@ -15,7 +15,7 @@ use crate::{
     contract::{Adjusted, Adjustment, Booked, Ledger, LedgerError, Refusal},
 };
 
-/// Returns the adjustment of a call on a key of `acme`.
+/// An adjustment of call `n`, which is on a key of `acme`.
 pub(super) fn to(n: u128, id: &str, sequence: u32, amount: i64) -> Adjustment {
     Adjustment {
         number: number(n),
@@ -26,7 +26,7 @@ pub(super) fn to(n: u128, id: &str, sequence: u32, amount: i64) -> Adjustment {
     }
 }
 
-/// Returns whether the ledger can adjust holds. If it can, it has none for a number that it does not know.
+/// Returns whether the ledger can adjust holds. A ledger that can must return `Gone` for a number without a hold.
 pub(super) async fn can_adjust<L: Ledger>(ledger: &L) -> bool {
     match ledger.adjust(&to(999, "k1", 1, 1)).await {
         Ok(Adjusted::Unsupported) => false,
@@ -61,7 +61,7 @@ pub(super) async fn a_smaller_hold_frees_money_at_once<L: Ledger>(ledger: &L) {
         expect_eq!(answer, held(amount), "{sequence}");
         expect_eq!(free(ledger, "k2").await, 1000 - amount, "{sequence}");
     }
-    // The call goes on, and its cost is charged.
+    // The call continues, and its whole cost is charged.
     let paid = settled(ledger, 1, "k1", 150).await;
     expect_eq!(paid, booked(Booked::Held, 150, 0));
     expect_eq!(free(ledger, "k1").await, 850);
@@ -85,14 +85,14 @@ pub(super) async fn a_hold_grows_only_into_free_money<L: Ledger>(ledger: &L) {
         adjusted(ledger, &to(2, "k2", 1, 201)).await,
         Err(does_not_fit(0, 200))
     );
-    // The hold pays with its larger amount.
+    // The hold pays up to its larger amount.
     let paid = settled(ledger, 1, "k1", 800).await;
     expect_eq!(paid, booked(Booked::Held, 800, 0));
     let paid = settled(ledger, 2, "k2", 200).await;
     expect_eq!(paid, booked(Booked::Held, 200, 0));
 }
 
-/// I1: a hold that has expired does not keep another one from growing.
+/// I1: a hold that has expired does not prevent another hold from growing.
 pub(super) async fn an_expired_hold_does_not_keep_another_from_growing<L: Ledger>(ledger: &L) {
     if !can_adjust(ledger).await {
         return;
@@ -102,7 +102,7 @@ pub(super) async fn an_expired_hold_does_not_keep_another_from_growing<L: Ledger
     expect_eq!(adjusted(ledger, &to(2, "k2", 1, 1000)).await, held(1000));
 }
 
-/// I5: adjustments may arrive twice and in another order.
+/// I5: adjustments may arrive twice, or in another order.
 pub(super) async fn an_older_adjustment_changes_nothing<L: Ledger>(ledger: &L) {
     if !can_adjust(ledger).await {
         return;
@@ -127,7 +127,7 @@ pub(super) async fn an_older_adjustment_changes_nothing<L: Ledger>(ledger: &L) {
     expect_eq!([again.held, again.free], [400, 600].map(micro));
 }
 
-/// I5: an adjustment that arrives after the end holds nothing again.
+/// I5: an adjustment that arrives after the end of its call does not hold money again.
 pub(super) async fn an_ended_hold_is_not_adjusted<L: Ledger>(ledger: &L) {
     if !can_adjust(ledger).await {
         return;
@@ -170,7 +170,7 @@ pub(super) async fn a_cost_is_charged_up_to_the_adjusted_hold_and_free_money<L: 
     expect_eq!(paid, booked(Booked::Held, 850, 0));
 }
 
-/// I1 and I12: a larger amount needs what a new hold needs; a smaller one needs nothing.
+/// I1 and I12: a larger amount is granted under the same conditions as a new hold; a smaller amount always.
 pub(super) async fn a_hold_grows_only_if_account_and_key_allow_it<L: Books>(ledger: &L) {
     open(ledger, 1000).await;
     if !can_adjust(ledger).await {
@@ -185,7 +185,7 @@ pub(super) async fn a_hold_grows_only_if_account_and_key_allow_it<L: Books>(ledg
     );
     expect_eq!(adjusted(ledger, &to(1, "k1", 2, 350)).await, held(350));
     expect_eq!(key_money(ledger, "k1").await, [0, 400, 0]);
-    // A hold outlives a lowered ceiling, and may shrink above it.
+    // A hold stays when its ceiling is lowered, and may then shrink to an amount that is still above the ceiling.
     set_ceiling(ledger, "k1", Some(100)).await;
     expect_eq!(adjusted(ledger, &to(1, "k1", 3, 200)).await, held(200));
     expect_eq!(
@@ -212,7 +212,7 @@ pub(super) async fn a_hold_grows_only_if_account_and_key_allow_it<L: Books>(ledg
     expect_eq!(key_money(ledger, "k1").await, [0, 170, 830]);
 }
 
-/// I8: a hold expires with the amount that it has by then.
+/// I8: a hold expires with its amount after all adjustments.
 pub(super) async fn the_whole_adjusted_hold_expires<L: Books>(ledger: &L) {
     open(ledger, 1000).await;
     if !can_adjust(ledger).await {

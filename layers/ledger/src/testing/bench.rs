@@ -1,5 +1,5 @@
-//! Measures a ledger: what a hold and its settlement take. The gateway's `cargo bench --bench ledger` measures the
-//! stores of this crate with it.
+//! Measures a ledger: the time that a hold and its settlement take. The gateway's `cargo bench --bench ledger` measures
+//! the stores of this crate with this module.
 //!
 //! ```
 //! use tollgate_ledger::{
@@ -57,18 +57,18 @@ use crate::{
     usage::{End, Usage},
 };
 
-/// Small, so that the accounts of [`super::openings`] can pay for a few calls.
+/// The held amount per call: small, so that the accounts of [`super::openings`] can pay for a few calls.
 const HELD: MicroRub = MicroRub::new(10);
 const COST: MicroRub = MicroRub::new(1);
 const TTL: Duration = Duration::from_secs(960);
 /// A prime step through the payers, so that consecutive calls are not neighbours in the ledger.
 const STEP: u64 = 7919;
 
-/// Makes `calls` calls, one after another, each with one RESERVE and one SETTLE of 1 µ₽; `payers` pay in turn. Returns how
-/// long that took.
+/// Makes `calls` calls, one after another, each with one RESERVE and one SETTLE of 1 µ₽; `payers` pay in turn. Returns
+/// the time that all calls took.
 ///
 /// # Panics
-/// The ledger refused a hold of 10 µ₽, or was unavailable; or there is no payer.
+/// The ledger refused a hold of 10 µ₽, or did not answer, or `payers` is empty.
 pub async fn one_after_another<L: Ledger>(
     ledger: &L,
     payers: &[(AccountId, KeyId)],
@@ -82,10 +82,10 @@ pub async fn one_after_another<L: Ledger>(
     began.elapsed()
 }
 
-/// Makes `calls` such calls in `tasks` tasks that run at the same time. Returns how long that took.
+/// Makes `calls` such calls in `tasks` tasks that run at the same time. Returns the time that all calls took.
 ///
 /// # Panics
-/// As [`one_after_another`].
+/// As for [`one_after_another`]: a refused hold, an unavailable ledger, or no payers.
 pub async fn at_a_time<L: Ledger + Clone>(
     ledger: &L,
     payers: &[(AccountId, KeyId)],
@@ -153,7 +153,7 @@ async fn call<L: Ledger>(
     black_box(ledger.settle(&settlement).await.unwrap());
 }
 
-/// Returns a price as a gateway records it in a receipt.
+/// A price with the fields that a gateway records in a receipt.
 fn price() -> Arc<Price> {
     let rate = Rate::new(100_000_000);
     Arc::new(Price {

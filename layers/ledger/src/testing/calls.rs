@@ -1,4 +1,4 @@
-//! Tests what calls need, using only [`Ledger`]: the answers to holds and settlements.
+//! Tests of promises to calls, using only [`Ledger`]: the answers to holds and settlements.
 //!
 //! Each test begins with [`super::openings`]: `acme` has 1000 µ₽ and the keys `k1` and `k2`, `other` has 100 µ₽ and
 //! the key `k3`.
@@ -18,7 +18,7 @@ use crate::{
     number::RequestNumber,
 };
 
-/// Amount that a key of `acme` could hold now. Measured by holding everything and releasing it.
+/// Amount that a key of `acme` could hold now, measured by holding all that is free and releasing it.
 pub(super) async fn free<L: Ledger>(ledger: &L, id: &str) -> i64 {
     free_of(ledger, &acme(), id).await
 }
@@ -48,7 +48,7 @@ async fn free_of<L: Ledger>(ledger: &L, account: &AccountId, id: &str) -> i64 {
     }
 }
 
-/// I1: at most what is free; nothing if less than `least` is free.
+/// I1: a hold gets at most the free money, and nothing if less than `least` is free.
 pub(super) async fn a_reserve_grants_between_the_least_and_the_wanted_amount<L: Ledger>(
     ledger: &L,
 ) {
@@ -92,7 +92,7 @@ pub(super) async fn holds_of_all_keys_count_against_the_account<L: Ledger>(ledge
     expect_eq!(free_of(ledger, &account("other"), "k3").await, 100);
 }
 
-/// I1, with all of them in flight at the same time.
+/// I1, with all holds in flight at the same time.
 pub(super) async fn concurrent_holds_are_granted_only_up_to_the_free_money<L: Ledger>(ledger: &L) {
     let holds: Vec<Hold> = (1..=200)
         .map(|n| hold(n, if n.is_multiple_of(2) { "k1" } else { "k2" }, 27))
@@ -184,7 +184,7 @@ pub(super) async fn a_key_cannot_hold_money_of_another_account<L: Ledger>(ledger
         let refusal = refused(ledger, &hold).await;
         expect_eq!(refusal, Refusal::Unknown, "{whose} {id}");
         expect_eq!(probed(ledger, &whose, id).await, Err(Refusal::Unknown));
-        // Without the account or the key there is nothing to release or extend, which is not an error.
+        // If the account or the key does not exist, there is nothing to release or extend, which is not an error.
         let released = ledger.release(number(2), &whose, &key(id)).await;
         released.expect("there is nothing to release");
         let extended = ledger.extend(number(3), &whose, HOUR).await;
@@ -194,7 +194,7 @@ pub(super) async fn a_key_cannot_hold_money_of_another_account<L: Ledger>(ledger
     expect_eq!(free(ledger, "k1").await, 1000);
 }
 
-/// I2 and I3: a settlement moves the cost from balance to spending, and ends the hold.
+/// I2 and I3: a settlement moves the call's cost from the balance to the spending, and ends the hold.
 pub(super) async fn a_settlement_charges_the_cost_and_frees_the_hold<L: Ledger>(ledger: &L) {
     let mut left = 1000;
     for (n, cost) in [(1, 100), (2, 1), (3, 0), (4, 99)] {
@@ -206,9 +206,9 @@ pub(super) async fn a_settlement_charges_the_cost_and_frees_the_hold<L: Ledger>(
     }
 }
 
-/// I3 and I4: the balance never falls below what is held, and no cost is lost from the books.
+/// I3 and I4: the balance never falls below the held amount, and every part of a cost is in the books.
 pub(super) async fn a_cost_beyond_the_hold_takes_free_money<L: Ledger>(ledger: &L) {
-    // Another call's hold is not touched, however much this call costs.
+    // Another call's hold is not charged, however much this call costs.
     reserved(ledger, &hold(1, "k2", 300)).await;
     reserved(ledger, &hold(2, "k1", 100)).await;
     let paid = settled(ledger, 2, "k1", 150).await;
@@ -221,7 +221,7 @@ pub(super) async fn a_cost_beyond_the_hold_takes_free_money<L: Ledger>(ledger: &
     expect_eq!(paid, booked(Booked::Held, 300, 1));
 }
 
-/// Invariant I5, even if the repetition has other amounts.
+/// Invariant I5: a repeated settlement changes nothing, even if it has other amounts.
 pub(super) async fn a_repeated_settlement_gets_the_first_result<L: Ledger>(ledger: &L) {
     reserved(ledger, &hold(1, "k1", 80)).await;
     let first = settled(ledger, 1, "k1", 70).await;
@@ -241,7 +241,7 @@ pub(super) async fn a_repeated_settlement_gets_the_first_result<L: Ledger>(ledge
     expect_eq!(free(ledger, "k1").await, 930);
 }
 
-/// Invariants I3, I5 and I7: the calls are settled as if one by one; no result affects another.
+/// Invariants I3, I5 and I7: the calls are settled as if one by one, and no result affects another result.
 pub(super) async fn settlements_of_one_batch_are_answered_in_order<L: Ledger>(ledger: &L) {
     expect_eq!(
         ledger.settle_all(&[]).await.len(),
@@ -267,7 +267,7 @@ pub(super) async fn settlements_of_one_batch_are_answered_in_order<L: Ledger>(le
         booked(Booked::Stale, 0, 0),
         booked(Booked::Held, 30, 0),
     ];
-    // A disputed settlement is not a first result, so the next one is not a repetition.
+    // A disputed settlement moved no money, so the next settlement of that call does not count as a repeat.
     let repeated = first.map(|first| match first.booked {
         Booked::Stale => first,
         _ => again(first),
@@ -283,7 +283,7 @@ pub(super) async fn settlements_of_one_batch_are_answered_in_order<L: Ledger>(le
     }
 }
 
-/// I5 and I9. The RESERVE of a call that gave up may still be in flight.
+/// I5 and I9. When a caller gives up, its RESERVE may still be in flight and arrive after the release.
 pub(super) async fn a_release_costs_nothing_and_blocks_later_requests_of_its_call<L: Ledger>(
     ledger: &L,
 ) {
@@ -299,7 +299,7 @@ pub(super) async fn a_release_costs_nothing_and_blocks_later_requests_of_its_cal
     expect_eq!(free(ledger, "k1").await, 1000);
 }
 
-/// Invariant I8: an expired hold ends without its owner.
+/// Invariant I8: a hold ends by expiry if its owner does not end it.
 pub(super) async fn holds_end_by_themselves_after_their_expiry<L: Ledger>(ledger: &L) {
     for n in 1..=3 {
         reserved(ledger, &due(n, "k1", 10)).await;
@@ -323,7 +323,7 @@ pub(super) async fn holds_end_by_themselves_after_their_expiry<L: Ledger>(ledger
     expect_eq!(free(ledger, "k1").await, 980);
 }
 
-/// Invariant I8, even before a sweep.
+/// Invariant I8: an expired hold ends when another hold needs its money, even before a sweep.
 pub(super) async fn an_expired_hold_blocks_no_other_hold<L: Ledger>(ledger: &L) {
     for n in 1..=3 {
         reserved(ledger, &due(n, "k1", 300)).await;
@@ -331,7 +331,7 @@ pub(super) async fn an_expired_hold_blocks_no_other_hold<L: Ledger>(ledger: &L) 
     reserved(ledger, &hold(4, "k2", 1000)).await;
 }
 
-/// I5: settled at most once; I4: never from another call's hold.
+/// I5: an expired hold is settled at most once. I4: its charge takes no money that another call holds.
 pub(super) async fn an_expired_hold_is_settled_late_once<L: Ledger>(ledger: &L) {
     for (n, want) in [(1, 500), (2, 400), (3, 100)] {
         reserved(ledger, &due(n, "k1", want)).await;
@@ -344,14 +344,14 @@ pub(super) async fn an_expired_hold_is_settled_late_once<L: Ledger>(ledger: &L) 
     expect_eq!(second, booked(Booked::Late, 100, 300));
     expect_eq!(settled(ledger, 1, "k1", 300).await, again(first));
     expect_eq!(settled(ledger, 2, "k1", 400).await, again(second));
-    // Released after it had expired, it cannot be settled any more.
+    // This hold was released after it had expired, so it cannot be settled any more.
     release(ledger, 3, "k1").await;
     let third = settled(ledger, 3, "k1", 10).await;
     expect_eq!(third, again(booked(Booked::Released, 0, 0)));
 }
 
-/// I7: a ledger may lose a hold, but not its charge while that is fresh. I3: it is unknown whether an old number was
-/// charged before, so nothing is moved.
+/// I7: if a ledger loses a hold, a fresh settlement is still charged. I3: an old number may have been charged before,
+/// so a settlement that is not fresh moves nothing.
 pub(super) async fn a_call_without_a_hold_is_charged_by_force_while_fresh_and_is_stale_later<
     L: Ledger,
 >(

@@ -17,10 +17,10 @@ use crate::{
     rollup::{Change, Rollup, RowId, Scope},
 };
 
-/// Opens the account `acme` with this balance and the keys `k1` and `k2`, neither limited.
+/// Opens the account `acme` with this balance and the keys `k1` and `k2`, both without ceilings.
 ///
 /// # Panics
-/// The store refuses it.
+/// The store refused one of the operations.
 pub async fn open<L: Books>(ledger: &L, balance: i64) {
     ledger.create_account(&acme(), "Acme").await.unwrap();
     for (id, digest) in [("k1", 1), ("k2", 2)] {
@@ -32,10 +32,10 @@ pub async fn open<L: Books>(ledger: &L, balance: i64) {
     }
 }
 
-/// Makes one of the sums of this scope a micro-ruble too large. Returns the change that did it.
+/// Makes one of the sums of this scope a micro-ruble too large. Returns the change that it wrote.
 ///
 /// # Panics
-/// There is no such sum, or the sums have changed meanwhile.
+/// The scope has no sums, or the sums have changed meanwhile.
 pub async fn spoil_sums<L: Rollup>(ledger: &L, scope: Scope) -> Change {
     let rolled = ledger.rolled(&[(scope.clone(), 0..u64::MAX)]).await;
     let (at_ms, words, mut sums) = rolled.unwrap().rows.swap_remove(0);
@@ -136,7 +136,7 @@ pub(super) fn again(first: Settled) -> Settled {
     }
 }
 
-/// The refusal if the account's money is the limit.
+/// The expected refusal of a hold that does not fit into the account's money.
 pub(super) const fn does_not_fit(free: i64, held: i64) -> Refusal {
     Refusal::DoesNotFit {
         free: MicroRub::new(free),
@@ -145,7 +145,7 @@ pub(super) const fn does_not_fit(free: i64, held: i64) -> Refusal {
     }
 }
 
-/// The refusal that is expected if this ceiling is the limit.
+/// The expected refusal of a hold that does not fit under this ceiling.
 pub(super) const fn under(ceiling: Ceiling, free: i64, held: i64) -> Refusal {
     Refusal::DoesNotFit {
         free: MicroRub::new(free),

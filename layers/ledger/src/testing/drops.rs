@@ -1,7 +1,7 @@
 //! Futures that are dropped at each await, as happens when a caller leaves or a timeout fires.
 //!
-//! A dropped future may have done anything up to that await. So each test sends the operation again and checks that
-//! the money moved once.
+//! A dropped future may have done any of its work up to that await. So each test sends the operation again and checks
+//! that the money moved once.
 
 use std::{future::poll_fn, pin::pin, task::Poll};
 
@@ -13,12 +13,13 @@ use super::{
 };
 use crate::contract::{Booked, Ledger, Settled, Settlement};
 
-/// The awaits at which a future is dropped, at most.
+/// The number of awaits at which a future is dropped, at most.
 const AWAITS_MAX: u16 = 64;
-/// The sweeps that end the holds of one await, at most: more than there are holds.
+/// Sweeps per tested await, at most: more than needed to end all holds.
 const SWEEPS_MAX: u16 = 16;
 
-/// Polls a future past `awaits` pending polls, and drops it at the next one. Returns its output if it has ended before.
+/// Polls a future until it has been pending `awaits` times, and drops it when it is pending again. Returns its output
+/// if it ends before.
 async fn dropped_after<F: Future>(awaits: u16, future: F) -> Option<F::Output> {
     let mut future = pin!(future);
     let mut left = awaits;
@@ -51,12 +52,12 @@ pub(super) async fn a_dropped_reserve_leaves_no_hold_after_its_release<L: Ledger
     }
 }
 
-/// I8: money that a dropped reserve took is free again after the hold's time to live, even if nothing releases it.
+/// I8: money that a dropped reserve took is free again after the hold's time to live, even if no release arrives.
 pub(super) async fn a_dropped_reserve_leaves_no_hold_after_its_expiry<L: Ledger>(ledger: &L) {
     for awaits in 0..AWAITS_MAX {
         let wish = due(u128::from(awaits), "k1", 300);
         let ended = dropped_after(awaits, ledger.reserve(&wish)).await;
-        // One hold after the other on the same account: the second sees what the first left.
+        // This sends another hold on the same account, to which the dropped reserve must not do any harm.
         free(ledger, "k1").await;
         ledger.expire().await.expect("holds expire");
         expect_eq!(
@@ -70,7 +71,7 @@ pub(super) async fn a_dropped_reserve_leaves_no_hold_after_its_expiry<L: Ledger>
     }
 }
 
-/// Invariant I5, as if the answer had been lost.
+/// Invariant I5: the repeat after a dropped future is like the repeat after a lost answer.
 pub(super) async fn a_dropped_reserve_that_is_repeated_is_granted_once<L: Ledger>(ledger: &L) {
     for awaits in 0..AWAITS_MAX {
         let n = u128::from(awaits);
@@ -110,7 +111,7 @@ pub(super) async fn a_dropped_settlement_that_is_repeated_charges_once<L: Ledger
     }
 }
 
-/// I3, I5 and I7, if several calls are settled together.
+/// I3, I5 and I7, for several calls that are settled together.
 pub(super) async fn a_dropped_batch_of_settlements_that_is_repeated_charges_once<L: Ledger>(
     ledger: &L,
 ) {
@@ -137,7 +138,7 @@ pub(super) async fn a_dropped_batch_of_settlements_that_is_repeated_charges_once
     }
 }
 
-/// The dropped settlement may have been booked or not.
+/// Asserts the first result. The dropped settlement may have been booked, so that this is a repeat, or not.
 fn expect_first(paid: Settled, cost: i64, awaits: u16) {
     let first = booked(Booked::Held, cost, 0);
     assert!(
@@ -190,7 +191,7 @@ pub(super) async fn a_dropped_extension_does_not_end_the_hold<L: Ledger>(ledger:
     }
 }
 
-/// I2 and I5, for a hold that shrinks and one that grows.
+/// I2 and I5, for a hold that shrinks and a hold that grows.
 pub(super) async fn a_dropped_adjustment_that_is_repeated_counts_once<L: Ledger>(ledger: &L) {
     if !can_adjust(ledger).await {
         return;
@@ -222,7 +223,7 @@ pub(super) async fn a_dropped_adjustment_that_is_repeated_counts_once<L: Ledger>
     }
 }
 
-/// I2, I3 and I5: the call ends with its old amount or with the new one.
+/// I2, I3 and I5: the hold has its old or its new amount when the call ends, and no money stays held.
 pub(super) async fn a_dropped_adjustment_leaves_no_hold_after_its_call_ends<L: Ledger>(ledger: &L) {
     if !can_adjust(ledger).await {
         return;
@@ -255,7 +256,7 @@ pub(super) async fn a_dropped_adjustment_leaves_no_hold_after_its_call_ends<L: L
     }
 }
 
-/// Ends every expired hold. One sweep may leave some.
+/// Ends every expired hold. A single sweep may leave some.
 async fn sweep_all<L: Ledger>(ledger: &L) {
     let mut ended = 0;
     for _ in 0..SWEEPS_MAX {

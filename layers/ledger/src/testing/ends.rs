@@ -1,4 +1,4 @@
-//! How a hold ends, exactly once: settled, released or expired; and what is booked then.
+//! The end of a hold: settled, released or expired, exactly once; and the receipt and charge that follow.
 
 use super::{
     Books,
@@ -15,7 +15,7 @@ use crate::{
     usage::{End, Usage},
 };
 
-/// I2 and I3: a settlement moves the cost from balance to spending, and ends the hold.
+/// I2 and I3: a settlement moves the call's cost from the balance to the spending, and ends the hold.
 pub(super) async fn a_settled_call_pays_its_cost_and_frees_its_hold<L: Books>(ledger: &L) {
     open(ledger, 1000).await;
     let mut spent = 0;
@@ -30,12 +30,12 @@ pub(super) async fn a_settled_call_pays_its_cost_and_frees_its_hold<L: Books>(le
     expect_eq!(key_money(ledger, "k2").await, [0, 0, 800]);
 }
 
-/// I3 and I4: the balance never falls below what is held, and no cost is lost from the books.
+/// I3 and I4: the balance never falls below the held amount, and every part of a cost is in the books.
 pub(super) async fn a_cost_beyond_the_hold_takes_free_money_and_the_rest_is_loss<L: Books>(
     ledger: &L,
 ) {
     open(ledger, 1000).await;
-    // Another call's hold is not touched, however much this call costs.
+    // Another call's hold is not charged, however much this call costs.
     reserved(ledger, &hold(1, "k2", 300)).await;
     reserved(ledger, &hold(2, "k1", 100)).await;
     let paid = settled(ledger, 2, "k1", 150).await;
@@ -55,7 +55,7 @@ pub(super) async fn a_cost_beyond_the_hold_takes_free_money_and_the_rest_is_loss
     expect_eq!(money(ledger).await, [0, 0, 1000, 651]);
 }
 
-/// I1: what is charged beyond a hold is limited by the ceilings of the day and the month, too.
+/// I1: a charge beyond the hold is limited by the ceilings of the day and the month, too.
 pub(super) async fn a_cost_beyond_the_hold_stays_below_the_days_ceiling<L: Books>(ledger: &L) {
     open(ledger, 1000).await;
     let ceilings = Ceilings {
@@ -68,7 +68,7 @@ pub(super) async fn a_cost_beyond_the_hold_stays_below_the_days_ceiling<L: Books
     // The account has 90 free next to the two holds.
     let paid = settled(ledger, 1, "k1", 300).await;
     expect_eq!(paid, booked(Booked::Held, 190, 110));
-    // The second hold was granted, so it pays, although nothing is free next to it.
+    // The second hold pays, since it was granted, although no more money is free under the ceilings.
     let paid = settled(ledger, 2, "k1", 61).await;
     expect_eq!(paid, booked(Booked::Held, 60, 1));
     let paid = settled(ledger, 3, "k1", 5).await;
@@ -91,7 +91,7 @@ pub(super) async fn a_lowered_ceiling_does_not_take_back_a_hold<L: Books>(ledger
     expect_eq!(money(ledger).await, [600, 0, 400, 50]);
 }
 
-/// Invariant I5, even if the repetition has other amounts.
+/// Invariant I5: a repeated settlement changes nothing, even if it has other amounts.
 pub(super) async fn a_repeated_settlement_is_answered_with_the_first_result<L: Books>(ledger: &L) {
     open(ledger, 100).await;
     reserved(ledger, &hold(1, "k1", 80)).await;
@@ -139,7 +139,7 @@ pub(super) async fn a_released_hold_costs_nothing<L: Books>(ledger: &L) {
     expect_eq!(money(ledger).await, [100, 100, 0, 0]);
 }
 
-/// The RESERVE of a call that gave up may still be in flight.
+/// When a caller gives up, its RESERVE may still be in flight and arrive after the release.
 pub(super) async fn a_reserve_after_its_release_is_refused<L: Books>(ledger: &L) {
     open(ledger, 100).await;
     release(ledger, 1, "k1").await;
@@ -147,7 +147,7 @@ pub(super) async fn a_reserve_after_its_release_is_refused<L: Books>(ledger: &L)
     expect_eq!(money(ledger).await, [100, 0, 0, 0]);
 }
 
-/// I5: settled at most once; I4: never from another call's hold.
+/// I5: an expired hold is settled at most once. I4: its charge takes no money that another call holds.
 pub(super) async fn an_expired_hold_is_settled_late_once_from_what_is_free<L: Books>(ledger: &L) {
     open(ledger, 100).await;
     for (n, want) in [(1, 50), (2, 40), (3, 10)] {
@@ -162,7 +162,7 @@ pub(super) async fn an_expired_hold_is_settled_late_once_from_what_is_free<L: Bo
     expect_eq!(second, booked(Booked::Late, 10, 30));
     expect_eq!(settled(ledger, 1, "k1", 30).await, again(first));
     expect_eq!(settled(ledger, 2, "k1", 40).await, again(second));
-    // Released after it had expired, it cannot be settled any more.
+    // This hold was released after it had expired, so it cannot be settled any more.
     release(ledger, 3, "k1").await;
     let third = settled(ledger, 3, "k1", 10).await;
     expect_eq!(third, again(booked(Booked::Released, 0, 0)));
@@ -173,7 +173,7 @@ pub(super) async fn an_expired_hold_is_settled_late_once_from_what_is_free<L: Bo
     );
 }
 
-/// I7: a failover may lose a hold, but not its charge.
+/// I7: a failover may lose a hold, but the call's charge must be booked all the same.
 pub(super) async fn a_lost_hold_is_charged_by_force_while_fresh<L: Books>(ledger: &L) {
     open(ledger, 100).await;
     reserved(ledger, &hold(1, "k2", 30)).await;
@@ -193,7 +193,7 @@ pub(super) async fn a_lost_hold_is_charged_by_force_while_fresh<L: Books>(ledger
     );
 }
 
-/// I3: a dispute is recorded, and nothing is moved.
+/// I3: the ledger records a disputed settlement and moves no money.
 pub(super) async fn a_settlement_of_an_old_unknown_call_is_stale_and_charges_nothing<L: Books>(
     ledger: &L,
 ) {
@@ -218,7 +218,8 @@ pub(super) async fn a_settlement_of_an_old_unknown_call_is_stale_and_charges_not
     expect_eq!(money(ledger).await, [100, 0, 0, 0]);
 }
 
-/// I12: no request touches another key's money. The hold stays, and its own settlement is booked and gets the receipt.
+/// I12: no request touches another key's money. The hold stays, and the settlement by its own key is booked and
+/// receipted.
 pub(super) async fn a_settlement_by_another_key_than_the_holds_charges_nothing<L: Books>(
     ledger: &L,
 ) {
@@ -248,7 +249,7 @@ pub(super) async fn a_settlement_by_another_key_than_the_holds_charges_nothing<L
     expect_eq!(money(ledger).await, [60, 0, 40, 0]);
 }
 
-/// A stale settlement of an unknown call records a dispute, and the call may still be charged later.
+/// A stale settlement of a call without a hold records a dispute. The call may still be charged later.
 pub(super) async fn a_stale_settlement_can_be_charged_later<L: Books>(ledger: &L) {
     open(ledger, 100).await;
     for n in [1, 2] {
@@ -289,7 +290,8 @@ pub(super) async fn an_unknown_account_is_not_charged<L: Books>(ledger: &L) {
     expect_eq!(money(ledger).await, [100, 0, 0, 0]);
 }
 
-/// I3 and I11: every field, including the prices of the call's snapshot; and the journal has the same.
+/// I3 and I11: a receipt has every field of the settlement, including the prices at the call's beginning, and the
+/// journal has the same receipt.
 pub(super) async fn a_receipt_has_the_amounts_of_its_settlement<L: Books>(ledger: &L) {
     open(ledger, 100).await;
     reserved(ledger, &hold(1, "k1", 60)).await;

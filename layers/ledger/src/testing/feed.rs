@@ -97,7 +97,7 @@ pub(super) async fn of_many_charges_at_once_one_passes_a_level<L: Books + Feed>(
     for end in join_all(ends.iter().map(|end| ledger.settle(end))).await {
         end.unwrap();
     }
-    // Repeated settlements move nothing and emit nothing.
+    // Repeated settlements move no money and emit no event.
     for end in join_all(ends.iter().take(50).map(|end| ledger.settle(end))).await {
         assert!(end.unwrap().repeated);
     }
@@ -124,12 +124,12 @@ pub(super) async fn a_payment_above_a_level_lets_it_be_reported_again<L: Books +
     set(ledger, &Watched::Balance, levels(&[50, 20])).await;
     charge(ledger, 1, "k1", 50).await;
     charge(ledger, 2, "k1", 10).await;
-    // With 40 left, a payment that does not raise the balance above the level does not make the level be reported
-    // again.
+    // The balance is 40, below the level of 50. A payment that does not raise it above the level does not let the level
+    // be reported again.
     pay(ledger, "second", 5).await;
     charge(ledger, 3, "k2", 5).await;
     pay(ledger, "third", 60).await;
-    // If the balance falls through two levels at once, the lower one is reported.
+    // If the balance falls through two levels at once, only the lower level is reported.
     ledger.enter(&acme(), &correction("c", -90)).await.unwrap();
     expect_eq!(
         kinds(ledger).await,
@@ -163,7 +163,7 @@ pub(super) async fn ceilings_tell_when_they_run_low_and_when_they_are_reached<L:
     set(ledger, &of_key("k1"), levels(&[300])).await;
     charge(ledger, 1, "k1", 200).await;
     charge(ledger, 2, "k1", 295).await;
-    // Another key's ceiling has its own events.
+    // The ceiling of another key has events of its own.
     set_ceiling(ledger, "k2", Some(100)).await;
     charge(ledger, 3, "k2", 98).await;
     charge(ledger, 4, "k2", 1).await;

@@ -1,4 +1,4 @@
-//! Fixtures for the tests of promises, all different from each other. Also for your own tests.
+//! Fixtures for the tests of promises, with values that all differ from each other. Also for your own tests.
 
 use std::{sync::Arc, time::Duration};
 
@@ -53,7 +53,7 @@ pub fn key(id: &str) -> KeyId {
     id.parse().unwrap()
 }
 
-/// Returns an active key without restrictions; its digest is 32 times `digest`.
+/// Returns an active key without restrictions. Each of the 32 bytes of its digest is `digest`.
 #[must_use]
 pub fn record(account: &AccountId, id: &str, digest: u8) -> KeyRecord {
     KeyRecord {
@@ -64,7 +64,7 @@ pub fn record(account: &AccountId, id: &str, digest: u8) -> KeyRecord {
     }
 }
 
-/// Creates a payment of this many micro-rubles.
+/// Creates a payment of `amount` micro-rubles.
 #[must_use]
 pub fn topup(id: &str, amount: i64) -> Entry {
     Entry {
@@ -74,7 +74,7 @@ pub fn topup(id: &str, amount: i64) -> Entry {
     }
 }
 
-/// Creates a correction of this many micro-rubles.
+/// Creates a correction of `amount` micro-rubles.
 #[must_use]
 pub fn correction(id: &str, amount: i64) -> Entry {
     Entry {
@@ -83,7 +83,7 @@ pub fn correction(id: &str, amount: i64) -> Entry {
     }
 }
 
-/// Returns a hold, all or nothing, on a key of [`acme`]; it lives for an [`HOUR`].
+/// Returns a hold on a key of [`acme`], to be granted in full or not at all. It lives for an [`HOUR`].
 #[must_use]
 pub fn hold(n: u128, id: &str, want: i64) -> Hold {
     Hold {
@@ -105,7 +105,7 @@ pub fn due(n: u128, id: &str, want: i64) -> Hold {
     }
 }
 
-/// Returns the end of a call on a key of [`acme`], in its first attempt to settle.
+/// Returns the end of a call on a key of [`acme`], as in the first attempt to settle the call.
 #[must_use]
 pub fn settlement(n: u128, id: &str, cost: i64) -> Settlement {
     Settlement {
@@ -120,7 +120,7 @@ pub fn settlement(n: u128, id: &str, cost: i64) -> Settlement {
     }
 }
 
-/// An item that costs this many micro-rubles; all of its fields are different.
+/// A receipt's item with this cost in micro-rubles. All of its fields have different values.
 #[must_use]
 pub fn item(cost: i64) -> Item {
     let price = Price {
@@ -140,7 +140,7 @@ pub fn item(cost: i64) -> Item {
         },
         rule: Some("правило".into()),
     };
-    // All tokens together cost less than a micro-ruble, which is rounded up; each call costs one.
+    // The calls of the tool make up the cost except one micro-ruble, to which the tokens' fractions are rounded up.
     let usage = Usage {
         input: 11,
         cached_input: 12,

@@ -19,7 +19,7 @@ use crate::{
     happening::{CeilingKind, Happening},
 };
 
-/// The number of calls that run at the same time.
+/// The number of holds that are requested at the same time.
 const AT_ONCE: u128 = 64;
 
 fn group(id: &str) -> GroupId {
@@ -94,7 +94,7 @@ fn beyond(ceiling: Ceiling, free: i64, held: i64) -> Refusal {
     }
 }
 
-/// I1 and I2 over the keys of a group.
+/// I1 and I2 for the ceiling of a group, over all its keys.
 pub(super) async fn all_keys_of_a_group_together_spend_at_most_its_ceiling<L: Books>(ledger: &L) {
     open(ledger, 1000).await;
     make(ledger, "g1", Ceilings::total(micro(300))).await;
@@ -115,7 +115,7 @@ pub(super) async fn all_keys_of_a_group_together_spend_at_most_its_ceiling<L: Bo
     let view = ledger.key(&key("k2")).await.unwrap();
     expect_eq!((view.free_rub, view.held_rub), (micro(0), micro(100)));
     release(ledger, 3, "k2").await;
-    // A call that costs more than its hold takes what the group has left, and no more.
+    // A call that costs more than its hold is charged at most what the group's ceiling leaves.
     expect_eq!(settled(ledger, 1, "k1", 350).await.charged, micro(300));
     expect_eq!(money_of(ledger, "g1").await, [300, 0, 0, 0]);
     for id in ["k1", "k2"] {
@@ -135,7 +135,7 @@ pub(super) async fn all_keys_of_a_group_together_spend_at_most_its_ceiling<L: Bo
     reserved(ledger, &hold(6, "k2", 600)).await;
 }
 
-/// The key's own ceiling and the account's money limit a hold as well.
+/// A hold must fit into the key's own ceiling and the account's money, too.
 pub(super) async fn a_hold_is_granted_only_if_account_key_and_group_allow_it<L: Books>(ledger: &L) {
     open(ledger, 250).await;
     make(ledger, "g1", Ceilings::total(micro(200))).await;
@@ -150,7 +150,7 @@ pub(super) async fn a_hold_is_granted_only_if_account_key_and_group_allow_it<L: 
         refused(ledger, &hold(1, "k1", 201)).await,
         beyond(Ceiling::GroupTotal, 200, 0)
     );
-    // Key `k2` is in no group, so its holds do not count.
+    // Key `k2` is in no group, so its holds do not count for the group.
     reserved(ledger, &hold(2, "k2", 100)).await;
     expect_eq!(
         refused(ledger, &hold(1, "k1", 151)).await,
@@ -187,7 +187,7 @@ pub(super) async fn a_hold_grows_only_if_the_group_allows_it<L: Books>(ledger: &
     expect_eq!(money_of(ledger, "g1").await, [20, 0, 280, 0]);
 }
 
-/// Invariant I1, under concurrent calls of two keys.
+/// Invariant I1, for concurrent calls of two keys of a group.
 pub(super) async fn a_group_admits_concurrent_calls_only_up_to_its_ceiling<L: Books>(ledger: &L) {
     open(ledger, 1_000_000).await;
     make(ledger, "g1", Ceilings::total(micro(100))).await;
@@ -252,15 +252,15 @@ pub(super) async fn a_key_that_joins_a_group_brings_its_holds_and_its_spending_s
     expect_eq!(money_of(ledger, "g1").await, [30, 11, 459, 30]);
 }
 
-/// A receipt names the group that its charge was counted in: the key's group at that moment. So the sum of a group's
-/// receipts equals what it has spent.
+/// A receipt names the group whose spending includes its charge: the key's group at that moment. So the sum of a
+/// group's receipts equals the group's spending.
 pub(super) async fn receipts_of_a_group_add_up_to_its_spending<L: Books>(ledger: &L) {
     open(ledger, 1000).await;
     make(ledger, "g1", Ceilings::total(micro(100))).await;
     make(ledger, "g2", Ceilings::NONE).await;
     reserved(ledger, &hold(1, "k1", 70)).await;
     settled(ledger, 1, "k1", 70).await;
-    // One call is held outside of the group and charged inside; another one the other way round.
+    // Call 2 is held outside of the group and charged inside. Call 5 is held in one group and charged in another.
     reserved(ledger, &hold(2, "k1", 30)).await;
     put(ledger, "k1", Some("g1")).await;
     settled(ledger, 2, "k1", 20).await;
@@ -272,7 +272,7 @@ pub(super) async fn receipts_of_a_group_add_up_to_its_spending<L: Books>(ledger:
     reserved(ledger, &hold(5, "k1", 40)).await;
     put(ledger, "k1", Some("g2")).await;
     settled(ledger, 5, "k1", 40).await;
-    // A forced charge of a lost hold, and a call that was never held.
+    // Call 6 is charged although its hold was lost. Call 7 was never held, and its charge is disputed.
     settled(ledger, 6, "k2", 3).await;
     let unknown = Settlement {
         fresh: false,
@@ -309,7 +309,7 @@ pub(super) async fn expired_holds_no_longer_count_in_their_group<L: Books>(ledge
     put(ledger, "k1", Some("g1")).await;
     put(ledger, "k2", Some("g1")).await;
     reserved(ledger, &due(1, "k1", 60)).await;
-    // An expired hold takes the group's room until another hold needs it.
+    // An expired hold counts in its group until another hold needs the money.
     reserved(ledger, &hold(2, "k2", 90)).await;
     expect_eq!(money_of(ledger, "g1").await, [0, 90, 10, 0]);
     // The expired call is charged late, from what the group has free.
@@ -376,21 +376,21 @@ async fn refused_by<L: Books>(ledger: &L, n: u128, want: i64) -> Refusal {
     refused(ledger, &hold(n, "k1", want)).await
 }
 
-/// A key has at most as many open calls as its limit allows, at any cost; each end admits another call.
+/// A key has at most as many open calls as its limit allows, whatever they cost. Each end admits another call.
 pub(super) async fn a_key_has_at_most_its_limit_of_open_calls<L: Books>(ledger: &L) {
     open(ledger, 1000).await;
-    // Calls that were open before the limit was set count.
+    // Calls that were opened before the limit was set count, too.
     reserved(ledger, &hold(1, "k1", 10)).await;
     set_concurrency(ledger, "k1", Some(2)).await;
     reserved(ledger, &hold(2, "k1", 0)).await;
     let full = Refusal::TooManyCalls { most: 2 };
     expect_eq!(refused_by(ledger, 3, 1).await, full);
-    // A repeated hold is the same call.
+    // A repeated hold is the same call, so it is granted.
     reserved(ledger, &hold(2, "k1", 0)).await;
     reserved(ledger, &hold(4, "k2", 10)).await;
     settled(ledger, 1, "k1", 10).await;
     reserved(ledger, &due(5, "k1", 10)).await;
-    // Under the limit of open calls, an expired hold makes room for another.
+    // At the limit of open calls, an expired hold is ended to admit another call.
     reserved(ledger, &hold(6, "k1", 10)).await;
     expect_eq!(refused_by(ledger, 7, 1).await, full);
     release(ledger, 2, "k1").await;
@@ -454,7 +454,7 @@ pub(in crate::testing) async fn a_group_tells_when_its_ceiling_is_reached<
     );
 }
 
-/// As for a key's ceilings, at the group's own levels: once, whichever key passes a level.
+/// The group's levels are reported like a key's levels: once, whichever key's charge passes a level.
 pub(in crate::testing) async fn a_group_tells_when_its_ceilings_run_low<L: Books + super::Feed>(
     ledger: &L,
 ) {
@@ -467,7 +467,7 @@ pub(in crate::testing) async fn a_group_tells_when_its_ceilings_run_low<L: Books
     put(ledger, "k1", Some("g1")).await;
     put(ledger, "k2", Some("g1")).await;
     set(ledger, &of_group("g1"), levels(&[400, 300])).await;
-    // The remainder under the key's own ceiling is a separate matter.
+    // The key's own ceiling and its levels are reported independently of the group's.
     set_ceiling(ledger, "k2", Some(450)).await;
     set(ledger, &of_key("k2"), levels(&[350])).await;
     for (n, id, cost) in [(1, "k1", 60), (2, "k2", 60), (3, "k2", 30), (4, "k2", 60)] {

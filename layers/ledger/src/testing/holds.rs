@@ -1,4 +1,4 @@
-//! How much a hold may take, which holds are refused, and how long a hold lives.
+//! The amounts that holds get, which holds are refused, and how long holds live.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ use crate::{
     contract::{BookError, Booked, Hold, KeyChange, Refusal, Reserved},
 };
 
-/// I1: at most what is free; nothing if less than `least` is free.
+/// I1: a hold gets at most the free money, and nothing if less than `least` is free.
 pub(super) async fn a_hold_is_between_the_least_and_the_wanted_amount<L: Books>(ledger: &L) {
     open(ledger, 1000).await;
     set_ceiling(ledger, "k2", Some(600)).await;
@@ -71,7 +71,7 @@ pub(super) async fn holds_of_all_keys_count_against_the_account_and_a_ceiling_ag
         refused(ledger, &hold(2, "k1", 301)).await,
         does_not_fit(300, 700)
     );
-    // Here the key's ceiling leaves less than the account has left.
+    // Here the key's ceiling leaves less than the account has free.
     expect_eq!(
         refused(ledger, &hold(2, "k2", 251)).await,
         under(Ceiling::Total, 250, 0)
@@ -82,7 +82,7 @@ pub(super) async fn holds_of_all_keys_count_against_the_account_and_a_ceiling_ag
         under(Ceiling::Total, 50, 200)
     );
     reserved(ledger, &hold(5, "k1", 60)).await;
-    // Here the account has less left than the key's ceiling leaves.
+    // Here the account has less free than the key's ceiling leaves.
     expect_eq!(
         refused(ledger, &hold(6, "k2", 41)).await,
         does_not_fit(40, 200)
@@ -122,7 +122,7 @@ pub(super) async fn a_ceiling_can_be_raised_lowered_and_removed<L: Books>(ledger
     }
 }
 
-/// I1: each ceiling limits a key, and a refusal names the ceiling that leaves least and when it resets.
+/// I1: each ceiling limits a key. A refusal names the ceiling that leaves least, and when it resets.
 pub(super) async fn a_key_has_separate_ceilings_of_day_and_month<L: Books>(ledger: &L) {
     open(ledger, 1000).await;
     let ceilings = Ceilings {
@@ -154,7 +154,7 @@ pub(super) async fn a_key_has_separate_ceilings_of_day_and_month<L: Books>(ledge
         refused(ledger, &hold(2, "k1", 51)).await,
         under(day, 50, 200)
     );
-    // Held money counts in the month and the day alike, since it is unknown when it will be charged.
+    // Held money counts in the month and the day alike, since it is unknown on which day the call will be charged.
     let part = Hold {
         least: micro(1),
         ..hold(2, "k1", 500)
@@ -172,7 +172,7 @@ pub(super) async fn a_key_has_separate_ceilings_of_day_and_month<L: Books>(ledge
         Err(Refusal::CeilingUsedUp(day))
     );
 
-    // The other ceilings have counted, too.
+    // The charges also count under the other ceilings.
     let without_day = Ceilings {
         day: None,
         ..ceilings
@@ -193,7 +193,7 @@ pub(super) async fn a_key_has_separate_ceilings_of_day_and_month<L: Books>(ledge
         refused(ledger, &hold(6, "k1", 1)).await,
         Refusal::CeilingUsedUp(month)
     );
-    // If two ceilings are used up, the refusal names the one that lasts longer.
+    // If two ceilings are used up, the refusal names the ceiling that resets later.
     set_ceilings(ledger, "k1", ceilings).await;
     expect_eq!(
         probed(ledger, &acme(), "k1").await,
@@ -201,7 +201,7 @@ pub(super) async fn a_key_has_separate_ceilings_of_day_and_month<L: Books>(ledge
     );
     let view = set_ceilings(ledger, "k1", Ceilings::total(micro(600))).await;
     expect_eq!(view.free_rub, micro(200));
-    // Other keys are not affected.
+    // The ceilings of key `k1` do not limit other keys.
     reserved(ledger, &hold(7, "k2", 600)).await;
 }
 
@@ -215,7 +215,7 @@ pub(super) async fn a_repeated_hold_is_granted_once<L: Books>(ledger: &L) {
     let first = reserved(ledger, &wish).await;
     expect_eq!(first.free, micro(20));
     expect_eq!(reserved(ledger, &wish).await, first);
-    // The refusal names the amount that is free now.
+    // Next to another hold, the answer to the repeat has the amount that is free now.
     reserved(ledger, &hold(2, "k2", 15)).await;
     let second = reserved(ledger, &wish).await;
     expect_eq!((second.held, second.free), (micro(80), micro(5)));
@@ -342,7 +342,8 @@ pub(super) async fn unknown_accounts_and_keys_are_refused<L: Books>(ledger: &L) 
     expect_eq!(found, None);
 }
 
-/// Invariant I12: once disabling a key is acknowledged, it gets no hold, even if a gateway has it cached.
+/// Invariant I12: once the ledger acknowledges that a key is disabled, the key gets no hold, even if a gateway caches
+/// it.
 pub(super) async fn a_disabled_key_gets_no_new_hold_and_its_running_calls_are_charged<L: Books>(
     ledger: &L,
 ) {
@@ -429,7 +430,7 @@ pub(super) async fn an_extended_hold_does_not_expire_at_its_first_time<L: Books>
     expect_eq!(money(ledger).await, [100, 10, 0, 0]);
 }
 
-/// I8: an idle account returns to nothing held by itself.
+/// I8: in an idle account, expired holds end without any request of a caller.
 pub(super) async fn only_holds_past_their_expiry_are_ended<L: Books>(ledger: &L) {
     open(ledger, 1000).await;
     let other: AccountId = "other".parse().unwrap();
@@ -457,7 +458,7 @@ pub(super) async fn only_holds_past_their_expiry_are_ended<L: Books>(ledger: &L)
     expect_eq!((view.held_rub, view.free_rub), (micro(0), micro(100)));
 }
 
-/// I8, and a limit on the number of expired holds that a RESERVE ends.
+/// I8: a RESERVE ends expired holds if it does not fit, but a limited number.
 pub(super) async fn a_reserve_that_does_not_fit_ends_some_expired_holds_of_its_account<L: Books>(
     ledger: &L,
 ) {
@@ -471,7 +472,7 @@ pub(super) async fn a_reserve_that_does_not_fit_ends_some_expired_holds_of_its_a
         does_not_fit(some, 0)
     );
     expect_eq!(money(ledger).await, [some + 8, 8, 0, 0]);
-    // A hold that fits leaves the remaining expired holds alone.
+    // A RESERVE that fits does not end the remaining expired holds.
     reserved(ledger, &hold(101, "k2", some)).await;
     expect_eq!(money(ledger).await, [some + 8, some + 8, 0, 0]);
     reserved(ledger, &hold(102, "k2", 8)).await;

@@ -1,7 +1,7 @@
 //! A ledger with one planted bug at a time: each bug must fail the contract test that is named next to it.
 //!
-//! The ledger is a first attempt: accounts in a map, and for some operations a second step after an await, like a second
-//! query to a database.
+//! The ledger is written like a first attempt: accounts in a map, and for some operations a second step after an await,
+//! like a second query to a database.
 
 #![expect(
     clippy::disallowed_types,
@@ -100,10 +100,10 @@ bugs! {
     MissingAccountIsAnError: a_settlement_by_a_key_without_the_hold_charges_nothing;
 }
 
-/// Lets a second thread in between a check and the change that relies on it.
+/// The time between a check and the change that relies on it, in which another thread can run.
 const GAP: Duration = Duration::from_micros(20);
 
-/// Bugs that check whether a hold fits, and take the money later.
+/// Bugs that check whether a hold fits, and take its money in a second step.
 const IN_TWO_STEPS: &[Bug] = &[
     Bug::ReserveDroppedAfterTakingMoney,
     Bug::ReserveDroppedLivesForEver,
@@ -153,7 +153,7 @@ struct Account {
     keys: Vec<KeyId>,
     open: HashMap<RequestNumber, Open>,
     ended: HashMap<RequestNumber, Ended>,
-    /// Money that only a bug takes out of the books.
+    /// Money that a planted bug has taken out of the books.
     lost: MicroRub,
     releases: u64,
 }
@@ -237,7 +237,7 @@ impl Planted {
         }
     }
 
-    /// The hold that the number has already, or why it can have none.
+    /// Returns the hold that the number has already, or the reason why it can have none; `None` if it may get a hold.
     fn known(&self, account: &Account, hold: &Hold) -> Option<Result<Reserved, Refusal>> {
         let has_ended = account.ended.contains_key(&hold.number);
         if has_ended && !self.has(Bug::EndedNumberHoldsAgain) {
@@ -259,7 +259,7 @@ impl Planted {
         })
     }
 
-    /// Returns the amount that is held.
+    /// Returns the amount that a new hold gets.
     fn granted(&self, account: &mut Account, hold: &Hold) -> Result<MicroRub, Refusal> {
         self.admits(account, &hold.key)?;
         if account.free() < hold.want && !self.has(Bug::ExpiredHoldsBlock) {
@@ -327,7 +327,7 @@ impl Planted {
                     account.lost = account.lost.minus_or_zero(held)
                 });
             }
-            // The bug: the hold's time to live is written in a second step.
+            // The planted bug: an endless hold is taken first, and removed after an await.
             Some(Bug::ReserveDroppedLivesForEver) => {
                 let endless = Hold {
                     ttl: HOUR,
@@ -342,7 +342,7 @@ impl Planted {
         }
     }
 
-    /// How the call is booked; or the result that it has already.
+    /// Returns how the call is booked, or the result that it already has.
     fn to_book(&self, account: &Account, call: &Settlement) -> Result<Booked, Settled> {
         let any_key = self.has(Bug::AnotherKeySettles);
         let known_key = account.keys.contains(&call.key);
@@ -495,7 +495,8 @@ impl Ledger for Planted {
         for call in calls {
             answers.push(self.settle(call).await);
             if self.has(Bug::SettlementsDroppedAfterTheFirst) {
-                // The bug: the record of the ended call is missing for a moment, so a drop at that point loses it.
+                // The planted bug: for a moment the record of the ended call is missing, and a drop at that point loses
+                // it.
                 let forgotten =
                     self.on(&call.account, |account| account.ended.remove(&call.number));
                 yield_now().await;

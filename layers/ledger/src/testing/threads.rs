@@ -1,4 +1,4 @@
-//! Tests in which several threads make calls at once, which one task that joins many futures cannot show.
+//! Tests in which several threads make calls at once. A single task that joins many futures would miss these races.
 
 #![expect(clippy::disallowed_types, reason = "threads run in real time")]
 
@@ -27,15 +27,15 @@ use crate::{
 };
 
 const THREADS: usize = 2;
-/// Calls that the threads make at the same time, one after the other.
+/// The number of calls that each thread makes, one after the other, at the same time as the other threads.
 const STEPS: u128 = 200;
 /// The longest time for which threads compete.
 const RACE: Duration = Duration::from_millis(150);
-/// A granted hold is kept for this long, so that a second one is seen next to it.
+/// The time for which a granted hold is kept, so that a second hold granted by mistake overlaps it.
 const KEPT: Duration = Duration::from_micros(50);
-/// A thread that waits longer than this for another continues alone, for the rest of the steps.
+/// If one thread waits longer than this for another, all threads run the remaining steps without waiting.
 const MEETING_MAX: Duration = Duration::from_secs(10);
-/// A meeting's count after a thread has left: no thread waits from then on.
+/// The count of a meeting that a thread has left: no thread waits in it any more.
 const LEFT: usize = usize::MAX / 2;
 
 /// Runs each future on a thread of its own, on the runtime that polls this function.
@@ -51,8 +51,8 @@ where
     output.collect()
 }
 
-/// Where the threads wait for each other before each step, without sleeping: a sleeping thread wakes up too late. A
-/// thread that panics drops its clone, and no other thread waits for it any more.
+/// A point at which the threads wait for each other before each step, without sleeping: a sleeping thread wakes up too
+/// late. A thread that panics drops its clone, and no other thread waits for it any more.
 #[derive(Clone, Debug, Default)]
 struct Meeting(Arc<AtomicUsize>);
 
@@ -76,7 +76,7 @@ impl Drop for Meeting {
     }
 }
 
-/// I1: the check and the hold are one step.
+/// I1: the check of the free money and the hold are one atomic step.
 pub(super) async fn holds_by_several_threads_are_granted_only_up_to_the_free_money<
     L: Ledger + Clone,
 >(
@@ -121,7 +121,7 @@ pub(super) async fn holds_by_several_threads_are_granted_only_up_to_the_free_mon
     );
 }
 
-/// Invariant I5, with competing threads.
+/// Invariant I5, for a hold sent by two threads at once.
 pub(super) async fn a_hold_sent_by_two_threads_is_granted_once<L: Ledger + Clone>(ledger: &L) {
     let meeting = Meeting::default();
     let answers = on_threads((0..THREADS).map(|_| {
@@ -151,7 +151,8 @@ pub(super) async fn a_hold_sent_by_two_threads_is_granted_once<L: Ledger + Clone
     );
 }
 
-/// Holds [`STEPS`] times 1 µ₽, and settles or releases each from two threads at once. Returns the answers, by thread.
+/// Makes [`STEPS`] holds of 1 µ₽, and settles or releases each from two threads at once. Returns the answers, by
+/// thread.
 async fn ended_by_two<L: Ledger + Clone>(
     ledger: &L,
     releases: [bool; THREADS],
@@ -181,12 +182,12 @@ async fn ended_by_two<L: Ledger + Clone>(
     .await
 }
 
-/// Invariants I3 and I5, with competing threads.
+/// Invariants I3 and I5, for a call settled by two threads at once.
 pub(super) async fn a_call_settled_by_two_threads_is_charged_once<L: Ledger + Clone>(ledger: &L) {
     let answers = ended_by_two(ledger, [false, false]).await;
     let first = booked(Booked::Held, 1, 0);
     for (n, (one, other)) in (1..).zip(answers[0].iter().zip(&answers[1])) {
-        // A settlement that joins one under way may get the same answer.
+        // If a settlement arrives while another one of the call is running, both may get the same answer.
         let both = [*one, *other].map(|answer| answer.expect("it was settled"));
         assert!(
             both.contains(&first)
@@ -203,7 +204,8 @@ pub(super) async fn a_call_settled_by_two_threads_is_charged_once<L: Ledger + Cl
     );
 }
 
-/// I5: whichever comes first wins, and the money agrees with the answers.
+/// I5: the settlement or the release takes effect, whichever the ledger processes first, and the answers agree with
+/// that.
 pub(super) async fn only_one_of_a_concurrent_settlement_and_release_takes_effect<
     L: Ledger + Clone,
 >(
@@ -233,7 +235,7 @@ pub(super) async fn only_one_of_a_concurrent_settlement_and_release_takes_effect
     );
 }
 
-/// I1: the check and the larger hold are one step.
+/// I1: the check of the free money and the larger hold are one atomic step.
 pub(super) async fn holds_grow_by_several_threads_only_up_to_the_free_money<L: Ledger + Clone>(
     ledger: &L,
 ) {
@@ -277,7 +279,7 @@ pub(super) async fn holds_grow_by_several_threads_only_up_to_the_free_money<L: L
     );
 }
 
-/// I2, I3 and I5: whichever comes first, the hold ends whole.
+/// I2, I3 and I5: in whichever order the two are processed, the whole hold ends.
 pub(super) async fn a_concurrent_adjustment_and_settlement_lose_no_money<L: Ledger + Clone>(
     ledger: &L,
 ) {

@@ -7,8 +7,9 @@ use crate::{
     contract::{AccountBooks, BookError, LedgerAdmin},
 };
 
-/// Iterates over accounts, each at a moment of its own. [`JournalPages::up_to`](crate::contract::JournalPages::up_to)
-/// reads the journal up to that moment; memory does not grow with the journal.
+/// Iterates over accounts, each as of a moment of its own.
+/// [`JournalPages::up_to`](crate::contract::JournalPages::up_to) reads an account's journal up to its moment. The
+/// memory used does not grow with the journal.
 #[derive(Clone, Debug)]
 pub struct Export {
     accounts: vec::IntoIter<AccountId>,
@@ -32,7 +33,7 @@ impl Export {
         Ok(Self::of(views.into_iter().map(|view| view.id).collect()))
     }
 
-    /// The next account as it is now; `None` after the last. An id without an account is skipped.
+    /// Returns the next account as it is now; `None` after the last account. An id without an account is skipped.
     ///
     /// # Errors
     /// See [`LedgerAdmin::books`].

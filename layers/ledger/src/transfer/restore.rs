@@ -1,4 +1,4 @@
-//! Writes an account into a ledger that is being filled: first its journal, page by page, then its books.
+//! Writes an account into a ledger that is being filled: first its journal, page by page, then its sums and its keys.
 
 use std::collections::HashMap;
 
@@ -9,7 +9,7 @@ use crate::{
     money::MicroRub,
 };
 
-/// An account whose journal is being written, and audited on the way.
+/// An account whose journal is being written. Each written line is also audited.
 pub(super) struct Restore<'a, T> {
     to: &'a mut T,
     books: &'a AccountBooks,
@@ -18,7 +18,7 @@ pub(super) struct Restore<'a, T> {
     lines: u64,
 }
 
-/// An account whose journal is written and adds up to its books.
+/// An account whose journal is completely written and agrees with its books.
 pub(super) struct RestoredJournal<'a, T> {
     to: &'a mut T,
     books: &'a AccountBooks,
@@ -50,7 +50,7 @@ impl<'a, T: Target> Restore<'a, T> {
         self.to.lines(&self.books.view.id, lines, forgotten).await
     }
 
-    /// Ends the journal. An account with breaches is not written.
+    /// Ends the journal. Fails if the account has breaches; the account itself is then not written.
     pub(super) fn journal_done(self) -> Result<RestoredJournal<'a, T>, CopyError> {
         let breaches = self.audit.finish();
         if !breaches.is_empty() {
@@ -66,7 +66,7 @@ impl<'a, T: Target> Restore<'a, T> {
 }
 
 impl<T: Target> RestoredJournal<'_, T> {
-    /// Adds entries that the original journal has dropped.
+    /// Adds entries that the source's journal has dropped.
     pub(super) fn add_entries(&mut self, entries: HashMap<String, MicroRub>) {
         self.entries.extend(entries);
     }

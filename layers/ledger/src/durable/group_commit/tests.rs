@@ -8,7 +8,7 @@ use rusqlite::ffi;
 
 use super::*;
 
-/// Each number is a change. None is written before a caller waits.
+/// A queue of numbers, each a change. No number is due before a caller waits.
 #[derive(Default)]
 struct Numbers {
     waiting: Vec<u32>,
@@ -20,7 +20,7 @@ impl WriteQueue for Numbers {
 
     const THREAD: &'static str = "numbers-writer";
     const PACE: Pace = Pace {
-        // An hour: a test that waits for the window to end fails.
+        // The window is an hour, so that a test that waits for its end fails.
         window: Duration::from_secs(3_600),
         enough: 3,
         queue_max: 4,
@@ -72,7 +72,8 @@ fn error(code: i32) -> rusqlite::Error {
 
 type Batches = Arc<Mutex<Vec<Vec<u32>>>>;
 
-/// A writer, and the batches that it has committed. `before` runs before each commit and may make it fail.
+/// Starts a writer, and returns it with the batches that it commits. `before` runs before each commit and may make it
+/// fail.
 fn started(
     mut before: impl FnMut(&[u32]) -> rusqlite::Result<()> + Send + 'static,
 ) -> (GroupCommit<Numbers>, Batches) {

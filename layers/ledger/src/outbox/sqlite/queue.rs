@@ -1,4 +1,4 @@
-//! The steps that wait for the writer. Those of one call become one row, or nothing.
+//! The steps that wait for the writer. The steps of one call become one row, or no row.
 
 use std::{
     collections::{BTreeMap, btree_map},
@@ -13,31 +13,31 @@ use crate::{
     outbox::log::{CallStep, Ending},
 };
 
-/// An intent only identifies the hold to release if the process dies. It waits for as long as a short call may take;
-/// such a call then writes nothing at all.
+/// The time for which an intent waits. It only identifies the hold to release if the process dies, so it may wait for
+/// as long as a short call takes; such a call then writes nothing to the file.
 pub(super) const INTENT_WAIT: Duration = Duration::from_millis(100);
 /// The time for which a checkpoint waits for further steps of its call.
 pub(super) const NOTE_WAIT: Duration = TURN.saturating_mul(3);
-/// The time for which an end waits. It contains the charge, and the ledger's answer is near. With leases the answer
-/// comes with the next turn; an end that is acknowledged by then is not written at all.
+/// The time for which an end waits. It is short because the end contains the charge, and the ledger's answer is near.
+/// With leases the ledger answers in the next turn; an end that is acknowledged in this time is not written at all.
 pub(super) const END_WAIT: Duration = TURN.saturating_mul(2);
 
-/// The steps that wait to be written, by call.
+/// The steps that wait to be written, merged per call.
 #[derive(Debug, Default)]
 pub(super) struct Queue {
     calls: BTreeMap<RequestNumber, Waiting>,
 }
 
-/// The result of the waiting steps of one call.
+/// The changes that the waiting steps of one call make in the file.
 #[derive(Debug)]
 pub(super) struct Waiting {
-    /// The file has no row for this call yet.
+    /// Whether the file has no row for this call yet.
     new: bool,
-    /// The steps wait until this time for further ones.
+    /// The time until which the steps wait for further steps of the call.
     due: Moment,
-    /// The new record, which replaces the one in the file.
+    /// The new record of the call, which replaces the record in the file.
     pub(super) note: Option<CallNote>,
-    /// The time since when nothing is left to send, if so.
+    /// The time since which the call has nothing left to send, if so.
     pub(super) done_at_ms: Option<u64>,
 }
 
@@ -64,14 +64,14 @@ impl Queue {
         Self { calls: due }
     }
 
-    /// The steps, sorted by call number, which is also by age.
+    /// The waiting steps, sorted by call number and so by age.
     pub(super) fn iter(&self) -> impl Iterator<Item = (RequestNumber, &Waiting)> {
         self.calls
             .iter()
             .map(|(number, waiting)| (*number, waiting))
     }
 
-    /// Adds a step, which must be the latest of its call. Returns when it is due, if anything is left to write.
+    /// Adds the latest step of a call. Returns when it is due; `None` if nothing is left to write for the call.
     pub(super) fn add(&mut self, step: CallStep, now: Moment) -> Option<Moment> {
         match step {
             CallStep::Intent {
@@ -125,7 +125,8 @@ impl Queue {
         }
     }
 
-    /// Puts back what could not be written, as older than what was added since. It is due at once.
+    /// Puts back steps that could not be written. Steps of the same call that were added since are newer. All are due
+    /// at once.
     pub(super) fn put_back(&mut self, older: Self, now: Moment) {
         for (number, mut older) in older.calls {
             older.due = now;

@@ -1,11 +1,11 @@
-//! The outbox's file: the checks before it is trusted, and its rows.
+//! The outbox's file: the checks before it is used, and its rows.
 //!
 //! ```text
 //! calls   number, account, key, at_ms, kind, settlement (JSON), check_sum, done_at_ms
-//! synced  times: written if a commit needs something to write
+//! synced  times: changed by a commit that must be synced but has nothing else to write
 //! ```
-//! Times are Unix milliseconds. The charges in this file become money, so each row has a check sum: a flipped bit is an
-//! error, not another charge.
+//! Times are Unix milliseconds. The charges in this file become money, so each row has a check sum: a flipped bit is
+//! reported as an error and does not become another charge.
 
 use std::{
     io,
@@ -30,7 +30,8 @@ use crate::{
     outbox::log::{Ending, Pending},
 };
 
-/// `tgo1`, version 1. The pragma is for ordinary commits; a commit that must survive a power cut uses a stricter one.
+/// Application id `tgo1`, schema version 1. The pragma is for ordinary commits; a commit that must survive a power cut
+/// sets a stricter one.
 const OUTBOX: Kind = Kind {
     application_id: 0x7467_6f31,
     schema_version: 1,
@@ -52,7 +53,7 @@ INSERT INTO synced VALUES (0);
     pragmas: "PRAGMA synchronous = NORMAL;",
 };
 
-/// Calls that one commit deletes, at most: a settlement may be waiting behind it.
+/// Calls that one commit deletes, at most, because a settlement may be waiting for this commit.
 const FORGET_MAX: u16 = 1_000;
 
 /// The reason why an outbox was not opened.
@@ -140,7 +141,7 @@ impl LogError {
     fn of(path: &Path, source: rusqlite::Error) -> Self {
         use rusqlite::Error as E;
         let path = path.to_owned();
-        // The file contains values or tables that the gateway never writes.
+        // These errors mean that the file contains values or tables that the gateway never writes.
         let damaged = matches!(
             source,
             E::SqlInputError { .. }
@@ -180,7 +181,7 @@ impl From<NotOpened> for LogError {
     }
 }
 
-/// Opens the file, and reads what an earlier process left in it.
+/// Opens the file, and reads the calls that an earlier process left in it.
 pub(super) fn open(path: &Path) -> Result<(SqliteFile, Vec<Pending>), LogError> {
     let file = OUTBOX.open(path)?;
     let damage = damage(&file.conn).map_err(|source| LogError::of(&file.path, source))?;
@@ -194,8 +195,8 @@ pub(super) fn open(path: &Path) -> Result<(SqliteFile, Vec<Pending>), LogError> 
     Ok((file, left))
 }
 
-/// Records which ledger's charges the file contains, and returns whether it was this ledger's all along. A file with
-/// charges for another ledger is refused.
+/// Records which ledger's charges the file contains, and returns whether the file belonged to this ledger before.
+/// Refuses a file with charges for another ledger.
 pub(super) fn claim(file: &SqliteFile, books: &str, unfinished: bool) -> Result<bool, LogError> {
     let failed = |source| LogError::of(&file.path, source);
     let schema = "CREATE TABLE IF NOT EXISTS books (name TEXT NOT NULL) STRICT";
@@ -254,7 +255,7 @@ fn read(conn: &Connection) -> rusqlite::Result<Vec<Pending>> {
     Ok(left)
 }
 
-/// `None` for a refused hold, which left nothing to send again.
+/// Reads a call. `None` for a refused hold, of which nothing is left to send.
 fn read_call(row: &Row<'_>) -> rusqlite::Result<Option<Pending>> {
     let (number, account, key): (String, String, String) = (row.get(0)?, row.get(1)?, row.get(2)?);
     let (at_ms, kind): (u64, String) = (count(row, 3)?, row.get(4)?);
@@ -268,7 +269,7 @@ fn read_call(row: &Row<'_>) -> rusqlite::Result<Option<Pending>> {
     }
     let done = match row.get::<_, Option<i64>>(7)? {
         None => false,
-        // A single flipped bit may turn a missing time into one of these.
+        // A single flipped bit may turn a missing time into 0 or 1.
         Some(0 | 1) => {
             return Err(unreadable(7, format!("call {number} has no date").into()));
         }
@@ -299,8 +300,8 @@ fn read_call(row: &Row<'_>) -> rusqlite::Result<Option<Pending>> {
     Ok(note.pending(done))
 }
 
-/// Writes what waits, all or nothing, and deletes some of the calls that were done before `forget_until_ms`. Returns
-/// that time if there is more to delete.
+/// Writes the waiting steps, all or nothing, and deletes some of the calls that were done before `forget_until_ms`.
+/// Returns that time again if more calls are left to delete.
 pub(super) fn commit(
     conn: &mut Connection,
     queue: &Queue,
@@ -309,7 +310,7 @@ pub(super) fn commit(
     in_one_commit(conn, |batch| write_all(batch, queue, forget_until_ms))
 }
 
-/// As [`commit`]; this commit and earlier ones then survive a power cut.
+/// Commits as [`commit`] does. Afterwards this commit and all earlier commits survive a power cut.
 pub(super) fn commit_durably(
     conn: &mut Connection,
     queue: &Queue,
@@ -327,7 +328,7 @@ fn touch_and_commit(
     forget_until_ms: Option<u64>,
 ) -> rusqlite::Result<Option<u64>> {
     in_one_commit(conn, |batch| {
-        // A commit without a change would write nothing, and so sync nothing.
+        // A commit without any change would not sync the file, so this row is changed.
         batch
             .prepare_cached("UPDATE synced SET times = times + 1")?
             .execute([])?;
@@ -405,7 +406,7 @@ fn forget(batch: &Connection, until_ms: Option<u64>) -> rusqlite::Result<Option<
     Ok((forgotten == usize::from(FORGET_MAX)).then_some(until_ms))
 }
 
-/// FNV-1a over the columns, 64 bits: a change of any single byte changes it.
+/// FNV-1a over the columns, 64 bits: any change of a single byte changes the sum.
 fn check_sum(
     number: &str,
     account: &str,
@@ -424,7 +425,7 @@ fn check_sum(
         kind,
         settlement.unwrap_or_default(),
     ] {
-        // The separator between columns is a byte that no text contains.
+        // The separator between columns is the byte 0xff, which no UTF-8 text contains.
         for byte in column.bytes().chain([0xff]) {
             sum = (sum ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
         }

@@ -103,7 +103,7 @@ fn done(index: u16) -> CallStep {
     }
 }
 
-/// Calls in every state, each step in a commit of its own.
+/// Writes calls in every state. Each step gets a commit of its own.
 async fn used(dir: &TempDir) -> (SqliteLog, PathBuf) {
     let path = dir.path().join("outbox.db");
     let log = SqliteLog::open(&path).unwrap();
@@ -139,7 +139,7 @@ fn released(index: u16) -> Ending {
     }
 }
 
-/// Returns the calls that the steps leave unfinished, by number.
+/// The calls that the steps of `used` leave, by number, and whether each is done.
 fn left_of_used() -> Vec<(Ending, bool)> {
     vec![
         (released(1), false),
@@ -178,16 +178,16 @@ async fn written_steps_are_read_by_the_next_process() {
         .map(|call| (call.ending.number(), call.at_ms))
         .collect();
     assert_eq!((dates[&number(1)], dates[&number(3)]), (1_001, 2_003));
-    // The log dates a checkpoint with the current time.
+    // A checkpoint has no time of its own, so the log stores the current time.
     assert!(dates[&number(2)] > 1_700_000_000_000);
 
-    // The next process ends these calls, in the same file.
+    // The next process marks these calls as done, in the same file.
     for index in 1..=4 {
         log.append(done(index));
     }
     log.close().await;
     let log = SqliteLog::open(&path).unwrap();
-    // The first and the second call had no recorded end: their `done` deletes them.
+    // Calls 1 and 2 had no recorded end, so that `done` deletes them from the file.
     let left: Vec<_> = left_of_used()
         .into_iter()
         .skip(2)
@@ -200,7 +200,7 @@ async fn written_steps_are_read_by_the_next_process() {
 async fn synced_steps_survive_a_crash() {
     let dir = tempfile::tempdir().unwrap();
     let (_log, path) = used(&dir).await;
-    // The file and its log are copied as a killed process leaves them.
+    // The file and its write-ahead log are copied in the state in which a killed process leaves them.
     let copy = dir.path().join("copy.db");
     fs::copy(&path, &copy).unwrap();
     fs::copy(
@@ -243,7 +243,7 @@ async fn done_calls_are_deleted_in_bulk() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("outbox.db");
     let log = SqliteLog::open(&path).unwrap();
-    // Enough calls that deleting them takes more than one commit, and one call that is not done.
+    // Deleting these calls takes more than one commit. One further call is not done.
     for index in 0..2_500 {
         log.append(settle(index));
     }
@@ -352,7 +352,7 @@ async fn a_file_that_may_only_be_read_is_not_opened() {
         assert!(matches!(refused, LogError::ReadOnly { .. }), "{refused}");
     };
 
-    // The header allows only a newer SQLite to write to the file.
+    // This header allows only a newer version of SQLite to write to the file.
     let newer = dir.path().join("newer.db");
     let mut bytes = fs::read(&path).unwrap();
     bytes[18] = 3;
@@ -368,7 +368,7 @@ async fn a_file_that_may_only_be_read_is_not_opened() {
     }
 }
 
-/// Opens a tampered file. Returns whether the result is an error that names the damage, or what was written.
+/// Opens a tampered file. Returns whether the result is an error that names the damage, or exactly the written calls.
 fn opens_rightly(dir: &TempDir, bytes: &[u8], what: &str) -> bool {
     let copy = dir.path().join("tampered.db");
     fs::write(&copy, bytes).unwrap();
@@ -495,7 +495,7 @@ async fn a_full_disk_is_a_fault_until_there_is_room_again() {
     let full = log.sync().await.unwrap_err().to_string();
     assert!(full.contains("full") && full.contains("retried"), "{full}");
     assert_eq!(log.fault(), Some(full));
-    // Steps are accepted even while the disk is full: they belong to running calls.
+    // The log accepts steps even while the disk is full, because they belong to running calls.
     log.append(done(100));
 
     limit(1_000_000);
@@ -576,11 +576,11 @@ fn queued_steps_of_a_call_are_written_as_one_row_or_none() {
         (&[intent(1), checkpoint(1), settle(1), done(1)], &[]),
         (&[intent(1), release(1), done(1), intent(2)], &["2 intent"]),
         (&[intent(1), done(1)], &[]),
-        // The intent of call 1 is already in the file.
+        // The intent of call 1 is already in the file, so only the checkpoints are in the queue.
         (&[checkpoint(1), again], &["1 noted again"]),
         (&[settle(1), done(1)], &["1 settle, done"]),
         (&[done(1)], &["1 -, done"]),
-        // The checkpoint is too late: the call has ended.
+        // A checkpoint after the end of its call changes nothing.
         (&[settle(1), checkpoint(1)], &["1 settle"]),
         (&[done(1), checkpoint(1)], &["1 -, done"]),
         (
@@ -614,7 +614,7 @@ fn intent_is_delayed_for_short_calls_and_an_end_until_the_ledger_answers() {
         }
     }
 
-    // An end that arrives late waits for a commit of its own.
+    // An end that arrives when its intent is due does not share the intent's commit, but waits on its own.
     let mut late = queue(&[intent(1)], now);
     let end = now + INTENT_WAIT;
     late.add(settle(1), end);
@@ -638,10 +638,10 @@ fn writer_wakes_early_for_a_step_due_before_its_next_check() {
         (intent(2), soon, false),
         (settle(1), soon, false),
         (settle(2), late, true),
-        // No rows of these calls are left.
+        // Calls 1 and 2 have no row in the file and no step left in the queue, so nothing is due.
         (done(1), late, false),
         (done(2), late, false),
-        // The row in the file must be changed.
+        // Call 3 has no step in the queue: its row in the file must be changed.
         (done(3), late, true),
     ] {
         let what = format!("{line:?}");
@@ -698,7 +698,7 @@ fn steps_that_were_put_back_are_older_than_new_ones() {
     }
 }
 
-/// Steps: the call, its next step, and whether the log is synced afterwards.
+/// Each step is: the call, the kind of its next step, and whether the log is synced afterwards.
 async fn file_keeps_what_lines_come_to(steps: &[(u16, u8, bool)]) {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("outbox.db");
@@ -726,7 +726,7 @@ async fn file_keeps_what_lines_come_to(steps: &[(u16, u8, bool)]) {
     log.close().await;
     let found = by_number(&SqliteLog::open(&path).unwrap().load().await.unwrap());
     let expected = by_number(&log::pending(lines));
-    // A call that was over before the writer reached it need not be in the file.
+    // A call that was done before the writer wrote its first step need not be in the file.
     assert!(
         found.iter().all(|call| expected.contains(call)),
         "{found:?}"
@@ -753,7 +753,7 @@ async fn charges_of_one_ledger_are_not_sent_to_another() {
     let dir = tempfile::tempdir().unwrap();
     let (log, path) = used(&dir).await;
     log.close().await;
-    // The file was made before ledgers had names, and belongs to the first from now on.
+    // The file was written before outboxes recorded their ledger's name. It belongs to the ledger that opens it first.
     for books in ["first", "first"] {
         let log = SqliteLog::open_for(&path, books).unwrap();
         assert_eq!(by_number(&log.load().await.unwrap()), left_of_used());
@@ -765,7 +765,7 @@ async fn charges_of_one_ledger_are_not_sent_to_another() {
         "{error}"
     );
 
-    // With nothing left to send, it may be used for another ledger.
+    // After all its charges are acknowledged, the file may be used for another ledger.
     let log = SqliteLog::open_for(&path, "first").unwrap();
     for number in 1..=4 {
         log.append(done(number));

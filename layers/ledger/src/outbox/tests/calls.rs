@@ -1,4 +1,4 @@
-//! Each step of a call is written once and in order, and no call is served whose steps cannot be written.
+//! Each step of a call is written once and in order. No call is served if its steps cannot be written.
 
 use super::*;
 
@@ -19,7 +19,7 @@ async fn each_step_of_a_call_is_written_once_and_in_order() {
         let outbox = opened(&wire, &log, OutboxSettings::default()).await;
         call(&outbox).await;
         assert_eq!(log.shown(), lines, "{faults:?}");
-        // The checkpoint is too late: the call has ended.
+        // A checkpoint after the end of its call changes nothing.
         outbox.checkpoint(&[settlement(1, NOTED)]).await.unwrap();
         assert_eq!(log.shown(), lines, "{faults:?}");
         // An end that was not acknowledged is synced to the disk before the retry.
@@ -45,7 +45,7 @@ async fn a_refused_hold_leaves_nothing_to_end() {
     assert_eq!(lines.shown(), ["intent 1", "done 1"]);
     assert_eq!(log::pending(lines.all()), []);
 
-    // A hold stays as it was if its number is used again with other amounts.
+    // A hold with the number of an existing hold and another amount is refused, and does not change that hold.
     outbox.reserve(&hold(2)).await.unwrap();
     let conflict = Hold {
         want: MicroRub::new(101),
@@ -122,11 +122,11 @@ async fn a_full_outbox_admits_nothing_until_the_ledger_has_answered() {
         panic!("a full outbox admitted a call")
     };
     assert!(cause.to_string().contains("full: 2 calls"), "{cause}");
-    // The guard releases the refused call all the same; the outbox must not fill further with such calls.
+    // The caller's guard releases the refused call all the same. The outbox must not grow by refused calls.
     assert!(outbox.release(number(4), &account(), &key()).await.is_err());
     assert_eq!(outbox.backlog(), expected(10, false));
     assert!(!lines.shown().iter().any(|line| line.ends_with(" 4")));
-    // A call that was admitted before can still end.
+    // A call that was admitted before the outbox was full can still end.
     assert!(outbox.settle(&settlement(3, COST)).await.is_err());
     assert_eq!(outbox.backlog().calls, 3);
     advance(Duration::from_secs(51)).await;

@@ -18,7 +18,7 @@ use crate::{
     usage::End,
 };
 
-/// Final cost of a call, and its cost in the checkpoint.
+/// Final cost of a call in micro-rubles, and its cost in the checkpoint.
 const COST: i64 = 70;
 const NOTED: i64 = 40;
 
@@ -41,7 +41,7 @@ fn hold(index: u128) -> Hold {
         key: key(),
         want: MicroRub::new(100),
         least: MicroRub::new(100),
-        // This hold expires at once, so that the next sweep ends it if it was forgotten.
+        // This hold expires at once, so that the next sweep ends it if the outbox neither settles nor releases it.
         ttl: Duration::ZERO,
     }
 }
@@ -92,9 +92,9 @@ async fn held(ledger: &MemoryLedger) -> i64 {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Fault {
     Fine,
-    /// The request is lost on its way.
+    /// The request is lost on its way to the ledger.
     Before,
-    /// The answer is lost on its way.
+    /// The ledger's answer is lost on its way back.
     After,
     /// The process dies before the request arrives.
     DiesBefore,
@@ -102,7 +102,7 @@ enum Fault {
     DiesAfter,
 }
 
-/// The connection to a memory ledger, which fails on demand. The ledger can be replaced.
+/// The connection to a memory ledger, which fails on demand. A test can replace the ledger.
 #[derive(Clone)]
 struct Wire(Arc<Mutex<Way>>);
 
@@ -136,7 +136,7 @@ impl Wire {
         self.0.lock().unwrap().ledger = ledger.clone();
     }
 
-    /// Returns the requests since this function was last called.
+    /// Returns the requests that the ledger received since this function was last called.
     fn asked(&self) -> Vec<String> {
         std::mem::take(&mut self.0.lock().unwrap().asked)
     }
@@ -288,7 +288,7 @@ impl Log for Lines {
 
 type TestOutbox = Outbox<Wire, Lines>;
 
-/// An outbox whose clock follows tokio's, starting at 1 000 000 ms.
+/// Opens an outbox whose clock follows tokio's clock, starting at 1 000 000 ms.
 async fn opened(wire: &Wire, lines: &Lines, settings: OutboxSettings) -> TestOutbox {
     let began = Instant::now();
     let clock = move || 1_000_000 + u64::try_from(began.elapsed().as_millis()).unwrap();
@@ -309,7 +309,7 @@ async fn served(outbox: &TestOutbox, index: u128) {
     outbox.settle(&settlement(index, COST)).await.unwrap();
 }
 
-/// A call as the upper layers make it: whatever fails is retried.
+/// Makes a call as the gateway's upper layers do: each failed request is retried.
 async fn call(outbox: &TestOutbox) {
     match outbox.reserve(&hold(1)).await {
         Ok(_) => {

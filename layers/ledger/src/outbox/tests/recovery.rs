@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// The call, interrupted at a fault that kills the process.
+/// Makes a call that a fault interrupts by killing the process. Returns the ledger and the steps left in the log.
 async fn cut_call(faults: &[Fault]) -> (MemoryLedger, Vec<CallStep>) {
     let ledger = funded().await;
     let lines = Lines::default();
@@ -54,7 +54,7 @@ async fn call_of_a_killed_process_is_charged_once_or_released() {
                 _ => 0,
             };
 
-            // The next process ends the call, and the process after that finds nothing to do.
+            // The next process ends the call. The process after it finds nothing to do.
             let mut lines = Lines::of(lines);
             for _ in 0..2 {
                 let outbox = opened(&Wire::to(&ledger), &lines, OutboxSettings::default()).await;
@@ -105,7 +105,7 @@ async fn calls_of_an_earlier_process_are_ended_while_new_calls_run() {
         ..OutboxSettings::default()
     };
     let outbox = opened(&wire, &lines, settings).await;
-    // The earlier process's call joins this process's backlog only after an attempt to end it.
+    // A call that an earlier process left is in this process's backlog only after an attempt to end it has failed.
     assert_eq!(outbox.backlog(), Backlog::default());
     wire.down(true);
 
@@ -141,7 +141,7 @@ async fn calls_of_an_earlier_process_are_ended_while_new_calls_run() {
     let (away, mut ended): (Vec<_>, Vec<_>) =
         events.iter().partition(|event| event.starts_with("away"));
     ended.sort();
-    // Ten seconds of retries; the waits between them double up to two seconds.
+    // During ten seconds of retries, the waits between them double up to two seconds.
     assert!((3 * 6..3 * 20).contains(&away.len()), "{away:?}");
     assert_eq!(
         ended,

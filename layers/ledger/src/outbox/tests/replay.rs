@@ -1,10 +1,10 @@
-//! Ends that a ledger acknowledged and lost are sent again, and the number kept for that is bounded.
+//! Ends that a ledger acknowledged and then lost are sent again. The number of ends kept for this is bounded.
 
 use super::*;
 
 #[tokio::test(start_paused = true)]
 async fn a_settlement_is_fresh_for_five_minutes_after_its_first_attempt() {
-    // In this test the clock starts at 1 000 000 ms.
+    // The clock of the outbox starts at 1 000 000 ms.
     for (at_ms, asked) in [
         (1_000_000, "settle 1"),
         (1_000_000 - 299_000, "settle 1"),
@@ -43,7 +43,7 @@ async fn lost_ends_are_sent_again_to_a_ledger_that_fell_back() {
     outbox.reserve(&hold(4)).await.unwrap();
     outbox.release(number(4), &account(), &key()).await.unwrap();
 
-    // The replica has, of three calls, the hold of the first, nothing of the second, and hold and end of the third.
+    // The replica has lost some of the data: the end of call 1, all of call 2, and the end of call 4.
     let replica = || async {
         let replica = funded().await;
         for index in [1, 3, 4] {
@@ -75,7 +75,7 @@ async fn lost_ends_are_sent_again_to_a_ledger_that_fell_back() {
         promoted.audit().await.unwrap().breaches,
         Vec::<String>::new()
     );
-    // A second replay books nothing twice.
+    // A second replay books no call again.
     assert_eq!(outbox.replay().await.unwrap(), 0);
     assert_eq!(balance(&promoted).await, 1_000 - 3 * COST);
 
@@ -92,7 +92,8 @@ async fn lost_ends_are_sent_again_to_a_ledger_that_fell_back() {
 
 #[tokio::test]
 async fn replayed_charge_that_the_ledger_disputes_is_not_counted_as_booked() {
-    // A call that was settled two processes ago is only in the log: the ledger disputes its charge.
+    // Call 1 was settled by an earlier process and is only in the log. The ledger has no hold of it any more, and
+    // disputes the charge.
     let lines = Lines::of(&[
         CallStep::Settle(Arc::new(settlement(1, COST)), 1),
         CallStep::Done {
@@ -117,11 +118,11 @@ async fn acknowledged_ends_are_kept_until_the_ledger_is_confirmed_for_the_replay
     served(&outbox, 2).await;
     seconds(20).await;
     wire.asked();
-    // The ledger's data was last confirmed seventy seconds ago.
+    // The ledger's data was last confirmed seventy seconds ago, so no end was deleted in this time.
     outbox.replay().await.unwrap();
     assert_eq!(wire.asked(), ["settle 1", "settle 2"]);
 
-    // The answer to a replayed end may be lost as well.
+    // The ledger may also lose a replayed end, so that the end is kept for another replay window.
     seconds(59).await;
     outbox.confirmed();
     outbox.replay().await.unwrap();
@@ -147,7 +148,7 @@ async fn acknowledged_ends_are_kept_until_the_ledger_is_confirmed_for_the_replay
     outbox.confirmed();
     outbox.replay().await.unwrap();
     assert_eq!(wire.asked(), ["settle 3"]);
-    // The log may delete the second call: it was done fifty seconds after the clock began.
+    // The log may delete call 2, which was done fifty seconds after the clock began.
     assert_eq!(lines.0.lock().unwrap().forgotten_until_ms, [1_050_000_u64]);
 }
 
@@ -168,7 +169,7 @@ async fn ends_kept_for_a_replay_are_bounded() {
     assert_eq!(wire.asked(), ["settle 4", "settle 5"]);
 }
 
-/// A ledger that can be put back to an earlier state.
+/// A ledger that a test can put back to an earlier state.
 #[derive(Clone)]
 struct Restorable(Arc<Mutex<MemoryLedger>>);
 
@@ -233,7 +234,7 @@ async fn an_account_missing_from_a_backup_does_not_stop_the_replay_of_others() {
         outbox.settle(&settlement).await.unwrap();
     }
 
-    // The ledger is replaced by a backup that is older than the account.
+    // The ledger is replaced by a backup from before the account was created.
     *ledger.0.lock().unwrap() = funded().await;
     let before = balance(&ledger.now()).await;
     assert_eq!(outbox.replay().await.unwrap(), 2);

@@ -1,4 +1,4 @@
-//! Runs the contract tests of every ledger with leases from the first call on.
+//! Runs the contract tests of all ledgers on a Redis ledger that takes leases from the first call on.
 
 use std::{panic::AssertUnwindSafe, time::Duration};
 
@@ -8,23 +8,23 @@ use tokio::task::JoinSet;
 use super::*;
 use crate::{contract::Feed, redis::test_server::Server, testing};
 
-/// Contract tests whose results a lease may change, because it is a hold of its own for calls that the ledger does not
-/// see.
+/// Contract tests that need not pass with leases: a lease is a hold of its own, and the ledger does not see the holds
+/// that are granted from it.
 const OTHERWISE: &[&str] = &[
-    // A repeated hold may be granted by a lease that was opened meanwhile. Gateways ask once for each call.
+    // A repeated hold may be granted by a lease that was opened after the first attempt. Gateways send each hold once.
     "a_repeated_reserve_is_granted_once",
     "a_repeated_hold_is_granted_once",
     "a_call_number_cannot_have_two_different_holds",
     "a_dropped_reserve_that_is_repeated_is_granted_once",
     "a_hold_sent_by_two_threads_is_granted_once",
-    // A lease forgets a call when its charge is acknowledged, so a release after that is recorded as one. Gateways end
-    // each call once.
+    // A lease forgets a call when its charge is acknowledged, so that a later release is recorded as a release.
+    // Gateways end each call once.
     "only_one_of_a_concurrent_settlement_and_release_takes_effect",
-    // The ledger's sweep ends its own holds; those of a lease are ended by its gateway.
+    // The sweep of the ledger ends only the ledger's own holds; a gateway ends the holds of its leases.
     "holds_end_by_themselves_after_their_expiry",
     "only_holds_past_their_expiry_are_ended",
     "a_reserve_that_does_not_fit_ends_some_expired_holds_of_its_account",
-    // Operators see a lease among the holds.
+    // Operators see a lease as one of the key's holds.
     "a_disabled_key_gets_no_new_hold_and_its_running_calls_are_charged",
     "a_suspended_account_gets_no_new_hold_and_its_running_calls_are_charged",
     "amounts_are_exact_up_to_the_largest_and_never_exceed_it",
@@ -56,8 +56,8 @@ async fn ledger_with_leases_passes_the_contract_tests() {
     assert!(turns > 20, "{turns} turns: there were no leases");
 }
 
-/// The connection for turns is driven by the runtime that opened it. If that runtime has ended, the next one opens it
-/// again, and others do not notice.
+/// The runtime that opened the connection for turns polls it. If that runtime has ended, the next runtime opens the
+/// connection again, and other connections are not disturbed.
 #[tokio::test]
 async fn turns_may_be_sent_on_another_runtime_than_before() {
     let server = Server::start().await;

@@ -1,4 +1,4 @@
-//! Several gateways with leases on one server, with their tasks and clocks: what callers and operators see of them.
+//! Several gateways with leases on one Redis server, with their tasks and clocks, as callers and operators see them.
 
 use std::{
     collections::HashSet,
@@ -36,7 +36,7 @@ struct Fleet {
 }
 
 impl Fleet {
-    /// Creates an account with this much money and the key k1. A lease is taken with the first call.
+    /// Starts `count` gateways and an account with this much money and the key k1. The first call takes a lease.
     async fn new(count: usize, money: i64) -> Self {
         let server = Server::start().await;
         let (mut gateways, mut tasks) = (Vec::new(), JoinSet::new());
@@ -62,8 +62,8 @@ impl Fleet {
         }
     }
 
-    /// Runs callers at each gateway, one call after another, until each was refused `refusals` times in a row. Returns
-    /// how many calls were served.
+    /// Runs `callers` callers at each gateway. Each makes one call after another, until it was refused `refusals` times
+    /// in a row. Returns the number of calls that were served.
     async fn serve_all(&self, callers: usize, refusals: usize) -> usize {
         let served = serve_at(&self.gateways, callers, refusals).await;
         served.into_iter().sum()
@@ -74,7 +74,7 @@ impl Fleet {
         counts.map(|counts| counts.granted).sum()
     }
 
-    /// Asserts that everything is given back and adds up, and that each served call has its receipt.
+    /// Asserts that all leases are given back, that the sums add up, and that each served call has its receipt.
     async fn ends_sound(mut self, served: usize, money: i64) {
         for gateway in &self.gateways {
             assert!(gateway.give_back().await, "{:?}", gateway.lease_counts());
@@ -103,7 +103,7 @@ impl Fleet {
     }
 }
 
-/// As [`Fleet::serve_all`], at these gateways; returns the numbers by gateway.
+/// Runs callers as [`Fleet::serve_all`] does, at these gateways. Returns the number of served calls of each gateway.
 async fn serve_at(gateways: &[RedisLedger], callers: usize, refusals: usize) -> Vec<usize> {
     let mut calling = JoinSet::new();
     for (nth, gateway) in gateways.iter().enumerate() {
@@ -129,7 +129,7 @@ async fn serve_at(gateways: &[RedisLedger], callers: usize, refusals: usize) -> 
     by_gateway
 }
 
-/// Makes a call that costs what is held for it. Returns whether it was served.
+/// Makes a call that costs the whole amount held for it. Returns whether it was served.
 async fn call(gateway: &RedisLedger) -> bool {
     match try_call(gateway).await {
         Ok(()) => true,
@@ -138,7 +138,7 @@ async fn call(gateway: &RedisLedger) -> bool {
     }
 }
 
-/// As [`call`], and asserts that the charge is the whole cost.
+/// Makes a call as [`call`] does, and asserts that its whole cost was charged.
 async fn try_call(gateway: &RedisLedger) -> Result<(), LedgerError> {
     let wish = Hold {
         number: RequestNumber::now_v7(),
@@ -175,7 +175,8 @@ async fn exactly_the_affordable_calls_are_served() {
     }
 }
 
-/// Without memory, a server grants no leases: leases are returned, and rarely requested. Ends are charged.
+/// A server without free memory grants no leases, but still charges ends. Gateways give leases back, and rarely request
+/// any.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn server_out_of_memory_grants_no_more_leases() {
     const SOON: Duration = Duration::from_secs(3);
@@ -229,7 +230,7 @@ async fn money_for_ten_calls_serves_ten_of_many_parallel_ones() {
     fleet.ends_sound(served, 10 * PRICE).await;
 }
 
-/// I12: what an operator has forbidden is forbidden at all gateways once the command is acknowledged.
+/// I12: once an operator's command is acknowledged, no gateway grants what the command forbids.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_hold_is_granted_after_a_change_is_acknowledged_to_the_operator() {
     for what in ["suspend", "disable", "ceiling"] {
@@ -260,7 +261,7 @@ async fn no_hold_is_granted_after_a_change_is_acknowledged_to_the_operator() {
         while fleet.granted_from_leases() < 500 {
             sleep(Duration::from_millis(5)).await;
         }
-        // A gateway without leases also waits until the others have returned theirs.
+        // An operator's command at a gateway without leases also waits until the other gateways have given theirs back.
         let without = fleet.server.ledger().await;
         let operator = if what == "disable" {
             &without
@@ -315,7 +316,7 @@ async fn correction_can_take_leased_money_that_no_call_holds() {
     fleet.ends_sound(400, money - left).await;
 }
 
-/// A hold that may be smaller than it wants is not smaller because the rest is leased.
+/// A hold with a smallest acceptable amount still gets its full amount, by recalling leased money.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_hold_is_not_smaller_because_the_rest_is_leased() {
     let money = 100_000;
@@ -338,7 +339,8 @@ async fn a_hold_is_not_smaller_because_the_rest_is_leased() {
     fleet.ends_sound(200, money).await;
 }
 
-/// Two gateways with leases and one without: all that the money pays for is served, and each gets its share.
+/// Two gateways have leases, and one has none. All calls that the money pays for are served, and each gateway serves
+/// some.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn gateway_without_leases_still_gets_holds() {
     const CALLS: usize = 6_000;
@@ -357,7 +359,7 @@ async fn gateway_without_leases_still_gets_holds() {
     fleet.ends_sound(CALLS, money).await;
 }
 
-/// Money that others have leased, and no call holds, is held for the call as soon as they notice the recall.
+/// A call gets money that other gateways have leased, and no call holds, as soon as they notice its recall.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_gateway_without_leases_gets_what_others_have_leased() {
     let money = 100_000;
@@ -383,15 +385,15 @@ async fn a_gateway_without_leases_gets_what_others_have_leased() {
             .release(rest.number, &acme(), &rest.key)
             .await
             .unwrap();
-        // Gateways take leases again when the recall is over.
+        // Gateways take leases again after the recall.
         sleep(Duration::from_millis(1_100)).await;
     }
     println!("waited for what others had leased: {waits:?}");
     fleet.ends_sound(200, money).await;
 }
 
-/// Calls that need what a dead gateway has leased wait a while, and no longer once the lease has expired. Free money is
-/// available to them meanwhile.
+/// Calls that need the money in a dead gateway's lease are refused after a short wait, and without a wait once the
+/// lease may not grant any more. After the lease has expired, they get its money. Free money is always available.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_dead_gateways_lease_delays_other_calls_only_until_it_expires() {
     let money = 100_000;
@@ -437,7 +439,7 @@ async fn a_dead_gateways_lease_delays_other_calls_only_until_it_expires() {
     assert_eq!(other.audit().await.unwrap().breaches, Vec::<String>::new());
 }
 
-/// A dead gateway's lease pays for the calls that the gateway left, and for no others.
+/// A dead gateway's lease pays for the calls that the gateway left, and for no other calls.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_dead_gateways_calls_are_paid_from_its_lease() {
     let money = 100_000;
@@ -454,7 +456,7 @@ async fn a_dead_gateways_calls_are_paid_from_its_lease() {
             number: wish.number,
             held: micro(PRICE),
             lease: dead.lease_of(wish.number, &wish.key),
-            // The next process starts late.
+            // The next process starts so late that the end is no longer fresh.
             fresh: false,
             ..settlement(0, "k1", PRICE)
         };
@@ -467,7 +469,7 @@ async fn a_dead_gateways_calls_are_paid_from_its_lease() {
     fleet.tasks.abort_all();
     drop(dead);
     let other = fleet.server.ledger().await;
-    // The rest of the balance is held by another call.
+    // Another call holds all other money of the account.
     let rest = Hold {
         least: MicroRub::ZERO,
         ..hold(7, "k1", money)
@@ -485,7 +487,8 @@ async fn a_dead_gateways_calls_are_paid_from_its_lease() {
     assert_eq!(other.audit().await.unwrap().breaches, Vec::<String>::new());
 }
 
-/// A machine was copied while it ran: the owner whose turn arrives first continues, the other grants nothing more.
+/// A machine was copied while it ran. The owner whose turn arrives first continues the lease, and the other owner
+/// grants nothing more.
 #[tokio::test]
 async fn second_owner_of_a_lease_is_fenced_off() {
     use crate::leases::{
@@ -501,7 +504,7 @@ async fn second_owner_of_a_lease_is_fenced_off() {
     let mut lease = Lease::new(RequestNumber::now_v7(), &acme(), &key("k1"), 500);
     let open = lease.turn(size(100), Now::default(), Uuid::now_v7());
     lease.answered(&open, &ledger.turn(&open).await.unwrap());
-    // The copy sends its next turn, which the lease's first owner does not know of.
+    // The copied machine sends the next turn. The lease's first owner does not notice.
     let copied = Turn {
         step: Step::GoOn,
         before: open.this.clone(),
@@ -516,7 +519,7 @@ async fn second_owner_of_a_lease_is_fenced_off() {
     lease.answered(&turn, &ledger.turn(&turn).await.unwrap());
     assert!(lease.is_lost());
     assert_eq!(lease.reserve(&hold(2, "k1", 1), Now::default()), None);
-    // Holds that the first owner has granted are paid from the lease.
+    // A hold that the first owner has granted is still paid from the lease.
     let mut told = lease
         .settle(&settlement(1, "k1", 60), Now::default())
         .unwrap();
@@ -530,7 +533,7 @@ async fn second_owner_of_a_lease_is_fenced_off() {
     assert_eq!(stored[0].held_rub, micro(40));
 }
 
-/// Nothing is granted if either of the gateway's clocks shows that it is too late.
+/// A lease grants nothing if one of the gateway's two clocks shows that it has expired.
 #[tokio::test]
 async fn expired_lease_grants_nothing() {
     use crate::leases::{
@@ -551,7 +554,7 @@ async fn expired_lease_grants_nothing() {
         (at(1_500, 77_100), false),
         // The machine was suspended for longer than the lease lives.
         (at(1_100, 77_500), false),
-        // The clock was set back.
+        // A wall clock that was set back does not matter.
         (at(1_400, 7), true),
     ]) {
         assert_eq!(
@@ -562,7 +565,7 @@ async fn expired_lease_grants_nothing() {
     }
 }
 
-/// How much work a call is for the server, compared with one without a lease.
+/// Compares the server's work per call with and without a lease.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn leases_reduce_the_servers_work_for_a_busy_key() {
     const CALLERS: u64 = 64;
@@ -627,7 +630,7 @@ fn cost(stats: &str) -> (u64, u64) {
     (commands, script_us)
 }
 
-/// Stops a gateway as a kill would: nothing reports its leases any more.
+/// The gateway's task is stopped as by a kill: no turn reports its leases any more.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn restarted_gateway_returns_its_leases() {
     let quiet = Duration::from_millis(600);
@@ -642,7 +645,7 @@ async fn restarted_gateway_returns_its_leases() {
     };
     let (again, other) = (started("gateway 0").await, started("gateway 1").await);
     let calling = async {
-        // A lease that has turns belongs to a running gateway, whatever the gateway's name.
+        // A lease that has turns belongs to a running gateway, even if this gateway has the same name.
         let until = Instant::now() + 2 * quiet;
         while Instant::now() < until {
             assert!(call(killed).await);
@@ -693,7 +696,7 @@ async fn unreported_ends_of_a_key_do_not_move_with_it_into_a_group() {
         group: Some(Some(group.id.clone())),
         ..KeyChange::default()
     };
-    // The calls have ended before the operator's command begins.
+    // The calls have ended before the operator's command, but their ends are still on the way to the ledger.
     let settling = join_all(ends.iter().map(|end| gateway.settle(end)));
     let id = key("k1");
     let (settled, moved) = tokio::join!(settling, gateway.change_key(&id, &change));

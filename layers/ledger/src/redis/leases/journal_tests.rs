@@ -1,4 +1,4 @@
-//! Data that a turn of a lease writes, compared with calls that are settled one by one.
+//! The data that a turn of a lease writes, compared with that of calls that are settled one by one.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ use crate::{
 
 const MONEY: i64 = 100_000;
 
-/// A turn that opens a lease of k1, or continues it, with ends of calls that cost as much as possible.
+/// A turn that opens a lease of k1, or continues it. The lease pays the whole cost of `ends`.
 fn turn(lease: RequestNumber, words: [&str; 2], ends: &[Settlement]) -> Turn {
     let [before, this] = words.map(str::to_owned);
     Turn {
@@ -89,7 +89,7 @@ async fn calls_of_a_turn_are_journal_lines_like_single_calls() {
     open(&ledger, MONEY).await;
     let lease = RequestNumber::now_v7();
     ledger.turn(&turn(lease, ["", "a"], &[])).await.unwrap();
-    // Two numbers whose times are far apart, and one without a time.
+    // Call numbers with times that are far apart: one UUID that contains no time, and one from years ago.
     let numbers: Vec<RequestNumber> = [1_u128, 0x0190_163d_8694_739b_aea5_966c_26f8_ad91]
         .map(|n| RequestNumber::from_uuid(uuid::Uuid::from_u128(n)))
         .into_iter()
@@ -104,7 +104,7 @@ async fn calls_of_a_turn_are_journal_lines_like_single_calls() {
     ledger.enter(&acme(), &topup("second", 7)).await.unwrap();
     ledger.reserve(&hold(900, "k1", 50)).await.unwrap();
     ledger.settle(&settlement(900, "k1", 50)).await.unwrap();
-    // An outbox reports one of these calls again together with new ones: that call was charged already.
+    // The outbox of a dead process reports new ends together with one that was charged already.
     let left = Turn {
         step: Step::Tell,
         ..turn(lease, ["b", "c"], &ends[3..])
@@ -142,7 +142,7 @@ async fn calls_of_a_turn_are_journal_lines_like_single_calls() {
     }
     let mut books = JournalPages::up_to(&ledger.books(&acme()).await.unwrap());
     assert_eq!(books.next(&ledger).await.unwrap().unwrap(), whole);
-    // Sums continue from any line, also within a batch of calls: sums of an earlier version may end there.
+    // Sums continue from any line, even within a batch of calls, since sums of an earlier version may end there.
     for limit in 1..whole.len() {
         let part = JournalPart {
             limit,
@@ -176,7 +176,7 @@ async fn an_entry_that_charges_a_call_twice_is_a_breach() {
     ledger.turn(&turn(lease, ["a", "b"], &ends)).await.unwrap();
     let breaches = async || ledger.audit().await.unwrap().breaches;
     assert_eq!(breaches().await, Vec::<String>::new());
-    // Writes the entry a second time, as a turn would that wrongly charges its calls twice.
+    // Writes the turn's entry a second time, as a faulty turn would that charges its calls twice.
     let script = "
 local entry = redis.call('XREVRANGE', KEYS[1], '+', '-', 'COUNT', 1)[1]
 local place = redis.call('XADD', KEYS[1], '*', unpack(entry[2]))
@@ -195,7 +195,7 @@ return 1";
     );
 }
 
-/// A repeat gets the first result, however the call is settled again.
+/// A repeat gets the first result, in whichever way the call is settled again.
 #[tokio::test]
 async fn call_in_two_turns_is_charged_once() {
     let server = Server::start().await;
@@ -209,11 +209,10 @@ async fn call_in_two_turns_is_charged_once() {
     let charged = |settled: &Settled| (settled.booked, settled.charged, settled.repeated);
     let first = (Booked::Held, micro(40), false);
     assert_eq!(charged(&answer.ends[0]), first);
-    // The process has lost the answer, so it does not know the lease any more.
+    // The process has lost the answer, and with it the number of the lease, so it settles the call without a lease.
     let settled = ledger.settle(&end).await.unwrap();
     assert_eq!(charged(&settled), (first.0, first.1, true));
-    // The outbox of a dead process settles the call too, once with this lease and once with a lease that never
-    // existed.
+    // The outbox of a dead process settles the call too, once with this lease and once with a lease that never existed.
     for lease in [lease, RequestNumber::now_v7()] {
         let left = Settlement {
             lease: Some(lease),
@@ -222,7 +221,8 @@ async fn call_in_two_turns_is_charged_once() {
         let settled = ledger.settle(&left).await.unwrap();
         assert_eq!(charged(&settled), (first.0, first.1, true));
     }
-    // The lease is gone, and it is too late to be sure; that is recorded once.
+    // The call's lease never existed and the end is not fresh, so the call may have been charged. This is recorded
+    // once.
     let stale = Settlement {
         fresh: false,
         lease: Some(RequestNumber::now_v7()),
@@ -242,7 +242,7 @@ async fn call_in_two_turns_is_charged_once() {
     assert_eq!(ledger.audit().await.unwrap().breaches, Vec::<String>::new());
 }
 
-/// The parts of items that calls of a turn share are stored once.
+/// The parts of items that the calls of a turn have in common are stored once.
 #[tokio::test]
 async fn receipt_in_a_turn_takes_at_most_five_ninths_of_the_memory_of_a_single_one() {
     const CALLS: usize = 2_000;
@@ -278,13 +278,13 @@ async fn receipt_in_a_turn_takes_at_most_five_ninths_of_the_memory_of_a_single_o
                 word = this;
             }
         }
-        // Results of ended holds expire after ten minutes; delete them now.
+        // Results of ended holds would expire after ten minutes; delete them now, so that they are not measured.
         let script = "for _, key in ipairs(redis.call('KEYS', 'tg:{acme}:d:*')) do redis.call('DEL', key) end return 1";
         let _: i64 = server.ask(&["EVAL", script, "0"]).await;
         sizes.push((memory(&server).await - before) / CALLS);
     }
     println!("bytes of the server for a receipt, of turns of {TOGETHER:?}: {sizes:?}");
-    // For few calls, the server's own overhead per entry is large.
+    // For a turn of few calls, the server's own overhead per entry is large.
     let [alone, few, turns @ ..] = &sizes[..] else {
         unreachable!("there are six")
     };
@@ -300,7 +300,7 @@ async fn memory(server: &Server) -> usize {
     line.unwrap().trim().parse().unwrap()
 }
 
-/// A gateway without leases settled the call, from an outbox that does not name the lease.
+/// A gateway without leases settled the call, from an outbox without the number of the lease.
 #[tokio::test]
 async fn call_settled_individually_is_not_charged_again_in_a_turn() {
     let server = Server::start().await;
@@ -309,7 +309,7 @@ async fn call_settled_individually_is_not_charged_again_in_a_turn() {
     let lease = RequestNumber::now_v7();
     ledger.turn(&turn(lease, ["", "a"], &[])).await.unwrap();
     let numbers = [(); 3].map(|()| RequestNumber::now_v7());
-    // One call had a hold of its own, and one was only covered by the lease.
+    // One call had a hold of its own, and the other call was only covered by the lease.
     let own = Hold {
         number: numbers[0],
         ..hold(0, "k1", 50)
@@ -338,7 +338,7 @@ async fn call_settled_individually_is_not_charged_again_in_a_turn() {
     crate::testing::is_sound(&ledger).await;
 }
 
-/// A turn that arrived while its lease was unknown recorded the call as stale; then the call was charged on its own.
+/// A turn that arrived while its lease was unknown recorded the call as stale. Then the call was charged on its own.
 #[tokio::test]
 async fn stale_call_of_a_turn_charged_individually_is_not_charged_again() {
     let server = Server::start().await;
@@ -363,7 +363,7 @@ async fn stale_call_of_a_turn_charged_individually_is_not_charged_again() {
     crate::testing::is_sound(&ledger).await;
 }
 
-/// Another gateway took the call for dead, since its lease had expired, and ran it again.
+/// Another gateway took the call for dead, since its lease had expired, and ran the call again under another number.
 #[tokio::test]
 async fn forbidden_call_is_not_charged_by_a_late_report_of_its_lease() {
     let server = Server::start().await;
@@ -380,8 +380,8 @@ async fn forbidden_call_is_not_charged_by_a_late_report_of_its_lease() {
     let [forbidden, other] = [(); 2].map(|()| RequestNumber::now_v7());
     ledger.forbid(forbidden, &acme()).await.unwrap();
     let ends = [ended(forbidden, 60), ended(other, 7)];
-    // Three processes report the same ends: the lease's owner, the reader of the owner's outbox, and one that names
-    // another lease.
+    // Three processes report the same ends: the lease's owner, the reader of the owner's outbox, and a process that
+    // names another lease.
     let own = turn(lease, ["a", "b"], &ends);
     let left = Turn {
         step: Step::Tell,
@@ -400,7 +400,7 @@ async fn forbidden_call_is_not_charged_by_a_late_report_of_its_lease() {
             "{told:?}"
         );
     }
-    // Charges from before the prohibition stay, however often they are reported again.
+    // A call that was charged before it was forbidden stays charged, however often its end is reported again.
     ledger.forbid(other, &acme()).await.unwrap();
     let told = Turn::tell(lease, &ended(other, 7));
     let again = ledger.turn(&told).await.unwrap().ends[0];
@@ -409,7 +409,7 @@ async fn forbidden_call_is_not_charged_by_a_late_report_of_its_lease() {
     crate::testing::is_sound(&ledger).await;
 }
 
-/// Ends that an owner reports are found by the number's time, and by nothing that only looks like it.
+/// An end that an owner reported is found by its exact number, and not by a text that only looks like it.
 #[tokio::test]
 async fn each_of_many_calls_of_a_turn_is_found_by_its_number() {
     let server = Server::start().await;
@@ -417,15 +417,15 @@ async fn each_of_many_calls_of_a_turn_is_found_by_its_number() {
     open(&ledger, MONEY).await;
     let lease = RequestNumber::now_v7();
     ledger.turn(&turn(lease, ["", "a"], &[])).await.unwrap();
-    // The calls are 50 ms apart, over 20 s. All other digits of their numbers are equal, and a number's end looks like
-    // the next one's beginning.
+    // The calls are 50 ms apart, over 20 s. All other digits of their numbers are equal, and the last digits of a
+    // number look like the first digits of the next.
     let at = |n: u128| {
         let time = (1_795_713_301_418 + 50 * n) << 80;
         RequestNumber::from_uuid(uuid::Uuid::from_u128(time | 0x7_694d_694d_694d_694d_694d))
     };
     let (mut word, mut told) = ("a".to_owned(), Vec::new());
     for round in 0..4 {
-        // Calls that ended together began at different times.
+        // Calls that end together, in one turn, have begun at different times.
         let numbers: Vec<RequestNumber> = (0..100).map(|n| at(4 * n + round)).collect();
         let ends: Vec<Settlement> = numbers.iter().map(|number| ended(*number, 1)).collect();
         let this = round.to_string();
@@ -434,7 +434,8 @@ async fn each_of_many_calls_of_a_turn_is_found_by_its_number() {
         (word, told) = (this, [told, ends].concat());
     }
     let hashes: Vec<String> = server.ask(&["KEYS", "tg:{acme}:n:?????????"]).await;
-    // The numbers are in ranges of 4 s. The first and the last range may have few, which are then stored singly.
+    // Numbers are stored per range of 4 s. The first and the last range may have few numbers, which are then stored
+    // singly.
     assert!((4..=6).contains(&hashes.len()), "{hashes:?}");
     for hash in &hashes {
         let turns: i64 = server.ask(&["HLEN", hash]).await;
@@ -455,7 +456,7 @@ async fn each_of_many_calls_of_a_turn_is_found_by_its_number() {
     assert_eq!(ledger.audit().await.unwrap().breaches, Vec::<String>::new());
 }
 
-/// Turns of earlier versions stored each number singly.
+/// Earlier versions stored each number of a turn singly.
 #[tokio::test]
 async fn calls_in_turns_of_earlier_versions_are_found() {
     let server = Server::start().await;
@@ -487,7 +488,7 @@ return 1";
     assert_eq!(ledger.audit().await.unwrap().breaches, Vec::<String>::new());
 }
 
-/// Two turns without an answer, on slow connections, arrive after the lease was given back.
+/// Two turns without an answer are sent again, and arrive after the lease was given back.
 #[tokio::test]
 async fn repeated_earlier_turns_charge_nothing() {
     let server = Server::start().await;
@@ -513,7 +514,7 @@ async fn repeated_earlier_turns_charge_nothing() {
     crate::testing::is_sound(&ledger).await;
 }
 
-/// As an outbox sends them again after a failover, and a new process sends those of a dead one.
+/// An outbox sends ends again together after a failover, and a new process sends the ends of a dead one.
 #[tokio::test]
 async fn ends_repeated_together_are_booked_once_each() {
     let server = Server::start().await;
@@ -529,7 +530,7 @@ async fn ends_repeated_together_are_booked_once_each() {
         ends.extend(many(3, 4).into_iter().map(|end| (Some(lease), end, false)));
     }
     ends.extend(many(2, 5).into_iter().map(|end| (None, end, false)));
-    // The ends are sent in no particular order, and one of them twice.
+    // The ends are sent in an order of no meaning, and one of them is sent twice.
     ends.sort_by_key(|(_, end, _)| end.number.uuid().as_bytes()[15]);
     ends.push(ends[0].clone());
     let settlements = ends.iter().map(|(lease, end, _)| Settlement {
@@ -544,8 +545,7 @@ async fn ends_repeated_together_are_booked_once_each() {
         .lines()
         .find(|line| line.starts_with("cmdstat_evalsha:"));
     let count = scripts.unwrap().split(['=', ',']).nth(1).unwrap();
-    // The batch needs one script per lease, one for the calls without a lease, and one for the call that is sent
-    // twice.
+    // The batch needs one script per lease, one for the calls without a lease, and one for the end that is sent twice.
     assert!(count.parse::<u32>().unwrap() <= 5, "{count} scripts");
     assert_eq!(answers.len(), ends.len());
     for (n, ((_, end, known), answer)) in ends.iter().zip(answers).enumerate() {
@@ -561,13 +561,13 @@ async fn ends_repeated_together_are_booked_once_each() {
     crate::testing::is_sound(&ledger).await;
 }
 
-/// Enough calls for a turn to store their numbers together.
+/// Ends of enough calls for a turn to store their numbers together.
 fn many(count: usize, cost: i64) -> Vec<Settlement> {
     let ends = (0..count).map(|_| ended(RequestNumber::now_v7(), cost));
     ends.collect()
 }
 
-/// A lease holds and charges most calls: their futures have no space for a script, which takes 3 KB.
+/// A lease holds and charges most calls without the server, so their futures must not have space for a script (3 KB).
 #[tokio::test]
 async fn call_of_a_lease_takes_little_memory() {
     let server = Server::start().await;

@@ -1,4 +1,4 @@
-//! The leases of gateways on one Redis.
+//! The leases of gateways that share one Redis.
 
 use std::{collections::HashMap, time::Duration};
 
@@ -17,10 +17,11 @@ use crate::{
     },
 };
 
-/// The time for which a lease with this gateway's name has no turn before its owner counts as dead. A living gateway
-/// reports each of its leases at least every 5 s: one with the same name may be a copy of this machine.
+/// If a lease with this gateway's name has no turn for this long, its owner counts as dead. A living gateway sends a
+/// turn for each lease at least every 5 s, even a gateway on a copy of this machine with the same name.
 pub const LEFT_FOR: Duration = Duration::from_secs(6);
-/// A gateway reports an end within 32 ms; its turn takes some time more.
+/// The time within which ends of calls reach the ledger: gateways report them within 32 ms, and the turn takes some
+/// time.
 const ENDS_TOLD: Duration = Duration::from_millis(100);
 
 impl LeaseLedger for RedisLedger {
@@ -42,8 +43,8 @@ impl LeaseLedger for RedisLedger {
 }
 
 impl RedisLedger {
-    /// Enables leases, which are taken while [`RedisLedger::tend_leases`] runs. A ledger that has leases already keeps
-    /// its settings.
+    /// Enables leases, which are taken while [`RedisLedger::tend_leases`] runs. If the ledger has leases already, their
+    /// settings do not change.
     #[must_use]
     pub fn with_leases(self, settings: LeaseSettings) -> Self {
         self.0.leases.get_or_init(|| Leases::new(settings));
@@ -84,11 +85,11 @@ impl RedisLedger {
         Ok(all)
     }
 
-    /// Sends the turns of leases to the ledger. Never returns; run it on the owner's runtime. While it is not run, no
-    /// lease is taken, and existing ones expire. Without leases it does nothing.
+    /// Sends the turns of leases to the ledger. Never returns; run it on the runtime of the lease connection. While it
+    /// does not run, no lease is taken, and existing leases expire. Without leases it does nothing.
     ///
-    /// Turns use a connection of their own, on the runtime that runs this. Give it a runtime with its own thread:
-    /// writing a turn wakes a server on the same machine, and calls on the writing thread would wait behind the turn.
+    /// Turns use a connection of their own, on the runtime that runs this future. Give it a runtime with a thread of
+    /// its own: writing a turn wakes a server on the same machine, which delays all other tasks of the writing thread.
     pub async fn tend_leases(&self) {
         match self.leases() {
             Some(leases) => leases.tend(self).await,
@@ -96,8 +97,7 @@ impl RedisLedger {
         }
     }
 
-    /// Gives back everything that no call holds; no lease is taken from here on. Returns whether all leases were
-    /// closed.
+    /// Gives back all money that no call holds, and takes no lease from now on. Returns whether all leases were closed.
     pub async fn give_back(&self) -> bool {
         match self.leases() {
             Some(leases) => leases.give_back().await,
@@ -105,11 +105,11 @@ impl RedisLedger {
         }
     }
 
-    /// Returns the leases of an earlier process of this gateway: their owner has this gateway's name, and they had no
-    /// turn for `left_for`. Call this after that process's reports are sent. Returns the number of leases.
+    /// Gives back the leases of an earlier process of this gateway: their owner has this gateway's name, and they had
+    /// no turn for `left_for`. Call this after that process's ends were sent. Returns the number of leases.
     ///
     /// # Errors
-    /// The ledger is out of reach; the leases that are left end when their time is over.
+    /// The ledger is out of reach. The leases of the earlier process then end when they expire.
     pub async fn give_back_left(&self, left_for: Duration) -> Result<usize, BookError> {
         let before = self.left_leases().await?;
         if before.is_empty() {
@@ -134,7 +134,7 @@ impl RedisLedger {
         Ok(count)
     }
 
-    /// The leases whose owner has this gateway's name, and that this process does not know.
+    /// Returns the leases whose owner has this gateway's name, but which this process does not have.
     async fn left_leases(&self) -> Result<Vec<LeaseView>, BookError> {
         let Some(leases) = self.leases() else {
             return Ok(Vec::new());
@@ -144,8 +144,8 @@ impl RedisLedger {
         Ok(left)
     }
 
-    /// Waits until gateways have reported the ends that have happened on the account: later bookings belong to later
-    /// calls.
+    /// Waits until gateways have reported the ends of the account's calls that have happened before now. Bookings made
+    /// afterwards belong to later calls.
     pub(super) async fn ends_are_told(&self, account: &AccountId) -> Result<(), RedisFault> {
         let (now, leases) = self.leases_at(account).await?;
         let Some(grants_until_ms) = leases.iter().map(|lease| lease.grants_until_ms).max() else {
@@ -158,7 +158,7 @@ impl RedisLedger {
             }
             sleep(RECALL_LOOK_EVERY).await;
         }
-        // A lease that grants nothing any more may have ends to report.
+        // A lease that grants nothing any more may still have ends to report.
         sleep(ENDS_TOLD).await;
         Ok(())
     }
@@ -171,8 +171,8 @@ impl RedisLedger {
         self.leases().map_or("", Leases::owner)
     }
 
-    /// Recalls leased money for a correction that did not fit, and waits for it. Returns whether any lease had to be
-    /// recalled.
+    /// Recalls leased money for a correction that did not fit, and waits until gateways give it back. Returns whether
+    /// any lease was recalled.
     pub(super) async fn recall_for_entry(&self, account: &AccountId) -> Result<bool, RedisFault> {
         let until = Instant::now() + RECALL_WAIT;
         let mut asked = false;
@@ -186,8 +186,8 @@ impl RedisLedger {
         Ok(asked)
     }
 
-    /// Waits until no gateway can grant money that was leased before now. From then on an operator's command is in
-    /// force on all gateways.
+    /// Waits until no gateway can grant money by a turn from before now. From then on an operator's command is in force
+    /// on all gateways.
     pub(super) async fn leases_have_heard(&self, account: &AccountId) -> Result<(), RedisFault> {
         let (now, leases) = self.leases_at(account).await?;
         let until = leases.iter().map(|lease| lease.grants_until_ms).max();

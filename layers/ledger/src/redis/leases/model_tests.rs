@@ -1,5 +1,5 @@
-//! Runs the same random commands against the simulation's model of turns and against the scripts. `redis-server` must
-//! be installed.
+//! Runs the same random commands against the simulation's model of turns and against the Lua scripts. `redis-server`
+//! must be installed.
 
 use std::{collections::HashMap, sync::Arc, thread, time::Duration};
 
@@ -169,7 +169,7 @@ fn model_of_a_turn_gives_the_same_results_as_the_script() {
     );
 }
 
-/// A script that behaves differently is detected; this proves that the comparison sees it.
+/// A script that was changed differs from the model, which proves that the comparison works.
 #[test]
 fn model_detects_a_script_that_differs() {
     let rules = [
@@ -177,14 +177,14 @@ fn model_detects_a_script_that_differs() {
         ("step ~= 'tell' and not again then", "step ~= 'tell' then"),
         ("and not over and not money.calls", "and not money.calls"),
         ("elseif last ~= before then", "elseif false then"),
-        // Turns of the owner take note of ends that other gateways have reported.
+        // The owner's turn checks ends that other gateways have reported.
         ("call('EXISTS', unpack(KEYS, ALONE + 1)) > 0", "false"),
         ("string.find(batch.numbers, number, 1, true)", "false"),
         ("if goes_on and not lined and", "if not lined and"),
         // A lease that was given back is not opened again.
         ("or call('EXISTS', KEYS[8]) == 1", ""),
         ("if closes or stays_closed then", "if closes then"),
-        // An owner that has not received the recall yet still grants holds.
+        // An owner that has not been informed of a recall yet still grants holds.
         (
             "may and now + grants or granted_until",
             "may and now + grants or 0",
@@ -194,7 +194,7 @@ fn model_detects_a_script_that_differs() {
             "if false then",
         ),
     ];
-    // Each run has a server of its own, because most of the time goes into waiting for the server.
+    // Each run has a server of its own, because it mostly waits for the server.
     thread::scope(|scope| {
         for rule in rules {
             // A run stops at its first difference; some differences need many cases to appear.
@@ -244,7 +244,7 @@ fn compare(cases: u32, sabotage: Option<(&str, &str)>) -> Result<[u64; 3], Strin
 
 type Checked = Result<(), TestCaseError>;
 
-/// The server, and the model that it is compared with.
+/// The server and the model, which must stay equal.
 struct Both<'a> {
     server: &'a Server,
     ledger: RedisLedger,
@@ -263,7 +263,7 @@ fn key_of(index: usize) -> KeyId {
     key(["k1", "k2"][index])
 }
 
-/// A lease that was given back has another number the next time.
+/// After a lease was given back, the same index gets a lease with another number.
 const fn lease_number(lease: u128, given_back: u128) -> RequestNumber {
     number(1_000 + lease + LEASES * given_back)
 }
@@ -371,8 +371,8 @@ impl<'a> Both<'a> {
                     .unwrap()
                     .is_open(settlement.number);
                 if is_open && self.leases.is_told_by_owner(&acme(), settlement.number) {
-                    // A call without a hold is paid from its lease. The script finds some such calls that the model
-                    // does not have.
+                    // The model and the script may differ here: the model only has the ends that owners reported for a
+                    // call without a hold, and the script finds some of them. So this step is skipped.
                     return Ok(());
                 }
                 let known = self.charged.get(&settlement.number).copied();
@@ -489,7 +489,7 @@ impl<'a> Both<'a> {
         if this.is_empty() {
             return Ok(());
         }
-        // An owner that continues its lease reports each end once.
+        // An owner that continues its lease reports each end once, so ends that it reported are left out.
         let goes_on = matches!(step.words, Words::Next)
             && matches!(step.step, Done::GoOn | Done::Close)
             && !before.is_empty();
@@ -529,7 +529,7 @@ impl<'a> Both<'a> {
         }
         let never_was = step.step == Done::Open && !went_on && theirs.left == micro(0);
         let is_over = (went_on && step.step == Done::Close) || never_was;
-        // Usually no turn follows the end of a lease; a few arrive late.
+        // Usually no turn follows the end of a lease. In one case of four, a late turn of the lease follows.
         if is_over && !self.told.is_multiple_of(4) {
             *self.given_back.entry(step.lease).or_default() += 1;
             self.words.remove(&step.lease);
@@ -554,7 +554,8 @@ impl<'a> Both<'a> {
 
     async fn recalled(&mut self, recalled: bool) {
         if recalled {
-            // A recall lasts for a second. Setting its time slightly into the future shortens the wait of each case.
+            // A recall is in force for a second. Its time is set slightly into the future, so that it lasts for the
+            // whole case.
             let at = now_ms() + 900;
             let _: i64 = self
                 .server
@@ -580,7 +581,7 @@ impl<'a> Both<'a> {
         word.unwrap()
     }
 
-    /// Asserts that both have the same money in the same places.
+    /// Asserts that the server and the model have the same money in the same places.
     async fn same(&self) -> Checked {
         let books = self.ledger.books(&acme()).await.unwrap();
         let account = self.book.account(&acme()).unwrap();

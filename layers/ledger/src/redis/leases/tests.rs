@@ -1,5 +1,5 @@
-//! Tests leases and the scripts by random steps: gateways that grant from leases, turns whose answers are lost,
-//! gateways that die, recalls, operators, a server that falls back. `redis-server` must be installed.
+//! Tests leases and the scripts by random steps: gateways grant from leases, answers to turns are lost, gateways die,
+//! leases are recalled, operators change keys, the server falls back to older data. `redis-server` must be installed.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -36,7 +36,7 @@ use crate::{
 const GATEWAYS: usize = 3;
 const KEYS: usize = 2;
 const MONEY: i64 = 5_000;
-/// Longer than any test case; expiry is tested elsewhere.
+/// The time for which a turn allows grants, in milliseconds: longer than any test case. Other tests cover expiry.
 const GRANTS_MS: u64 = 3_600_000;
 
 #[derive(Clone, Debug)]
@@ -64,7 +64,7 @@ enum Step {
     Crash {
         gateway: usize,
     },
-    /// Sends a settlement that a dead process has left, once more or for the first time.
+    /// Sends a settlement that a dead process has left. It may have been sent before.
     Tell {
         nth: usize,
     },
@@ -95,9 +95,9 @@ enum Step {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fate {
     Answered,
-    /// The turn never reached the server.
+    /// The turn did not reach the server.
     LostBefore,
-    /// The turn was carried out.
+    /// The server carried out the turn, but its answer was lost.
     LostAfter,
 }
 
@@ -139,7 +139,7 @@ fn step(faults: bool) -> impl Strategy<Value = Step> {
 
 type Checked = Result<(), TestCaseError>;
 
-/// A call that is running.
+/// A running call.
 #[derive(Clone, Debug)]
 struct Call {
     number: RequestNumber,
@@ -154,25 +154,25 @@ struct Gateway {
     hears: Vec<(RequestNumber, oneshot::Receiver<Told>)>,
 }
 
-/// The state of one run, and what was promised in it.
+/// The state of one run, and what its gateways were promised.
 struct World<'a> {
     server: &'a Server,
     ledger: RedisLedger,
     gateways: Vec<Gateway>,
-    /// Calls that are not settled yet and whose processes are dead.
+    /// Settlements of calls whose processes are dead and which are not settled yet.
     left: Vec<Settlement>,
-    /// Sent and acknowledged; to be sent again after the server falls back.
+    /// Settlements that the server has acknowledged. They are sent again after the server has fallen back.
     acknowledged: Vec<Settlement>,
     settled: HashMap<RequestNumber, Settled>,
-    /// Calls that cost no more than what was held for them.
+    /// Calls whose cost is at most the amount held for them.
     covered: BTreeSet<RequestNumber>,
     entries: u32,
     clock: u64,
-    /// The most that the group may have spent and hold.
+    /// The most that the group may have spent and held together.
     of_group: i64,
-    /// Turns that give back what the server still has in leases whose owners have lost them.
+    /// Turns that give back lost leases, of which the server still has the money.
     left_behind: Vec<Turn>,
-    /// Something acknowledged was lost, or has expired: a call may find its money gone.
+    /// Whether acknowledged data was lost, or a lease has expired: the money of a call may then be gone.
     fell: bool,
     remembered: bool,
 }
@@ -190,11 +190,11 @@ fn books_balance_after_the_server_falls_back_and_leases_expire() {
     assert!(given_back > 0, "no lease was given back that had been lost");
 }
 
-/// If a rule of a turn is left out, the test fails.
+/// The test fails if the script leaves out a rule of a turn.
 #[test]
 fn simulation_detects_a_rule_missing_from_the_script() {
     let rules = [
-        // A paid amount leaves the lease, whether the lease pays the whole end or a part of it.
+        // An amount that a lease pays leaves the lease, whether the lease pays all of a call's cost or a part of it.
         (
             "left, all_held, money.held = left - total, minus(all_held, total), minus(money.held, total)",
             "",
@@ -212,12 +212,12 @@ fn simulation_detects_a_rule_missing_from_the_script() {
             "if first and first[1] ~= 'stale' then",
             "if first and first[1] == 'stale' then",
         ),
-        // A call is found by its number.
+        // A charged call can be found by its number.
         ("      call('HSET', hash, unpack(fields))\n", ""),
-        // Calls of a turn that was sent before are found by their number, too.
+        // Calls of a repeated turn are found by their numbers, too.
         ("not goes_on and turns_in(batch.turns)", "false"),
         ("word == 'ok' and not again and", "word == 'ok' and"),
-        // Each call has its line.
+        // Each charged call has its line in the journal.
         (
             "    some[#some + 1] = lined[i]",
             "    some[math.max(#some, 1)] = lined[i]",
@@ -242,7 +242,7 @@ fn simulation_detects_a_rule_missing_from_the_script() {
             "  charge_group(group, minus(used, money.used), now, change)",
             "",
         ),
-        // If the number of open calls is limited, each call has its own hold.
+        // If the number of open calls is limited, each call has a hold of its own.
         ("and not over and not money.calls", "and not over"),
         // The end of a lease reduces the number of open calls.
         ("    count_call(key, -1)", ""),
@@ -258,7 +258,7 @@ fn simulation_detects_a_rule_missing_from_the_script() {
     }
 }
 
-/// Runs cases and returns how many holds leases granted, and how many lost leases were given back; or what was found. A
+/// Runs cases. Returns how many holds leases granted and how many lost leases were given back, or the failure. A
 /// sabotage replaces one text of the script by another.
 fn run(cases: u32, faults: bool, sabotage: Option<(&str, &str)>) -> Result<[u64; 2], String> {
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -293,7 +293,8 @@ fn run(cases: u32, faults: bool, sabotage: Option<(&str, &str)>) -> Result<[u64;
     Ok(counts.get())
 }
 
-/// Lowers the script's thresholds, so that few ends suffice. A sabotage replaces one text of the script by another.
+/// Lowers the script's thresholds, so that a few ends are enough for a batch. A sabotage replaces one text of the
+/// script by another.
 pub(super) fn of_few_ends(ledger: &mut RedisLedger, sabotage: Option<(&str, &str)>) {
     let mut text = include_str!("../scripts/turn.lua").to_owned();
     let few = [
@@ -344,7 +345,7 @@ impl<'a> World<'a> {
             record.group = Some(group.id.clone());
             ledger.create_key(&record, ceilings).await.unwrap();
         }
-        // Many turns emit events, and so charge their ends one by one.
+        // With many levels, many turns emit events and so charge their ends one by one.
         let levels: Vec<String> = (1..25).map(|n| (200 * n).to_string()).collect();
         let levels = levels.join(",");
         let _: i64 = server.ask(&["HSET", "tg:{acme}", "lo", &levels]).await;
@@ -452,7 +453,7 @@ impl<'a> World<'a> {
                     .operate(|scripts| &scripts.set_group, &["", ":k"], &args)
                     .await;
                 prop_assert_eq!(word, "ok");
-                // Spending and holds from before it was lowered remain.
+                // Spending and holds from before the ceiling was lowered remain.
                 self.of_group = ceiling.map_or(i64::MAX, |ceiling| ceiling.max(taken));
                 Ok(())
             }
@@ -468,7 +469,7 @@ impl<'a> World<'a> {
                 self.copy("acme", "kept").await;
                 self.remembered = true;
                 let settled = &self.settled;
-                // Removes ends that the replica lacks, or may lack.
+                // Forgets ends that the remembered state, to which the server may fall back, contains already.
                 self.acknowledged
                     .retain(|ended| !settled.contains_key(&ended.number));
                 Ok(())
@@ -477,7 +478,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Runs an operator's step without waiting for gateways; their turns are steps of the case.
+    /// Carries out an operator's step without waiting for the gateways, whose turns are steps of their own.
     async fn operate(
         &self,
         script: impl Fn(&scripts::Scripts) -> &crate::conn::RedisScript,
@@ -620,7 +621,7 @@ impl<'a> World<'a> {
         self.hear(gateway)
     }
 
-    /// Handles results of ends. An end without a result is reported again.
+    /// Handles the results of ends. An end without a result is reported again.
     fn hear(&mut self, gateway: usize) -> Checked {
         let mut waiting = Vec::new();
         for (number, mut hears) in std::mem::take(&mut self.gateways[gateway].hears) {
@@ -645,8 +646,7 @@ impl<'a> World<'a> {
         Ok(())
     }
 
-    /// Checks what is true of every settlement: it moves money once, and a call that cost no more than its hold is paid
-    /// whole.
+    /// Checks a settlement: each call moves money once, and a call that cost at most its hold is charged in full.
     fn heard(&mut self, number: RequestNumber, settled: Settled) -> Checked {
         if let Some(first) = self.settled.get(&number)
             && !self.fell
@@ -662,7 +662,7 @@ impl<'a> World<'a> {
         Ok(())
     }
 
-    /// The outbox has the ends, and for running calls the settlements as of now.
+    /// Kills a gateway. Its outbox has the ends, and for running calls the settlements as of now.
     fn crash(&mut self, gateway: usize) -> Checked {
         self.hear(gateway)?;
         let unheard: BTreeSet<RequestNumber> = {
@@ -694,7 +694,7 @@ impl<'a> World<'a> {
         }
         let mut settlement = self.left[nth % self.left.len()].clone();
         if self.settled.contains_key(&settlement.number) && !self.fell {
-            // A process that has the call's end but not its lease reports it without the lease.
+            // A process that has the call's end but not the number of its lease reports the end without the lease.
             settlement.lease = None;
         }
         let settled = self.ledger.settle(&settlement).await.unwrap();
@@ -723,7 +723,7 @@ impl<'a> World<'a> {
         self.copy("kept", "acme").await;
         self.fell = true;
         for settlement in self.acknowledged.clone() {
-            // The outbox replays ends, but not those that a lease has yet to report.
+            // The outbox replays ends, except those that a lease has not reported yet.
             let known = |gateway: &Gateway| {
                 let mut leases = gateway.leases.iter().flatten();
                 leases.any(|lease| lease.knows(settlement.number))
@@ -751,7 +751,7 @@ return 1";
         let _: i64 = self.server.ask(&["EVAL", script, "0", from, to]).await;
     }
 
-    /// Checks the invariants that hold at any time.
+    /// Checks the invariants that are true after every step.
     async fn check(&mut self) -> Checked {
         let audit = self.ledger.audit().await.unwrap();
         prop_assert_eq!(audit.breaches, Vec::<String>::new());
@@ -784,7 +784,7 @@ return 1";
         Ok(())
     }
 
-    /// Ends all calls, gives everything back, and checks the books. Returns how many holds leases granted, and how many
+    /// Ends all calls, gives all leases back, and checks the books. Returns how many holds leases granted, and how many
     /// lost leases were given back.
     async fn end(&mut self) -> Result<[u64; 2], TestCaseError> {
         for gateway in 0..GATEWAYS {
@@ -806,7 +806,7 @@ return 1";
         let mut given_back = 0;
         for turn in std::mem::take(&mut self.left_behind) {
             prop_assert!(self.fell, "a lease was lost");
-            // The other possible reason: the server has fallen back once more.
+            // If the turn fails, the server has fallen back once more.
             if self.ledger.turn(&turn).await.unwrap().word == Word::Done {
                 given_back += 1;
                 let leases = self.ledger.leases_of(&acme()).await.unwrap();

@@ -1,8 +1,8 @@
-//! Whenever a script for a usual case answers, the whole script, alone and on a copy of the same state, answers the
-//! same and leaves the same in every key. When it does not answer, it has changed nothing.
+//! Tests the scripts for usual cases. If such a script answers, the whole script, on a copy of the same state, answers
+//! the same and writes the same to every key. If it does not answer, it has changed nothing.
 //!
-//! Both run on a server, so `redis-server` must be installed. Their clock is the test's, through a prelude between the
-//! scripts and the server.
+//! Both scripts run on a server, so `redis-server` must be installed. Text in front of the scripts replaces the
+//! server's clock by the test's.
 
 use std::{cell::Cell, time::Duration};
 
@@ -18,20 +18,21 @@ use crate::{
     redis::test_server::Server,
 };
 
-/// The numbers of accounts and keys are small, so that steps affect each other.
+/// The number of calls, and of keys, is small so that steps affect each other.
 const NUMBERS: u8 = 6;
 const KEYS: u8 = 3;
 const MAX: i64 = MicroRub::MAX.micro();
-/// One hour and one minute before a month ends.
+/// The time at which a run begins: one hour and one minute before a month ends.
 const BEGIN_MS: u64 = 1_772_323_200_000 - 3_660_000;
-/// As the ledger sends it. A stream with so few lines is never trimmed.
+/// The retention of journal lines that the ledger sends with SETTLE. A stream of so few lines is never trimmed.
 const RETENTION_MS: u64 = super::super::RECEIPT_MS;
-/// A tombstone and a receipt are written with a time to live by the server's clock.
+/// By how much the times to live of tombstones and receipts may differ: they begin at the server's clock, not the
+/// test's.
 const TTL_MS_BETWEEN: i64 = 60_000;
 const LIMIT: Duration = Duration::from_secs(10);
 
-/// Replaces the time by the last argument, in microseconds. Lines get their ids from it, or after the last line, as the
-/// server does if its clock goes back.
+/// Lua that replaces the server's time by the script's last argument, in microseconds. New lines get their ids from
+/// this time, or after the last line, as on a server whose clock goes back.
 const CLOCK: &str = r"
 local server, clock_us = redis, tonumber(table.remove(ARGV))
 local redis = {call = function(name, ...)
@@ -53,16 +54,16 @@ local redis = {call = function(name, ...)
 end}
 ";
 
-/// Returns a script, or the one for its usual case, with the test's clock: its last argument, in microseconds.
+/// Returns a script with the test's clock: its last argument, in microseconds. Works for whole scripts and usual cases.
 pub(in crate::redis) fn with_clock(conn: &RedisConn, text: &'static str) -> RedisScript {
     let parts = parts_of(text).into_iter();
     let parts: String = parts.map(|part| text_of(PARTS, part)).collect();
-    // `script` has no shortcut for the usual case, so this runs the whole script.
+    // `parts` does not include the script for the usual case, so that this runs the whole script alone.
     conn.script(&format!("{CLOCK}{parts}"), text)
 }
 
-/// Makes the account {fast} a copy of {full}, or returns the contents of both: each key's value as text, in order, and
-/// its time to live.
+/// Makes the account {fast} a copy of {full}, or returns the contents of both accounts: each key's value as text, in
+/// order, and its time to live.
 const ACCOUNTS: &str = r"
 local function keys_of(account)
   local keys = redis.call('KEYS', 'tg:{' .. account .. '}*')
@@ -131,7 +132,7 @@ enum Step {
         /// The amount of the hold according to the caller, if it differs from the result of RESERVE.
         held: Option<i64>,
     },
-    /// RESERVE and then SETTLE for a part of it, like most calls.
+    /// RESERVE, and then SETTLE for a part of the hold, like most calls.
     Call {
         number: u8,
         want: i64,
@@ -209,7 +210,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Microseconds by which the clock advances, or goes back.
+/// Microseconds by which the clock advances or, if negative, goes back.
 fn pause() -> impl Strategy<Value = i64> {
     let hour = 3_600_000_000i64;
     prop_oneof![
@@ -257,13 +258,13 @@ fn fast_path_of_a_script_equals_the_whole_script() {
     if let Err(error) = found {
         panic!("{error}");
     }
-    // A shortcut that never answers would prove nothing.
+    // If the usual script never answered, the comparison would prove nothing.
     for (calls, answered) in calls.get().into_iter().zip(answered.get()) {
         assert!(10 * answered > calls, "{answered} of {calls} were usual");
     }
 }
 
-/// The scripts, with the test's clock built in.
+/// The usual and the whole scripts, with the test's clock built in.
 struct Both {
     reserve: [RedisScript; 2],
     settle: [RedisScript; 2],
@@ -309,9 +310,9 @@ struct Run<'a> {
     clock_us: u64,
     entries: u32,
     records: [String; KEYS as usize],
-    /// The amounts that calls hold.
+    /// The amounts held by the calls, by number.
     held: [i64; NUMBERS as usize],
-    /// The number of RESERVEs and SETTLEs, and how many of them were usual.
+    /// The number of RESERVEs and of SETTLEs. `answered` has how many of them the usual script answered.
     calls: [u32; 2],
     answered: [u32; 2],
 }
@@ -456,7 +457,7 @@ impl<'a> Run<'a> {
         let _: i64 = self.conn.command(&["DEL", &key], LIMIT).await.unwrap();
     }
 
-    /// Runs the usual case on a copy, then the whole script, whose result is returned.
+    /// Runs the usual script on a copy of the account, then the whole script. Returns the result of the whole script.
     async fn compare(
         &mut self,
         which: usize,
@@ -499,7 +500,7 @@ impl<'a> Run<'a> {
 
     async fn other(&self, name: &str, parts: &[&str], args: &[String]) {
         let found = self.both.others.iter().find(|(known, _)| *known == name);
-        // Some commands are refused, which is an answer too.
+        // A command that is refused is a valid step too.
         let _ = self.run(&found.unwrap().1, "full", parts, args).await;
     }
 
@@ -548,7 +549,7 @@ impl<'a> Run<'a> {
     }
 }
 
-/// The result of the whole SETTLE, reduced to what the usual one returns.
+/// The result of the whole SETTLE, converted to what the usual script would return.
 fn as_usual(answer: Value) -> Value {
     match &answer {
         Value::Array(words) => match words.as_slice() {

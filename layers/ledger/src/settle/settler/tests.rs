@@ -14,7 +14,7 @@ use crate::{
     usage::End,
 };
 
-/// Records how many ends are sent to it together. For one of the calls it loses the first answer.
+/// A ledger that records how many ends it gets together. It loses the first answer for one of the calls.
 #[derive(Clone, Default)]
 struct Recorder {
     ledger: MemoryLedger,

@@ -1,4 +1,4 @@
-//! The SQLite store answers and remembers like the memory store.
+//! The SQLite store gives the same answers and keeps the same data as the memory store.
 
 use super::*;
 
@@ -6,7 +6,7 @@ use super::*;
 async fn concurrent_holds_never_exceed_the_money() {
     let dir = tempfile::tempdir().unwrap();
     let (ledger, path) = used(&dir).await;
-    // The balance has 930 left, enough for nine holds of 100. All charges are on key 0.
+    // The balance is 930, enough for nine holds of 100. All charges are on key 0.
     let calls: Vec<u8> = (1..=50).map(|index| index * 4).collect();
     let served = join_all(calls.iter().map(|&index| {
         let ledger = ledger.clone();
@@ -104,7 +104,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Carries out a step and returns the answer as text, since errors cannot be compared.
+/// Carries out a step. Returns the answer as text, since errors cannot be compared.
 async fn play<L: Ledger + LedgerAdmin>(ledger: &L, step: &Step) -> String {
     let ttl = |due: bool| if due { Duration::ZERO } else { HOUR };
     match *step {
@@ -183,7 +183,7 @@ async fn play<L: Ledger + LedgerAdmin>(ledger: &L, step: &Step) -> String {
     }
 }
 
-/// Everything that a ledger shows, apart from times of booking.
+/// All data that a ledger shows, except the times of booking.
 async fn shown<L: LedgerAdmin>(
     ledger: &L,
 ) -> (Vec<AccountView>, Vec<KeyView>, Vec<Option<Receipt>>) {
@@ -240,7 +240,7 @@ async fn memory_and_file_agree(steps: &[Step]) {
     assert_eq!(file.audit().await.unwrap(), memory.audit().await.unwrap());
     file.close().await;
 
-    // Holds end with the process; everything else is the same after a restart.
+    // Holds end with the process. All other data is the same after a restart.
     let file = SqliteLedger::open(&path).unwrap();
     let (accounts, keys, receipts) = shown(&file).await;
     let (accounts_before, keys_before, receipts_before) = shown(&memory).await;

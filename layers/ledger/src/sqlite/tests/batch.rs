@@ -1,4 +1,4 @@
-//! A batch leaves in the file what its records would leave one by one.
+//! A batch writes the same data to the file as its records would if written one by one.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ use crate::{
     usage::End,
 };
 
-/// The last evening of a month and the next day: both periods reset in between.
+/// The last evening of a month, in Unix milliseconds. Between it and `MORNING`, day and month change.
 const EVENING: u64 = 1_769_900_000_000;
 const MORNING: u64 = EVENING + 86_400_000;
 
@@ -80,7 +80,7 @@ fn entry(id: &str, micro: i64) -> Entry {
     }
 }
 
-/// Two accounts with two keys and 1000 µ₽ each, and the records that create them in a file.
+/// Two accounts of 1000 µ₽ with two keys each, and the records that create them in a file.
 fn prepared() -> (State, Vec<Record>) {
     let mut state = State::default();
     let mut records = Vec::new();
@@ -206,7 +206,7 @@ fn a_run_of_charges_writes_each_total_once() {
     commit(&mut conn, batch.iter()).unwrap();
     assert_eq!(
         lines(&conn, "SELECT line FROM written ORDER BY rowid"),
-        // The rows before the payment, of the payment, and after it.
+        // The totals written before the payment, the payment's row, and the totals written at the end.
         [
             "a0 960", "a1 990", "k0 30", "k1 10", "k3 10", "a0 965", "a0 955", "k0 40"
         ]

@@ -56,7 +56,7 @@ fn topup(id: &str, micro: i64) -> Entry {
     }
 }
 
-/// The call's number determines which of the four keys it is made with.
+/// A hold on one of the four keys. The call's number determines the key.
 fn hold(index: u8, want: i64, least: i64, ttl: Duration) -> Hold {
     Hold {
         number: number(index),
@@ -69,7 +69,8 @@ fn hold(index: u8, want: i64, least: i64, ttl: Duration) -> Hold {
 }
 
 fn settlement(index: u8, cost: i64, fresh: bool) -> Settlement {
-    // The cost is that of four output tokens; the other tokens together cost less than a micro-ruble.
+    // Each of the four output tokens costs a quarter of the cost; the other tokens together cost less than a
+    // micro-ruble.
     let each = u64::try_from(cost).unwrap() * 250_000;
     let rate = Rate::new(u64::from(cost > 0));
     let price = Price {
@@ -154,7 +155,7 @@ async fn audit_finds_faults_that_the_start_does_not_check() {
             "UPDATE accounts SET loss = loss + 1",
             "I3 account a0: loss 1, but its receipts sum to 0",
         ),
-        // All sums agree, but the receipt's cost does not follow from its usage.
+        // All sums agree, but the receipt's cost is not that of its usage.
         (
             "UPDATE receipts SET cost = 71, charged = 71; UPDATE keys SET used = 71 WHERE id = 'k0';
              UPDATE accounts SET balance = balance - 1",
@@ -198,7 +199,7 @@ async fn the_audit_finds_a_hold_whose_call_was_charged() {
     let dir = tempfile::tempdir().unwrap();
     let (ledger, path) = used(&dir).await;
     ledger.close().await;
-    // The tombstone was lost with the process; only the receipt is left.
+    // The tombstone was lost with the process; only the receipt is in the file.
     let ledger = SqliteLedger::open(&path).unwrap();
     ledger.reserve(&hold(0, 100, 100, HOUR)).await.unwrap();
     let breaches = ledger.audit().await.unwrap().breaches;
@@ -216,7 +217,7 @@ async fn journals_never_go_back_in_time() {
     let dir = tempfile::tempdir().unwrap();
     let (ledger, path) = used(&dir).await;
     ledger.close().await;
-    // The clock was ahead when the line was written: by an hour, and in the second case by two years.
+    // The clock was ahead when the line was written: by an hour in the first case, by two years in the second.
     for (ahead_ms, followed) in [(3_600_000, true), (63_072_000_000, false)] {
         let ahead = crate::embedded::now_ms() + ahead_ms;
         Connection::open(&path)
@@ -253,7 +254,7 @@ async fn each_call_of_one_millisecond_is_on_exactly_one_page() {
     let ledger = SqliteLedger::open(&path).unwrap();
     let mut found = Vec::new();
     let mut after = None;
-    // Each page has one line; the last page is empty.
+    // A page has one line. There are five lines, so the sixth page is empty.
     for _ in 0..6 {
         let part = JournalPart {
             after: after.as_deref(),
@@ -282,7 +283,7 @@ async fn past_day_limits_nothing_and_its_charges_count_in_the_month() {
     };
     ledger.change_key(&key(0), &limited).await.unwrap();
     ledger.close().await;
-    // The file as it is on the next morning.
+    // Changes the file as if it were read on the next morning.
     let raw = Connection::open(&path).unwrap();
     raw.execute_batch("UPDATE keys SET day = day - 2 WHERE id = 'k0'")
         .unwrap();
@@ -373,7 +374,7 @@ async fn events_and_documents_survive_a_restart() {
     assert_eq!(ledger.events(0, 10).await.unwrap(), before);
     assert!(!ledger.tell(&telling).await.unwrap());
     assert_eq!(ledger.note("n").await.unwrap().unwrap().text, "kept");
-    // The levels are unchanged, and event numbers continue.
+    // The levels are unchanged, and the numbers of events continue.
     let all = ledger.levels(&account(0)).await.unwrap();
     assert_eq!(all, of.map(|of| (of, levels)));
     ledger.reserve(&hold(4, 100, 100, HOUR)).await.unwrap();

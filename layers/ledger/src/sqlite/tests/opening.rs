@@ -1,4 +1,4 @@
-//! Which files are opened, and how files of earlier versions are upgraded.
+//! Which files are opened, and how files of earlier versions are changed for this version.
 
 use super::*;
 
@@ -141,7 +141,7 @@ async fn file_of_an_earlier_version_gets_missing_indexes_and_columns() {
     assert_eq!(indexes, 2);
 }
 
-/// The promise holds even if the earlier version writes to the file again.
+/// The file stays valid even if the earlier version writes to it again.
 #[tokio::test]
 async fn file_of_an_earlier_version_stores_sessions_endpoints_and_timelines_after_the_upgrade() {
     let dir = tempfile::tempdir().unwrap();
@@ -188,7 +188,7 @@ async fn file_of_an_earlier_version_stores_sessions_endpoints_and_timelines_afte
     assert_eq!(ledger.audit().await.unwrap().breaches, Vec::<String>::new());
     ledger.close().await;
 
-    // A later version has endpoints that this one does not know.
+    // A later version has endpoints that this version does not have.
     let raw = Connection::open(&path).unwrap();
     raw.execute_batch("UPDATE receipts SET endpoint = 'audio/speech' WHERE endpoint IS NULL")
         .unwrap();
@@ -221,7 +221,7 @@ async fn file_of_an_earlier_version_gets_new_columns_and_counts_from_the_upgrade
         let ledger = SqliteLedger::open(&path).unwrap();
         let view = ledger.key(&key(0)).await.unwrap();
         assert_eq!(view.spent_rub, MicroRub::new(70));
-        // The time of that charge is not known.
+        // The earlier version did not store when this amount was charged.
         assert_eq!(
             (view.day.spent_rub, view.month.spent_rub),
             (MicroRub::ZERO, MicroRub::ZERO)

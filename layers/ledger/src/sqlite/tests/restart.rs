@@ -1,4 +1,4 @@
-//! Acknowledged changes survive the process; after a failed commit nothing more is served.
+//! Acknowledged changes survive the process. After a failed commit nothing more is served.
 
 use futures_util::FutureExt as _;
 use tokio::task::JoinSet;
@@ -70,7 +70,7 @@ async fn acknowledged_changes_survive_a_restart() {
 async fn acknowledged_changes_survive_a_crash() {
     let dir = tempfile::tempdir().unwrap();
     let (ledger, path) = used(&dir).await;
-    // The file and its log are copied as a killed process leaves them.
+    // The file and its write-ahead log are copied in the state in which a killed process leaves them.
     let copy = dir.path().join("copy.db");
     fs::copy(&path, &copy).unwrap();
     fs::copy(
@@ -145,7 +145,7 @@ async fn checkpoint_of_a_free_call_stays_until_its_deletion_is_written() {
         .checkpoint(std::slice::from_ref(&noted))
         .await
         .unwrap();
-    // While the writer is busy with one change, others are queued until the queue is full.
+    // While the writer is busy with one change, further changes are queued until the queue is full.
     let (mut tasks, slow) = (JoinSet::new(), ledger.clone());
     tasks.spawn(async move { slow.put_note("slow", 0, "").await.map(drop) });
     tokio::time::sleep(Duration::from_millis(100)).await;
@@ -163,7 +163,7 @@ async fn checkpoint_of_a_free_call_stays_until_its_deletion_is_written() {
     let release = || ledger.release(number(4), &noted.account, &noted.key);
     release().await.unwrap_err();
     tasks.join_next().await.unwrap().unwrap().unwrap();
-    // Retries until the queue has room, as the settler does.
+    // Retries, as the settler does, until the queue has room.
     while release().await.is_err() {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
@@ -235,7 +235,8 @@ async fn closed_ledger_refuses_every_call() {
     ));
 }
 
-/// Groups keep their spending across a restart. Charges made by a version without groups are not counted as theirs.
+/// Groups keep their spending across a restart. Charges made by a version without groups do not count as group
+/// spending.
 #[tokio::test]
 async fn groups_survive_a_restart_and_an_earlier_version() {
     let dir = tempfile::tempdir().unwrap();
@@ -275,7 +276,7 @@ async fn groups_survive_a_restart_and_an_earlier_version() {
     assert_eq!(ledger.audit().await.unwrap().breaches, Vec::<String>::new());
     ledger.close().await;
 
-    // A version without groups writes a charge like this.
+    // Writes a charge as a version without groups does.
     let conn = Connection::open(&path).unwrap();
     conn.execute_batch(
         "UPDATE keys SET used = used + 5 WHERE id = 'k0'; UPDATE accounts SET balance = balance - 5 WHERE id = 'a0';",
@@ -287,7 +288,7 @@ async fn groups_survive_a_restart_and_an_earlier_version() {
     assert_eq!(groups[0].spent_rub, MicroRub::new(40));
 }
 
-/// For example an SQLite console with an open transaction.
+/// The other program may be an SQLite console with an open transaction.
 #[tokio::test]
 async fn file_locked_by_another_program_is_written_after_the_unlock() {
     let dir = tempfile::tempdir().unwrap();
@@ -312,7 +313,7 @@ async fn file_locked_by_another_program_is_written_after_the_unlock() {
     ledger.account(&account(0)).await.unwrap();
 
     console.execute_batch("COMMIT").unwrap();
-    // The settler retries like this.
+    // The settler retries in the same way.
     let told_again = async {
         loop {
             match ledger.settle(&end).await {

@@ -1,4 +1,4 @@
-//! How the ledger with a planted bug changes the amount of a hold.
+//! How the ledger with planted bugs changes the amount of a hold.
 
 use tokio::task::yield_now;
 
@@ -10,7 +10,7 @@ use crate::{
 };
 
 impl Planted {
-    /// Adjusts a hold, with the planted bug.
+    /// Adjusts a hold. If the planted bug is one of adjustments, it takes effect here.
     pub(super) async fn adjust_hold(
         &self,
         adjustment: &Adjustment,
@@ -56,7 +56,7 @@ impl Planted {
             .map_err(LedgerError::Refused)
     }
 
-    /// The new amount of the hold; or the answer, if it does not change.
+    /// Returns the new amount of the hold; or the answer, if the hold does not change.
     fn to_adjust(
         &self,
         account: &mut Account,
