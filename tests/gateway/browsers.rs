@@ -1,4 +1,5 @@
-//! Web pages in browsers: which origins may use a key, and what a page may read (docs/callers.md).
+//! Web pages that call the gateway from a browser: which origins may use a key, and what a page may read
+//! (docs/callers.md).
 
 use bytes::Bytes;
 use http::Method;
@@ -28,7 +29,7 @@ async fn preflight(world: &World, path: &str, origin: (&str, &str)) -> Answer {
         .await
 }
 
-/// The origin that may read an answer.
+/// The origin whose pages may read the answer, from its `access-control-allow-origin`.
 fn readable(answer: &Answer) -> Option<&str> {
     let origin = answer.headers.get("access-control-allow-origin");
     origin.map(|origin| origin.to_str().unwrap())
@@ -110,7 +111,7 @@ async fn a_page_of_an_allowed_origin_reads_answers_refusals_and_their_headers() 
     }
 }
 
-/// Like every refusal; otherwise a browser reports a failed connection to the page.
+/// A page must be able to read this refusal like every other. Otherwise its browser reports only a failed connection.
 #[tokio::test]
 async fn refusal_of_an_unreachable_vendor_is_readable_across_origins() {
     let world = vendors_at("127.0.0.1:1", "")

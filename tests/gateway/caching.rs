@@ -19,13 +19,13 @@ use crate::{
     responses,
 };
 
-/// The bytes of a prompt per token.
+/// Bytes of a prompt that the scripted vendor counts as one token.
 const TOKEN_BYTES: usize = 4;
 /// The shortest prompt that any vendor caches.
 const CACHED_BYTES_MIN: usize = 1024 * TOKEN_BYTES;
-/// Granularity of automatic caches.
+/// An automatic cache stores prompts up to a multiple of this size.
 const PIECE_BYTES: usize = 128 * TOKEN_BYTES;
-/// The maximum number of blocks between an earlier mark and one of the request.
+/// A mark in the request finds an earlier mark at most this many blocks before it.
 const LOOKBACK: usize = 20;
 const TURNS: usize = 10;
 
@@ -33,7 +33,7 @@ const TURNS: usize = 10;
 enum Caller {
     ClaudeCode,
     Codex,
-    /// A chat SDK: it sends no session, no key and no marks.
+    /// A chat SDK, which sends neither a session nor a cache key nor cache marks.
     ChatSdk,
 }
 
@@ -44,18 +44,18 @@ enum Vendor {
     Responses,
 }
 
-/// The vendor's cache, and the bytes of all requests: in total, and cached ones.
+/// The scripted vendor's cache, and for each request its total bytes and its cached bytes.
 #[derive(Default)]
 struct Cache {
-    /// The vendor caches complete prompts automatically.
+    /// Complete prompts of earlier requests, for vendors that cache automatically.
     prompts: Vec<String>,
-    /// The vendor caches prefixes that end at a mark.
+    /// Prefixes of earlier requests that ended at a mark, for vendors that cache only marked prefixes.
     marked: HashSet<String>,
     found: Vec<(usize, usize)>,
 }
 
 impl Cache {
-    /// Cached bytes of a prompt, matched from its beginning.
+    /// Bytes at the beginning of the prompt that an automatic cache has from an earlier request. Stores the prompt.
     fn by_itself(&mut self, prompt: String) -> usize {
         let common = |earlier: &String| {
             let pairs = earlier.bytes().zip(prompt.bytes());
@@ -69,7 +69,8 @@ impl Cache {
         cached
     }
 
-    /// The cached and the written bytes of a prompt in blocks, some of them marked.
+    /// Bytes of the prompt that a cache with marks reads, and bytes that it writes. A block is its text and whether it
+    /// has a mark.
     fn by_marks(&mut self, blocks: &[(String, bool)]) -> (usize, usize) {
         let mut prefixes = vec![String::new()];
         for (text, _) in blocks {
@@ -96,7 +97,7 @@ impl Cache {
         (cached, written.saturating_sub(cached))
     }
 
-    /// The share of cached bytes, in thousandths.
+    /// Share of the bytes of all requests that came from the cache, in thousandths.
     fn share(&self) -> usize {
         let [all, cached] = self
             .found
@@ -106,7 +107,7 @@ impl Cache {
     }
 }
 
-/// A value without its mark, and whether it had one.
+/// The JSON text of a block without its `cache_control`, and whether the block had one.
 fn block(value: &Value) -> (String, bool) {
     let mut value = value.clone();
     let marked = value
@@ -123,7 +124,7 @@ fn list(value: &Value) -> Vec<Value> {
     }
 }
 
-/// The vendor's answer, with the usage according to its cache.
+/// Answers a request. The usage states what the vendor's cache read and wrote.
 fn reply(cache: &mut Cache, vendor: Vendor, sent: &Value) -> Reply {
     let tokens = |bytes: usize| bytes / TOKEN_BYTES;
     let joined = |parts: &[&Value]| -> String {
@@ -153,7 +154,8 @@ fn reply(cache: &mut Cache, vendor: Vendor, sent: &Value) -> Reply {
         }
         Vendor::Messages => {
             let mut blocks: Vec<_> = list(&sent["tools"]).iter().map(block).collect();
-            // A line for the vendor's own billing is not part of the prompt.
+            // Claude Code sends a line for its vendor's billing, which changes with every call. The vendor does not
+            // count it.
             let billing = |block: &&Value| {
                 let text = block["text"].as_str().unwrap_or_default();
                 text.starts_with("x-anthropic-billing-header:")
@@ -182,7 +184,7 @@ fn reply(cache: &mut Cache, vendor: Vendor, sent: &Value) -> Reply {
     }
 }
 
-/// A text with this many words.
+/// A text of `count` words; equal seeds give equal texts.
 fn words(seed: usize, count: usize) -> String {
     (0..count)
         .map(|word| format!("word{} ", (seed * 7919 + word * 104_729) % 10_007))
@@ -230,7 +232,7 @@ fn claude_code(turn: usize, model: &str) -> Value {
             { "type": "text", "text": words(1, 900), "cache_control": mark }] })
 }
 
-/// Call number `turn` of a Codex session, which sets no marks; its policy changes in the middle.
+/// Call number `turn` of a Codex session, which sets no marks. Its policy text changes in the middle of the session.
 fn codex(turn: usize, model: &str) -> Value {
     let tools: Vec<Value> = ["shell", "apply_patch"]
         .iter()
@@ -377,7 +379,7 @@ async fn calls_of_a_session_share_one_prompt_cache_key() {
         let (_, sent) = session(codex, vendor, set(true)).await;
         assert_eq!(keys(&sent), own, "{vendor:?}");
     }
-    // By default chat vendors get no marks from the gateway, because some refuse unknown fields.
+    // By default the gateway adds no cache marks to requests to chat vendors, because some refuse unknown fields.
     let (_, sent) = session(claude, Vendor::Chat, Setup::default()).await;
     assert_eq!(keys(&sent), none);
     let (_, sent) = session(claude, Vendor::Responses, Setup::default()).await;
@@ -398,7 +400,7 @@ async fn operator_can_disable_cache_marks() {
     assert!(!sent.iter().any(marked));
 }
 
-/// Cache writes by the gateway's marks cost more than other input, but at most what is held.
+/// The gateway adds the cache marks, and a cache write is dearer than other input: the hold must cover it.
 #[tokio::test]
 async fn prompt_cached_by_the_gateways_marks_costs_at_most_its_hold() {
     let setup = Setup::default().edit("cache_write = \"5\"", "cache_write = \"12.5\"");

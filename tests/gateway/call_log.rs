@@ -12,10 +12,10 @@ use crate::{
 };
 
 const SESSION: &str = "0198c2de-7f10-7c3e-9d0e-6b1f2a3c4d5e";
-/// Text that must not be written into the log.
+/// An invalid session id, which the gateway must not write into its log.
 const NO_SESSION: &str = "<script>forged</script>";
 
-/// Posts to an operation with this key.
+/// Posts `body` to an operation with this key.
 async fn ask(edge: &Edge, op: Op, key: &str, body: &Value) -> Answer {
     let bearer = format!("Bearer {key}");
     let headers = [
@@ -30,7 +30,7 @@ async fn ask(edge: &Edge, op: Op, key: &str, body: &Value) -> Answer {
     whole(edge.client.request(req).await.unwrap()).await
 }
 
-/// The log lines of a call.
+/// All log lines that name the call with this number.
 fn lines(edge: &Edge, number: &str) -> Vec<Value> {
     let log = edge.log();
     let lines = log.lines().filter(|line| line.contains(number));
@@ -39,7 +39,7 @@ fn lines(edge: &Edge, number: &str) -> Vec<Value> {
         .collect()
 }
 
-/// The single log line of a call.
+/// The log line that the gateway writes at the end of a call.
 async fn line(edge: &Edge, answer: &Answer) -> Value {
     let number = answer.number();
     let line = eventually("the call has its line", async || {
@@ -124,7 +124,7 @@ async fn call_has_one_log_line_with_all_facts() {
             answers.push(answer);
         }
     }
-    // After the stop, no further line can follow.
+    // The gateway has ended, so it can write no second line for a call.
     assert_eq!(edge.stop().await, Some(0), "{}", edge.log());
     for answer in answers {
         assert_eq!(lines(&edge, &answer.number()).len(), 1, "{}", edge.log());
@@ -227,7 +227,7 @@ async fn failed_call_logs_its_vendor_its_reason_and_no_cost() {
     );
 }
 
-/// For example because its name is mistyped in a route: this must not look like an outage.
+/// The cause may be a mistyped name in a route. The log must not report that as an outage of the vendor.
 #[tokio::test]
 async fn a_model_that_its_vendor_does_not_have_is_named_to_the_operator_and_not_to_the_caller() {
     let edge = Edge::start("").await;

@@ -1,5 +1,5 @@
-//! Details of a call afterwards: a receipt lists the vendors tried and the durations; a call without a receipt is
-//! remembered by the gateway that refused it.
+//! The details of a call that are available after it: a receipt has the vendors tried and the durations, and a call
+//! without a receipt is kept in the memory of the gateway that refused it.
 
 use http::Method;
 use serde_json::{Value, json};
@@ -64,7 +64,8 @@ async fn a_receipt_tells_the_whole_story(setup: Setup) {
                 (&line["status"], &line["code"]),
                 (&json!(200), &Value::Null)
             );
-            // Each time is at or after the one before.
+            // The timeline is in order. The milliseconds are rounded, so each sum may exceed the next time by one or
+            // two.
             let moments = [
                 ms(&line["held_ms"]),
                 ms(&first["at_ms"]),
@@ -88,14 +89,14 @@ async fn a_receipt_tells_the_whole_story(setup: Setup) {
             ] {
                 assert!(html.contains(&fact), "{fact}: {html}");
             }
-            // Callers do not see whose models these are.
+            // Only operators see the names of vendors.
             let own = format!("/v1/tollgate/receipts/{number}");
             let own = world.get(&own, &[("authorization", &bearer(&key))]).await;
             assert!(!own.text().contains("-vendor"), "{}", own.text());
             assert!(own.json().get("timeline").is_none());
         }
     }
-    // The ledger stores a short form, which is part of an export.
+    // The ledger stores the timeline of a call in a short form, and an export contains it.
     let plain = Op::Chat.call(world, &key, &Op::Chat.body("x")).await;
     world.receipt(&plain.number()).await;
     let exported = world.admin(Method::GET, "/admin/v1/export", None).await;
@@ -103,7 +104,7 @@ async fn a_receipt_tells_the_whole_story(setup: Setup) {
     let of_call = exported.lines().find(|line| line.contains(&plain.number()));
     let (_, times) = of_call.unwrap().split_once("\"times\":\"").unwrap();
     let times = times.split('"').next().unwrap();
-    // The failed attempt at its first vendor has more details.
+    // The part before the first `|` has the times of the answer. One part per failed attempt follows.
     let times = times.split('|').next().unwrap();
     assert!(times.ends_with(" 200") && times.len() <= 24, "{times}");
     let audited = world
@@ -131,7 +132,7 @@ async fn in_redis_receipt_has_every_attempt_and_duration() {
     a_receipt_tells_the_whole_story(Setup::default().ledger(&server.url())).await;
 }
 
-/// A call whose money a lease held has a complete timeline too.
+/// The timeline is complete also if a lease holds the call's money, although then no hold is sent to Redis.
 #[tokio::test]
 async fn with_leases_receipt_has_every_attempt_and_duration() {
     let server = RedisServer::start().await;
@@ -139,7 +140,7 @@ async fn with_leases_receipt_has_every_attempt_and_duration() {
     a_receipt_tells_the_whole_story(leases.ledger(&server.url())).await;
 }
 
-/// The list has charged, refused and free calls, each with its cause; pages, filters and the CSV agree.
+/// The list has charged, refused and free calls, each with its cause. Pages, filters and the CSV show the same calls.
 #[tokio::test]
 async fn list_of_calls_has_all_of_them_with_their_causes() {
     let world = World::start().await;
@@ -173,7 +174,7 @@ async fn list_of_calls_has_all_of_them_with_their_causes() {
     unbooked(&world, &free.number()).await;
 
     let list = async |query: &str| me.page(&world, &format!("/console/calls{query}")).await;
-    // The numbers of one millisecond are in no order.
+    // Numbers of calls in the same millisecond are not ordered.
     let sorted = |numbers: &[String]| {
         let mut numbers = numbers.to_vec();
         numbers.sort();
@@ -253,7 +254,7 @@ async fn list_of_calls_has_all_of_them_with_their_causes() {
     let of_none = csv("?code=model_not_found").await.join("\n");
     assert!(of_none.contains(",'=<b>none,"), "no formula: {of_none}");
 
-    // Page by page, the API's list has every call without a receipt once.
+    // The API lists calls without a receipt page by page, each exactly once.
     let (mut after, mut numbers) = (String::new(), Vec::new());
     loop {
         let path = format!("/admin/v1/calls?limit=2{after}");

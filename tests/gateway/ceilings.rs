@@ -1,5 +1,5 @@
-//! Daily and monthly ceilings of a key: across midnight, with many concurrent calls, with data of an earlier version,
-//! and in the caller's own numbers.
+//! Daily and monthly ceilings of a key: across midnight, with many concurrent calls, with data that an earlier version
+//! of the gateway wrote, and as callers see them.
 
 use http::Method;
 use serde_json::{Value, json};
@@ -27,7 +27,7 @@ use crate::{
 const BEGIN: u64 = 1_772_236_800_000;
 const FEB_28: u64 = BEGIN / DAY_MS;
 
-/// A book with 1000 µ₽ in the account and a key under these ceilings.
+/// A book whose account has 1000 µ₽ and one key with these ceilings.
 fn book(ceilings: Ceilings) -> Book {
     let mut book = Book::default();
     for command in [
@@ -51,14 +51,14 @@ fn book(ceilings: Ceilings) -> Book {
     book
 }
 
-/// Holds this amount at this time. Returns the amount that stays free, or the refusal.
+/// Reserves `want` for call `n` at time `now`. Returns the amount that stays free, or the refusal.
 fn reserve(book: &mut Book, n: u128, want: i64, now: u64) -> Result<i64, Refusal> {
     let reserved = book.reserve(&hold(n, "k1", want), now)?;
     assert_eq!(reserved.held, micro(want));
     Ok(reserved.free.micro())
 }
 
-/// The charge and the loss of a call with this cost.
+/// Settles call `n` with this cost at time `now`. Returns how it was booked, the charge and the loss.
 fn settle(book: &mut Book, n: u128, cost: i64, now: u64) -> (Booked, i64, i64) {
     let key = "k1".parse().unwrap();
     let settled = book.settle(number(n), &acme(), &key, micro(cost), true, now);
@@ -91,7 +91,7 @@ fn daily_ceiling_resets_at_midnight_and_open_holds_count_against_the_new_day() {
     assert_eq!(reserve(&mut book, 2, 60, before), Ok(10));
     assert_eq!(reserve(&mut book, 3, 11, before), Err(under(today, 10, 60)));
 
-    // A millisecond later the day's spending is zero, and 60 are free.
+    // One millisecond after midnight the day's spending is zero, so 60 are free.
     assert_eq!(
         reserve(&mut book, 3, 41, midnight),
         Err(under(tomorrow, 40, 60))
@@ -107,7 +107,7 @@ fn daily_ceiling_resets_at_midnight_and_open_holds_count_against_the_new_day() {
         reserve(&mut book, 4, 1, midnight + 2),
         Err(Refusal::CeilingUsedUp(tomorrow))
     );
-    // A charge without a hold is bounded too.
+    // A charge without a hold is bounded by the ceiling too: the ceiling is used up, so the cost is a loss.
     assert_eq!(
         settle(&mut book, 5, 7, midnight + 3),
         (Booked::Forced, 0, 7)
@@ -146,7 +146,7 @@ fn monthly_spending_resets_on_the_first_day() {
         reserve(&mut book, 3, 1, BEGIN),
         Err(Refusal::CeilingUsedUp(february))
     );
-    // March has its own ceiling, and the total ceiling continues.
+    // The monthly ceiling starts at zero in March. The total ceiling still counts February.
     let march = BEGIN + DAY_MS;
     for (n, at) in [(4, march), (5, march + DAY_MS)] {
         let want = if n == 4 { 100 } else { 50 };
@@ -184,7 +184,7 @@ fn clock_set_back_over_midnight_resets_no_ceiling() {
 const CALLS: u128 = 100;
 const PAID_FOR: usize = 7;
 
-/// Each call holds 10 µ₽, on a key with a daily ceiling of 75.
+/// The key has a daily ceiling of 75 µ₽, and each of a hundred concurrent calls holds 10: seven fit.
 async fn a_hundred_holds_on_a_days_money_for_seven<L: Books>(ledger: &L) {
     open(ledger, 1_000_000).await;
     let limited = KeyChange {
@@ -214,7 +214,7 @@ async fn a_hundred_holds_on_a_days_money_for_seven<L: Books>(ledger: &L) {
     }
     assert_eq!((granted.len(), refusals), (PAID_FOR, 93));
     for n in granted {
-        // Each call costs more than its hold, so exactly the rest of the day's money is charged.
+        // Each call costs 11 and holds 10, so the charges use up exactly the 75 of the day.
         ledger.settle(&settlement(n, "k1", 11)).await.unwrap();
     }
     let view = ledger.key(&key).await.unwrap();
@@ -243,7 +243,7 @@ async fn no_more_is_held_in_redis_than_a_day_allows() {
     a_hundred_holds_on_a_days_money_for_seven(&over(&server).await).await;
 }
 
-/// Redis uses its own clock, so the test moves the stored day back.
+/// Redis uses its own clock, which a test cannot set. The test changes the stored day instead.
 #[tokio::test]
 async fn in_redis_a_day_ends_and_data_of_an_earlier_version_stays_valid() {
     let server = RedisServer::start().await;
@@ -284,13 +284,13 @@ async fn in_redis_a_day_ends_and_data_of_an_earlier_version_stays_valid() {
     assert_eq!(spent().await, [140, 40]);
     is_sound(&ledger).await;
 
-    // A gateway of an earlier version charges 30: it updates only the balance and the total.
+    // Simulates a charge of 30 by a gateway of an earlier version, which updates only the balance and the key's total.
     for (field, change) in [("b", "-30"), ("k1.u", "30")] {
         let step = ["HINCRBY", "tg:{acme}", field, change];
         server.ask::<i64>(&step).await.unwrap();
     }
     assert_eq!(spent().await, [170, 70]);
-    // A key that only such gateways have charged counts from now on.
+    // Gateways of an earlier version store no daily or monthly sums. The sums of such a key start at zero now.
     let forget = ["HDEL", "tg:{acme}", "k1.d", "k1.m"];
     server.ask::<i64>(&forget).await.unwrap();
     assert_eq!(spent().await, [0, 0]);
@@ -299,7 +299,7 @@ async fn in_redis_a_day_ends_and_data_of_an_earlier_version_stays_valid() {
     assert!(ledger.reserve(&hold(4, "k1", 1)).await.is_err());
 }
 
-/// The key's own numbers.
+/// The key's own view of its spending and ceilings, by the callers' API.
 async fn own(world: &World, key: &Key) -> Value {
     let bearer = bearer(key);
     let headers = [("authorization", bearer.as_str())];
@@ -333,7 +333,7 @@ async fn key_sees_its_daily_and_monthly_spending_and_their_resets() {
         assert!(period == "day" || resets_at.ends_with("-01T00:00:00Z"));
     }
     assert_eq!(own["free_rub"], own["day"]["free_rub"]);
-    // Without a ceiling the spending is still reported.
+    // A key without a ceiling still sees what it has spent.
     change(&world, &key, json!({ "ceiling_day_rub": null })).await;
     let own = self::own(&world, &key).await;
     assert_eq!(own["day"]["ceiling_rub"], Value::Null);
@@ -370,7 +370,7 @@ async fn a_days_ceiling_is_403_while_something_is_left_and_401_once_it_is_used_u
             assert!(text.contains(word) && text.contains(" 00:00 UTC"), "{text}");
             change(&world, &key, json!({ field: null })).await;
         }
-        // If both ceilings are used up, the answer names the longer one; without either the key may call again.
+        // If both ceilings are used up, the refusal names the monthly one. Without ceilings the key may call again.
         let both = json!({ "ceiling_month_rub": "0.0001", "ceiling_day_rub": "0.0001" });
         change(&world, &key, both).await;
         let answer = world.chat(&key, &Op::Chat.body("x")).await;

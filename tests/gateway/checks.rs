@@ -23,15 +23,15 @@ pub const LIMIT: &str = "rate_limit_error";
 pub const OVERLOADED: &str = "overloaded_error";
 pub const API: &str = "api_error";
 
-/// Checks that an answer is a refusal of this kind, in the common shape, with the headers of its status, and in
-/// Russian. Returns its text without the number.
+/// Checks that an answer is a refusal of this kind in Russian, in the common shape, with the headers of its status.
+/// Returns the refusal's text without the call's number.
 pub fn refused(what: &str, answer: &Answer, status: u16, kind: &str, code: &str) -> String {
     let text = shape(what, answer, status, kind, code);
     assert!(is_russian(&text), "{what}: {text}");
     text
 }
 
-/// Checks a refusal's shape, without its text, and returns the text.
+/// Checks the shape and the headers of a refusal, but not the words of its text, which it returns.
 pub fn shape(what: &str, answer: &Answer, status: u16, kind: &str, code: &str) -> String {
     assert_eq!(answer.status, status, "{what}: {answer:?}");
     let header = |name: &str| {
@@ -57,7 +57,7 @@ pub fn shape(what: &str, answer: &Answer, status: u16, kind: &str, code: &str) -
 
     let challenge = (status == 401).then_some("Bearer");
     assert_eq!(header("www-authenticate"), challenge, "{what}");
-    // A retry helps only if running calls may return money.
+    // Answers suggest a retry of a refusal for lack of money only if running calls hold money that may become free.
     let useless = code == "model_not_found" || (status < 500 && status != 429);
     let held = code == "insufficient_balance"
         && !answer.text().contains(" 0,00\u{a0}₽. ")
@@ -88,8 +88,8 @@ pub fn is_russian(text: &str) -> bool {
     text.chars().any(|c| ('а'..='я').contains(&c))
 }
 
-/// Checks that each of these bodies is refused with a 400 that names the field, and that no vendor received any of
-/// them.
+/// Checks that each of these bodies is refused with a 400 that names the field, and that the vendor receives none of
+/// the bodies.
 pub async fn refuses(op: Op, field: &str, bodies: impl IntoIterator<Item = Value>) {
     let world = World::start().await;
     let key = world.key().await;
@@ -133,12 +133,12 @@ pub fn rubles(micro: i64) -> String {
     Decimal::new(micro, 6).to_string()
 }
 
-/// Sends these bytes over a new connection and reads the answer to its end.
+/// Sends these bytes on a new connection, and parses what arrives until it closes.
 pub async fn raw(world: &World, bytes: &str) -> Answer {
     let mut socket = TcpStream::connect(world.gateway.address()).await.unwrap();
     socket.write_all(bytes.as_bytes()).await.unwrap();
     let mut answer = Vec::new();
-    // A reset after the answer also ends it.
+    // The gateway may reset the connection after its answer, which is complete by then.
     let read = socket.read_to_end(&mut answer);
     drop(
         tokio::time::timeout(Duration::from_secs(10), read)

@@ -63,7 +63,7 @@ async fn unreachable_ledger_exits_with_69() {
         &["audit"][..],
         &["account", "list"],
         &["key", "list", "acme"],
-        // A GET comes first and failed, so nothing was changed.
+        // The commands below first read the state with a GET, which fails, so they change nothing.
         &["topup", "acme", "5", "--id", "p2"],
         &["account", "suspend", "acme"],
     ] {

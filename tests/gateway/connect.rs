@@ -55,13 +55,13 @@ fn without_a_rate() -> Setup {
     )
 }
 
-/// A setup with a model's name that must be quoted everywhere.
+/// A setup with a model whose name must be quoted in every file format.
 fn with_a_hostile_name() -> Setup {
     let quoted = format!("id = {}", json!(HOSTILE));
     setup().edit("id = \"chat\"", &quoted)
 }
 
-/// Whether this program parses the text without an error; it does not run it.
+/// Whether the program can parse the text. The program does not run it.
 fn is_read_by(program: &str, args: &[&str], text: &[u8]) {
     let mut child = Command::new(program)
         .args(args)
@@ -73,7 +73,7 @@ fn is_read_by(program: &str, args: &[&str], text: &[u8]) {
     assert!(status.success(), "{}", String::from_utf8_lossy(text));
 }
 
-/// Parses the served YAML: blocks of mappings and sequences with JSON leaves.
+/// Parses the YAML that the gateway serves: blocks of mappings and sequences whose scalars are written as JSON.
 fn yaml(text: &str) -> Value {
     let lines: Vec<(usize, &str)> = text
         .lines()
@@ -117,7 +117,7 @@ fn block(lines: &[(usize, &str)]) -> Value {
     Value::Object(map)
 }
 
-/// Every text of a document, including names of fields.
+/// All strings in a document, including the names of fields.
 fn texts(value: &Value) -> Vec<String> {
     match value {
         Value::String(text) => vec![text.clone()],
@@ -130,7 +130,7 @@ fn texts(value: &Value) -> Vec<String> {
     }
 }
 
-/// The file's content, parsed in its format.
+/// The content of a configuration file, parsed by its content type. `None` for scripts, which are plain text.
 fn parsed(answer: &Answer) -> Option<Value> {
     match answer.headers["content-type"].to_str().unwrap() {
         "application/json" => Some(answer.json()),
@@ -191,7 +191,7 @@ async fn generated_script_calls_the_first_model_of_its_kind() {
         .edit("[[model]]\nid = \"chat\"", &format!("{vectors}{quoted}"))
         .start()
         .await;
-    // Prints the arguments that curl would get, one per line.
+    // The shell function replaces curl, and prints the arguments that curl would get, one per line.
     let told = "curl() { printf '%s\\n' \"$@\"; }\n";
     let script = format!("{told}{}", served(&world, "curl").await.text());
     let done = Command::new("bash")
@@ -234,7 +234,7 @@ async fn client_files_contain_a_placeholder_and_never_a_key() {
         let placed = text.matches("tg-YOUR-KEY").count();
         assert_eq!(text.matches("tg-").count(), placed, "{client}: {text}");
         let variable = text.contains("TOLLGATE_KEY");
-        // Zed reads its key from the keychain, or from a variable that it names itself.
+        // Zed takes its key from the keychain, or from a variable whose name Zed derives itself.
         assert_eq!(placed > 0 || variable, client != "zed", "{client}: {text}");
         assert!(
             !text.contains("?key") && !text.contains("@gateway"),
@@ -278,7 +278,7 @@ async fn limits_and_prices_equal_the_catalog() {
             ("cached_input_rub_mtok", "cache_read"),
             ("cache_write_rub_mtok", "cache_write"),
         ] {
-            // In dollars, because the client displays them: the rubles converted by the rate, except for rounding.
+            // The client displays costs in dollars: the price in rubles divided by the exchange rate, and rounded down.
             let dollars: Decimal = cost[theirs].to_string().parse().unwrap();
             let rubles = decimal(&model[ours]);
             let gap = rubles - dollars * rate;

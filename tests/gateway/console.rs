@@ -16,7 +16,7 @@ use crate::{
     support::process::TOLLGATE,
 };
 
-/// A browser: its cookie, and the token of its forms.
+/// A browser of an operator: its session cookie, and the CSRF token of its forms.
 #[derive(Clone, Default)]
 pub(crate) struct Browser {
     cookie: String,
@@ -43,13 +43,13 @@ fn encoded(pairs: &[(&str, &str)]) -> String {
     pairs.collect::<Vec<_>>().join("&")
 }
 
-/// The value that an answer sets the cookie to.
+/// The cookie's name and value from the answer's `set-cookie` header.
 fn set_cookie(answer: &Answer) -> Option<String> {
     let header = answer.headers.get(SET_COOKIE)?.to_str().unwrap();
     Some(header.split(';').next().unwrap().to_owned())
 }
 
-/// Replaces each short amount and time by its exact value, which its tag has.
+/// Replaces each shortened amount and time in a page by the exact value in the attribute of its tag.
 fn exact(html: &str) -> String {
     let mut text = html.to_owned();
     for (begin, end) in [
@@ -114,7 +114,7 @@ impl Browser {
         self.post_with(world, path, &[], &all).await
     }
 
-    /// Posts a form that must be accepted, and returns the page after it.
+    /// Posts a form that the console must accept, and loads the page to which the answer redirects.
     pub(crate) async fn done(&self, world: &World, path: &str, pairs: &[(&str, &str)]) -> String {
         let answer = self.post(world, path, pairs).await;
         assert_eq!(answer.status, 303, "{path}: {answer:?}");
@@ -143,7 +143,7 @@ impl Browser {
         }
     }
 
-    /// Adds the token of its session's forms.
+    /// Reads the CSRF token from a page of the session.
     pub(crate) async fn in_session(mut self, world: &World) -> Self {
         let html = self.page(world, "/").await;
         let (_, behind) = html.split_once("name=\"csrf\" value=\"").unwrap();
@@ -184,7 +184,7 @@ pub(crate) fn named(file: &Path, name: &str, role: &str) {
 
 pub(crate) const PASSWORD: &str = "correct horse battery";
 
-/// The head of the section `admin`, with this file.
+/// The beginning of the section `[admin]`, with this operators' file.
 pub(crate) fn operators_file_section(file: &Path) -> String {
     let file = file.display().to_string();
     format!("[admin]\noperators_file = {file:?}\n")
@@ -194,7 +194,7 @@ fn with_operators(file: &Path) -> Setup {
     Setup::default().edit("[admin]\n", &operators_file_section(file))
 }
 
-/// A setup with the vendor's price for calls to the model `chat`.
+/// A setup whose chat route has a `cost`: what the vendor charges the seller.
 fn with_cost() -> Setup {
     const COST: &str = "cost_usdt_mtok = { input = \"0.6\", cached_input = \"0.1\", output = \"0.9\", cache_write = \"0.5\" }";
     Setup::default().edit(
@@ -203,7 +203,7 @@ fn with_cost() -> Setup {
     )
 }
 
-/// Makes a call in a session named after the operation.
+/// Makes a call whose session is named after the model. Returns the call's number once it is booked.
 async fn a_call(world: &World, key: &Key, op: Op) -> String {
     let mut req = op.request(world, key, &op.body("x"));
     let session = op.model().parse().unwrap();
@@ -213,7 +213,7 @@ async fn a_call(world: &World, key: &Key, op: Op) -> String {
     number
 }
 
-/// The row of a page that begins with this name.
+/// The table row that begins with this name.
 fn row<'a>(html: &'a str, name: &str) -> &'a str {
     let begin = format!("<tr><th scope=\"row\">{name}</th>");
     let behind = html.split_once(&begin);
@@ -221,7 +221,7 @@ fn row<'a>(html: &'a str, name: &str) -> &'a str {
     behind.split("</tr>").next().unwrap()
 }
 
-/// Margins by the API and by each page agree to the digit.
+/// Every page shows exactly the margins that the API returns.
 async fn margins_are_the_apis(world: &World, me: &Browser, numbers: &[String]) {
     let api = async |query: &str| {
         let path = format!("/admin/v1/usage{query}");
@@ -235,7 +235,7 @@ async fn margins_are_the_apis(world: &World, me: &Browser, numbers: &[String]) {
         !total.starts_with('-') && total != "0.00",
         "something was left: {total}"
     );
-    // The cost of some calls may be unknown: then the cell continues after the margin.
+    // If the cost of some calls is unknown, the cell has more text after the margin, so only its beginning is compared.
     let cell = |margin: &Value| {
         let margin = margin.as_str().unwrap_or("—");
         format!("<td data-label=\"Margin, ₽\">{margin}")
@@ -278,7 +278,7 @@ async fn margins_are_the_apis(world: &World, me: &Browser, numbers: &[String]) {
     }
 }
 
-/// A filter shows the matching rows and nothing else.
+/// Each filter shows the call that matches, and no other.
 async fn filters_find_the_first_alone(world: &World, me: &Browser, numbers: &[String]) {
     let receipt = world.receipt(&numbers[0]).await;
     let (vendor, at) = (
@@ -314,7 +314,7 @@ async fn filters_find_the_first_alone(world: &World, me: &Browser, numbers: &[St
     }
 }
 
-/// Checks every page for its required content.
+/// Does what an operator does on the first day, and checks the content of every page.
 async fn first_day(world: &World) {
     let me = Browser::admin(world).await;
     let made = me
@@ -328,7 +328,7 @@ async fn first_day(world: &World) {
         made.contains("The account was created.") && made.contains("Acme &#38; Co"),
         "{made}"
     );
-    // The payment has one id, the correction another.
+    // The page proposes a new id for the payment and another id for the correction.
     let mut ids = made.split("value=\"console-").skip(1).map(|id| &id[..16]);
     assert_ne!(ids.next().unwrap(), ids.next().unwrap());
     let page = "/console/accounts/acme";
@@ -413,7 +413,7 @@ async fn first_day(world: &World) {
         format!("/console/calls/{}", numbers[0]).as_str()
     );
 
-    // The page and the API report the same sum.
+    // The usage page and the usage API report the same sum.
     let usage = me.page(world, "/console/usage?account=acme").await;
     let api = world
         .admin(Method::GET, "/admin/v1/usage?account=acme", None)
@@ -452,7 +452,7 @@ async fn first_day(world: &World) {
         );
         assert!(overview.contains(&row), "{row}: {overview}");
     }
-    // Each table has one row, for the hour, the day and the month, unless one of these has just ended.
+    // The calls were made just now, so each table has one row, unless an hour, a day or a month began meanwhile.
     let cells = format!(
         "<td data-label=\"Calls\">2</td><td data-label=\"Cut or failed\">0</td><td data-label=\"Charged, ₽\">{charged}</td>\
          <td data-label=\"First byte p50, ms\">"
@@ -640,7 +640,7 @@ async fn vendors_are_disabled_and_enabled_and_prices_shown() {
         .await;
     assert!(back.contains(&format!("Disable {name}")), "{back}");
     let catalog = world.get("/v1/tollgate/models", &[]).await.json();
-    // Thousands are apart.
+    // The page separates thousands with commas, and the API does not.
     let prices = me.page(&world, "/console/prices").await.replace(',', "");
     for model in catalog["models"].as_array().unwrap() {
         for field in ["id", "input_rub_mtok", "output_rub_mtok"] {
@@ -698,7 +698,8 @@ async fn api_refusals_are_shown_on_the_page_and_change_nothing() {
         let answer = me.post(&world, path, &pairs).await;
         assert_eq!(answer.status, status, "{path}: {answer:?}");
         assert!(answer.text().contains(says), "{says}: {}", answer.text());
-        // A booking that may have succeeded can be sent again under the same id.
+        // A booking may have succeeded although its answer reports an error, so the form offers to send it again under
+        // the same id.
         let booking = pairs.contains(&("id", "x")) && status != 404;
         let shown = answer.text().contains(r#"name="id" required value="x""#);
         assert_eq!(shown, booking, "{}", answer.text());
@@ -740,7 +741,7 @@ async fn api_refusals_are_shown_on_the_page_and_change_nothing() {
     assert_eq!(calls.status, 400);
 }
 
-/// Answers a request with this preference of the browser, after the signed-in operator chose `chosen`.
+/// Loads a page as the operator whose cookie has the language `chosen` and whose browser prefers `accepted`.
 async fn preferring(
     world: &World,
     me: &Browser,
@@ -784,7 +785,7 @@ async fn console_is_in_the_language_chosen_or_preferred() {
             );
         }
     }
-    // The choice is kept, and nothing but a known language is.
+    // A language given in the URL is stored in the cookie; an unknown language is not stored.
     let chosen = preferring(&world, &me, "/console/calls?language=ru", "en", "en").await;
     assert!(chosen.text().contains("<html lang=\"ru\">"), "{chosen:?}");
     assert_eq!(set_cookie(&chosen).unwrap(), "tollgate_language=ru");
@@ -835,7 +836,7 @@ async fn console_requires_sign_in_for_everything() {
         }
     }
     assert_eq!(world.account(&key).await["balance_rub"], "1000.00");
-    // The API requires the key; a session is not enough.
+    // The admin API accepts only the operator's key, not a session of the console.
     let me = Browser::admin(&world).await;
     assert_eq!(me.get(&world, "/admin/v1/accounts").await.status, 401);
 }
@@ -880,7 +881,7 @@ async fn session_id_from_the_browser_is_never_reused() {
         303,
         "what was set before opens nothing"
     );
-    // A session is not kept across a second sign-in either.
+    // A second sign-in also creates a new session, and ends the earlier one.
     let again = Browser {
         cookie: given.clone(),
         csrf: String::new(),
@@ -890,7 +891,8 @@ async fn session_id_from_the_browser_is_never_reused() {
         .await;
     assert_ne!(set_cookie(&answer).unwrap(), given);
     assert_eq!(again.get(&world, "/").await.status, 303);
-    // Somebody else has set one of the two cookies.
+    // A browser with two cookies of the same name is refused, because an attacker on a neighbouring host may have set
+    // one.
     let mine = Browser::admin(&world).await;
     let two = Browser {
         cookie: format!("{}; tollgate_console=0", mine.cookie),
@@ -948,7 +950,7 @@ async fn forms_of_other_pages_change_nothing() {
             .await;
         assert_eq!(answer.status, 403, "nor is anybody signed in by one");
     }
-    // A GET request does not change anything either.
+    // A GET with the same fields changes nothing, because only a POST with the form's token may.
     let asked = me.get(&world, &format!("{page}?{}", encoded(&good))).await;
     assert_eq!(asked.status, 200);
     assert_eq!(world.account(&key).await["balance_rub"], "1000.00");
@@ -1017,7 +1019,7 @@ async fn pages_cannot_be_framed_or_cached_and_run_only_their_own_script() {
     }
 }
 
-/// Every name that others can choose is escaped: accounts, keys, models, vendors and typed text.
+/// Names that callers, vendors and operators choose are escaped: accounts, keys, models, vendors and typed text.
 #[tokio::test]
 async fn names_are_text_on_every_page() {
     const EVIL: &str = "<img src=x onerror=alert(1)>\"'&";
@@ -1134,7 +1136,7 @@ async fn role_can_do_only_what_it_permits() {
     }
 }
 
-/// A payment is found on the page of its month, which is also there as files; only those who have signed in see it.
+/// The page of a month lists its payments and offers the statement as files. Both require a session.
 #[tokio::test]
 async fn month_of_an_account_has_its_payments_and_files() {
     let world = World::start().await;
@@ -1241,8 +1243,8 @@ async fn group_is_created_and_removed_by_forms_with_the_sessions_token() {
     assert_eq!(groups().await[0]["status"], "removed");
 }
 
-/// An expired key, or a key with a removed model, can be changed like any other; changes that others made meanwhile are
-/// kept.
+/// The key form can change an expired key, and a key with a removed model. It overwrites only the fields that the
+/// operator edited, so concurrent changes of other fields stay.
 #[tokio::test]
 async fn key_form_changes_only_the_edited_fields() {
     let world = World::start().await;

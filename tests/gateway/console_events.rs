@@ -13,7 +13,7 @@ use crate::{
 
 const PAGE: &str = "/console/events";
 
-/// Events of two accounts, and a receiver that accepted none of the first: it is a dead letter.
+/// A gateway with 62 events of two accounts. The first event is stored as a dead letter of the receiver `crm`.
 async fn world(hook: &Hook, file: &std::path::Path, ledger: Option<&str>) -> World {
     let sections = format!("{}[ledger]", hook.section("crm", ""));
     let mut setup = Setup::default()
@@ -68,7 +68,7 @@ async fn events_are_shown_and_sent_again(ledger: Option<&str>) {
     let world = world(&hook, &file, ledger).await;
     let me = Browser::signed_in(&world, "helper", PASSWORD).await;
 
-    // The page lists the events latest first, down to the very first one, without duplicates.
+    // The pages list all events down to the very first one, latest first, each once.
     let first = me.page(&world, PAGE).await;
     assert_eq!(numbers(&first), (13..=62).rev().collect::<Vec<_>>());
     assert!(first.contains("entry p59") && first.contains("/console/accounts/acme"));
@@ -87,7 +87,7 @@ async fn events_are_shown_and_sent_again(ledger: Option<&str>) {
     let of_beta = me
         .page(&world, &format!("{PAGE}?account=beta&kind=top_up"))
         .await;
-    // Accounts emit events independently, so the order between them is open.
+    // The order of numbers between accounts is open, so the test reads the number of beta's event from the API.
     let told = world
         .admin(Method::GET, "/admin/v1/events?account=beta", None)
         .await
@@ -100,7 +100,7 @@ async fn events_are_shown_and_sent_again(ledger: Option<&str>) {
     assert_eq!(wrong.status, 400);
     assert!(wrong.text().contains("account: "), "{}", wrong.text());
 
-    // A receiver and its dead letter, whose text is escaped.
+    // The page shows the receiver and its dead letter, and escapes the receiver's error text.
     for fact in [
         "<h3>crm</h3>",
         "webhook to 127.0.0.1",

@@ -1,4 +1,4 @@
-//! Sign-in to the console by an OpenID provider: a small one on its own socket, which signs whatever a test needs.
+//! Sign-in to the console by an OpenID provider. The provider of these tests signs any token that a test needs.
 
 use std::{
     collections::HashMap,
@@ -29,7 +29,7 @@ use crate::{
     secrets::VENDOR_KEY,
 };
 
-/// A provider: the requests it received, and its next answers.
+/// A fake OpenID provider: the requests that it has received, and how it answers next.
 struct Provider {
     port: u16,
     state: Arc<Mutex<State>>,
@@ -40,7 +40,7 @@ struct State {
     issuer: String,
     pair: EcdsaKeyPair,
     kid: u32,
-    /// Issued codes, each with its challenge and the claims of its token.
+    /// Codes that the provider has issued, each with its PKCE challenge and the claims of its token.
     codes: HashMap<String, (String, Value)>,
     asked: Vec<String>,
     auth: &'static str,
@@ -94,7 +94,7 @@ impl Provider {
         act(&mut self.state.lock().unwrap())
     }
 
-    /// A person signs in at the provider's page; returns the URL that the provider redirects to.
+    /// Signs a person in at the provider's page. Returns the URL to which the provider redirects the browser.
     fn agrees(&self, to: &str, change: &Value) -> String {
         let asked = query(to);
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
@@ -139,7 +139,7 @@ impl State {
         }
     }
 
-    /// Checks the client's secret, that the code is new, and the verifier of its challenge.
+    /// The provider's token endpoint: checks the client's secret, that the code is unused, and the PKCE verifier.
     fn token(&mut self, head: &str, body: &str) -> (u16, Value) {
         let fields = query(&format!("?{body}"));
         let basic = STANDARD.encode(format!("tollgate:{VENDOR_KEY}"));
@@ -207,7 +207,7 @@ async fn serve(mut stream: TcpStream, state: Arc<Mutex<State>>) {
     let _ = stream.shutdown().await;
 }
 
-/// The query's fields; an absent one is empty.
+/// The fields of a URL's query. A field that is absent reads as an empty text.
 fn query(url: &str) -> Fields {
     let pairs = url.split_once('?').unwrap().1.split('&');
     let pairs = pairs.map(|pair| pair.split_once('=').unwrap());
@@ -309,7 +309,8 @@ async fn provider_sign_in_gives_the_role_of_the_groups() {
     let back = provider.agrees(&to, &json!({}));
     let answer = browser.get(&world, &back).await;
     assert_eq!(answer.status, 200, "{answer:?}");
-    // The page itself redirects, so that a same-site cookie is sent.
+    // The gateway answers with a page that redirects, because a browser does not send a same-site cookie with a
+    // redirect that the provider's site started.
     assert!(
         answer
             .text()
@@ -340,7 +341,7 @@ async fn provider_sign_in_gives_the_role_of_the_groups() {
         .await;
     assert_eq!(refused.status, 403, "{refused:?}");
 
-    // A code is valid only once, and not in another browser.
+    // A code is accepted only once, and only from the browser that began the sign-in.
     let again = browser.get(&world, &back).await;
     assert_eq!((again.status.as_u16(), cookies(&again).len()), (403, 0));
     let (to, _) = sent(&world).await;
@@ -386,7 +387,7 @@ async fn rotated_provider_key_is_fetched_and_secrets_may_be_sent_in_the_body() {
             .count()
     });
     assert_eq!(keys, 2, "once, and once more for the new key");
-    // Another key under a known key's name is not the provider's key.
+    // The token is signed with an unknown key that has the name of the provider's key: it is refused.
     provider.with(|state| state.pair = pair());
     let answer = comes_back(&world, &provider, &json!({})).await;
     assert_eq!((answer.status.as_u16(), cookies(&answer).len()), (403, 0));
@@ -412,7 +413,7 @@ async fn faulty_provider_names_the_setting_and_refuses_sign_in() {
     }
 }
 
-/// A foreign page can make an operator's browser send this request any number of times.
+/// Any web page can make an operator's browser send this request, so it must not use up the operator's guesses.
 #[tokio::test]
 async fn unsolicited_callback_does_not_count_as_a_guess() {
     let provider = Provider::start().await;

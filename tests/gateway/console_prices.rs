@@ -27,7 +27,7 @@ async fn charged_for_a_call(world: &World, account: &str) -> MicroRub {
     receipt["charged_rub"].as_str().unwrap().parse().unwrap()
 }
 
-/// Two gateways on one ledger, one after the other, the second with other prices.
+/// Starts two gateways on one ledger, one after the other. The second one has higher prices.
 async fn prices_are_shown_by_version(ledger: &str) {
     let first = Setup::default().ledger(ledger).start().await;
     assert_eq!(versions(&first).await, [1]);
@@ -64,7 +64,7 @@ async fn prices_are_shown_by_version(ledger: &str) {
     assert!(html.contains("multiplier 1.3 (before 1)"), "{html}");
     let at_more = charged_for_a_call(&second, "more").await;
     assert!(at_more > at_one, "{at_more:?} {at_one:?}");
-    // Each call is computed from the multiplier that it was charged with.
+    // The page computes what each call would cost from the multiplier under which the call was charged.
     let html = me
         .page(&second, "/console/prices?days=2&multiplier=2.6")
         .await;
@@ -90,7 +90,7 @@ async fn prices_are_shown_by_version(ledger: &str) {
     }
     second.gateway.drain().await.unwrap();
 
-    // The same prices are the same version, recorded once.
+    // A start with unchanged prices records no new version of the tariff.
     let third = dearer().start().await;
     assert_eq!(versions(&third).await, [2, 1]);
     let audited = third

@@ -26,7 +26,7 @@ fn to(op: Op, vendor: Op, fields: Value) -> Value {
     with(body, fields)
 }
 
-/// A stream that requests usage, if the format requires that.
+/// A streamed request. A chat request also requests the usage, which other formats always send.
 fn streamed(op: Op, vendor: Op) -> Value {
     let body = to(op, vendor, json!({ "stream": true }));
     match op {
@@ -163,7 +163,7 @@ async fn refusal_has_no_cost() {
 #[tokio::test]
 async fn cost_beyond_the_funds_is_reported_and_the_receipt_has_the_charge() {
     let world = World::start().await;
-    // A text of 3000 bytes is held as 2000 tokens, but may have 3000.
+    // The hold counts 3000 bytes as 2000 tokens, but the vendor may count up to 3000.
     let body = Op::Chat.body(&"x".repeat(3000));
     let said = answer(Op::Chat, "да", &usage(Op::Chat, 3000, 100));
     world.vendor.script(move |_| Reply::json(200, &said));

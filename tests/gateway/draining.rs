@@ -68,7 +68,7 @@ async fn drain_ends_late_streams_with_an_error_and_charges_the_delivered_part() 
     }
     let account = store.account(&key.account.parse().unwrap()).await.unwrap();
     assert_eq!(account.held_rub.micro(), 0);
-    // 100 tokens of text at 200 ₽ a million, and the estimated input.
+    // Each stream is charged for the 100 tokens of text that it delivered, at 200 µ₽ each, and for its estimated input.
     let each = account.spent_rub.micro() / 50;
     assert!((20_000..21_500).contains(&each), "{each}");
 }
@@ -95,7 +95,7 @@ async fn a_drain_waits_for_calls_whose_clients_have_left() {
         client,
         dir: _dir,
     } = world;
-    // Dropping its connections disconnects the client.
+    // The client is dropped with its connections, which disconnects it.
     drop(client);
     let store = gateway.store().clone();
     gateway.drain().await.unwrap();
@@ -104,7 +104,7 @@ async fn a_drain_waits_for_calls_whose_clients_have_left() {
     assert_eq!(account.spent_rub.micro(), 1500);
 }
 
-/// An h2 client that grants no window never requests the rest of its answer.
+/// The client never opens its HTTP/2 window, so the gateway cannot send the answer. The hold must end anyway.
 #[tokio::test]
 async fn client_that_reads_nothing_does_not_keep_its_hold() {
     let world = Setup::default()

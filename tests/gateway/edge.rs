@@ -1,5 +1,5 @@
-//! The binary as a process with a scripted vendor, so that tests can measure its memory and read its log; and
-//! connections that send given bytes.
+//! Starts the gateway's binary as a process with a scripted vendor, so that tests can measure its memory and read its
+//! log. Also has helpers to send arbitrary bytes on a connection.
 
 use std::{
     fs::File,
@@ -25,7 +25,7 @@ use crate::{
     support::process::{MANY_FILES, PATIENCE, Served, Start},
 };
 
-/// `tollgate serve`, with the maximum of open files that this machine allows.
+/// A process of `tollgate serve`, started with the maximum of open files that this machine allows.
 pub struct Edge {
     served: Served,
     pub address: SocketAddr,
@@ -37,33 +37,33 @@ pub struct Edge {
 }
 
 impl Edge {
-    /// Starts with these lines under `[limits]` and a ledger in a file.
+    /// Starts a gateway with these lines under `[limits]`, and a ledger in a file.
     pub async fn start(limits: &str) -> Self {
         let limits = format!("[limits]\n{limits}\n[tariff]");
         Self::start_with(|text| text.replace("[tariff]", &limits)).await
     }
 
-    /// Starts over another ledger.
+    /// Starts a gateway whose `ledger.url` is this one.
     pub async fn over(ledger: &str) -> Self {
         Self::run(Some(ledger), "debug", None, |text| text).await
     }
 
-    /// Starts over another ledger with an edited configuration.
+    /// Starts a gateway whose `ledger.url` is this one, with an edited configuration.
     pub async fn over_with(ledger: &str, edit: impl FnOnce(String) -> String) -> Self {
         Self::run(Some(ledger), "debug", None, edit).await
     }
 
-    /// Starts without log lines that would fill a disk in a million requests.
+    /// Starts a gateway that logs at level `info`, because the debug lines of a million requests would fill a disk.
     pub async fn quiet() -> Self {
         Self::run(None, "info", None, |text| text).await
     }
 
-    /// Starts with a pipe as its log, from which at most this many bytes are read per second.
+    /// Starts a gateway that writes its log into a pipe, from which the test reads at most this many bytes per second.
     pub async fn read_slowly(bytes_per_second: usize) -> Self {
         Self::run(None, "info", Some(bytes_per_second), |text| text).await
     }
 
-    /// Starts with an edited configuration, and a ledger in a file.
+    /// Starts a gateway with an edited configuration, and a ledger in a file.
     pub async fn start_with(edit: impl FnOnce(String) -> String) -> Self {
         Self::run(None, "debug", None, edit).await
     }
@@ -110,7 +110,7 @@ impl Edge {
         self.served.log.text()
     }
 
-    /// The gateway's log from `place` on; moves `place` to the end.
+    /// The log from byte `place` on. Sets `place` to the end of the log.
     pub fn log_behind(&self, place: &mut u64) -> String {
         let (text, end) = self.served.log.behind(*place);
         *place = end;
@@ -122,7 +122,7 @@ impl Edge {
         self.served.log.count(begin)
     }
 
-    /// Waits until it has logged this for the `nth` time.
+    /// Waits until the gateway has logged `nth` lines whose message begins with this text.
     pub async fn says(&self, begin: &str, nth: usize) {
         self.served.log.says(begin, nth).await;
     }
@@ -132,13 +132,13 @@ impl Edge {
         std::fs::read_to_string(self.dir.path().join("tollgate.toml")).unwrap()
     }
 
-    /// Writes another configuration, as an editor does.
+    /// Overwrites the configuration file, as an editor does, without signalling the gateway.
     pub fn configure(&self, text: &str) {
         let file = self.dir.path().join("tollgate.toml");
         std::fs::write(file, text).unwrap();
     }
 
-    /// Writes another configuration, reloads it, and waits until it applies.
+    /// Overwrites the configuration file, sends SIGHUP, and waits until the gateway has reloaded it.
     pub async fn reload(&self, text: &str) {
         let before = self.said("reloaded");
         self.configure(text);
@@ -173,7 +173,7 @@ impl Edge {
         number.unwrap().parse().unwrap()
     }
 
-    /// The line of the process's limits with this beginning.
+    /// The soft and the hard limit of a resource of the process, and its unit, from the line with this beginning.
     pub fn system_limit(&self, name: &str) -> String {
         let limits = self.served.proc("limits");
         let line = limits.lines().find_map(|line| line.strip_prefix(name));
@@ -185,14 +185,14 @@ impl Edge {
         self.served.proc("cmdline")
     }
 
-    /// Stops it, waits until it has ended, and returns its exit status.
+    /// Stops the gateway, waits until it has ended, and returns its exit code.
     pub async fn stop(&mut self) -> Option<i32> {
         self.signal("-TERM");
         let ended = timeout(PATIENCE, self.served.ended()).await;
         ended.expect("it stops in time").code()
     }
 
-    /// Makes the gateway read its configuration again (SIGHUP).
+    /// Sends SIGHUP, so that the gateway reads its configuration again.
     pub fn hang_up(&self) {
         self.signal("-HUP");
     }
@@ -243,7 +243,8 @@ impl Edge {
         whole(self.client.request(req).await.unwrap()).await
     }
 
-    /// Waits until the account holds nothing; every hold ends, also those of calls that were cut.
+    /// Waits until the account holds nothing. Every hold must end, including the holds of calls whose connection was
+    /// cut.
     pub async fn nothing_is_held(&self) {
         let begun = Instant::now();
         loop {
@@ -261,11 +262,12 @@ impl Edge {
 /// For [`Start::shell`]: writes the log into a pipe next to the configuration.
 const INTO_PIPE: &str = "exec \"$0\" \"$@\" 2>\"$(dirname \"$3\")/pipe\"";
 
-/// Copies a pipe to its end.
+/// Copies the pipe into a file at a limited rate, until the pipe's writer closes it.
 fn copy_slowly(pipe: &Path, to: &Path, bytes_per_second: usize) {
     const PARTS: usize = 50;
     let mut from = File::open(pipe).unwrap();
-    // Removed now, because the test later reads every file of the folder, and reading a pipe would block.
+    // The path is removed as soon as the pipe is open: another test reads every file of the folder, and would block on
+    // a pipe.
     std::fs::remove_file(pipe).unwrap();
     let mut to = File::options().create(true).append(true).open(to).unwrap();
     let mut part = vec![0; bytes_per_second / PARTS];
@@ -275,7 +277,7 @@ fn copy_slowly(pipe: &Path, to: &Path, bytes_per_second: usize) {
     }
 }
 
-/// Connects from the `nth` address of this machine; each address counts as another client.
+/// Connects from the `nth` loopback address of this machine. The gateway counts each address as another client.
 pub async fn connect_from(nth: usize, to: SocketAddr) -> std::io::Result<TcpStream> {
     let socket = TcpSocket::new_v4()?;
     let [high, low] = u16::try_from(nth % 60_000)
@@ -285,15 +287,15 @@ pub async fn connect_from(nth: usize, to: SocketAddr) -> std::io::Result<TcpStre
     socket.connect(to).await
 }
 
-/// Sends these bytes and reads until the other side closes. Returns what was received, or `None` if it does not close.
+/// Sends these bytes and reads until the gateway closes the connection. `None` if it stays open for `patience`.
 pub async fn talk(to: SocketAddr, bytes: &[u8], patience: Duration) -> Option<Vec<u8>> {
     let mut socket = TcpStream::connect(to).await.unwrap();
-    // The other side may close before it has read everything.
+    // A write fails if the gateway closes before it has read everything, which is allowed.
     let _ = socket.write_all(bytes).await;
     read_to_close(&mut socket, patience).await
 }
 
-/// Reads until the other side closes or resets; `None` if it does neither in time.
+/// Reads until the gateway closes or resets the connection. `None` if it stays open for `patience`.
 pub async fn read_to_close(socket: &mut TcpStream, patience: Duration) -> Option<Vec<u8>> {
     let mut read = Vec::new();
     let _ = timeout(patience, socket.read_to_end(&mut read))
@@ -302,7 +304,7 @@ pub async fn read_to_close(socket: &mut TcpStream, patience: Duration) -> Option
     Some(read)
 }
 
-/// The statuses of the answers in these bytes.
+/// The statuses of all HTTP/1.1 answers in these bytes.
 pub fn statuses(bytes: &[u8]) -> Vec<u16> {
     let text = String::from_utf8_lossy(bytes);
     text.match_indices("HTTP/1.")
@@ -310,7 +312,7 @@ pub fn statuses(bytes: &[u8]) -> Vec<u16> {
         .collect()
 }
 
-/// The given percentile of these times.
+/// Sorts these durations, and returns the given percentile.
 pub fn percentile(times: &mut [Duration], percent: usize) -> Duration {
     times.sort_unstable();
     times[(times.len() * percent / 100).min(times.len() - 1)]

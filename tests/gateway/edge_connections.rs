@@ -25,7 +25,7 @@ use crate::{
     ops::{Op, limits},
 };
 
-/// A limit of one second, plus the delays of a busy machine.
+/// The gateway's timeouts are one second here; a busy machine adds some time.
 const SOON: Duration = Duration::from_secs(15);
 
 #[tokio::test]
@@ -34,7 +34,7 @@ async fn silent_and_slow_connections_are_closed() {
         .start()
         .await;
     let to = world.gateway.address();
-    // Columns: name, the bytes sent at once, whether a byte follows from time to time.
+    // Columns: name, bytes sent at once, whether the client then sends one byte from time to time.
     for (what, said, drips) in [
         ("silent", "", false),
         ("half an h2 preface", "PRI * HTTP/2.0\r\n", false),
@@ -51,7 +51,7 @@ async fn silent_and_slow_connections_are_closed() {
             false,
         ),
         (
-            // A SETTINGS frame, and a HEADERS frame that is not finished.
+            // A complete SETTINGS frame, and the beginning of a HEADERS frame.
             "half a head on h2",
             "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\u{4}\0\0\0\0\0\
              \0\0\u{1}\u{1}\0\0\0\0\u{1}\u{40}",
@@ -108,7 +108,7 @@ async fn client_that_reads_nothing_is_disconnected_and_its_call_ends() {
     world.vendor.script(|_| {
         let event =
             json!({ "choices": [{ "index": 0, "delta": { "content": "x".repeat(60_000) } }] });
-        // The body is larger than the buffers of both ends of a connection.
+        // The body exceeds the socket buffers of client and gateway, so the gateway must wait for the client to read.
         let steps = vec![Step::Send(format!("data: {event}\n\n").into()); 1000];
         Reply::raw(200, "text/event-stream", steps)
     });
@@ -127,7 +127,7 @@ async fn client_that_reads_nothing_is_disconnected_and_its_call_ends() {
     }
     let account = world.settled(&key).await;
     assert_ne!(account["spent_rub"], "0.00", "what was delivered is paid");
-    // Data that was sent before is there; the end is missing.
+    // The client still receives what the gateway sent before the cut, but not the last chunk.
     let rest = read_to_close(&mut socket, SOON).await.expect("it was cut");
     assert!(!rest.ends_with(b"0\r\n\r\n"));
 }
@@ -157,12 +157,13 @@ async fn connections_per_address_are_limited_without_effect_on_others() {
     .await;
 }
 
-/// Slow connections, two hundred from each of ten addresses.
+/// Number of slow connections. They come from ten addresses.
 const SLOW: usize = 2000;
 const SLOW_PER_ADDRESS: usize = 200;
 /// Calls measured in each round.
 const CALLS: usize = 200;
-/// Allowance in addition to twice the time: the slow client itself, and other tests, use the same machine.
+/// Added to the bound of twice the duration without slow clients, because the slow client and other tests use the same
+/// machine.
 const SLACK: Duration = Duration::from_millis(50);
 
 /// Other tests run on the same machine, so the best of three rounds counts.
@@ -204,8 +205,8 @@ async fn two_thousand_slow_connections_do_not_slow_other_clients() {
     panic!("slow connections, p99 alone, p99 among them: {rounds:?}");
 }
 
-/// This binary once more, because two thousand sockets exceed what some machines let one process open in addition to
-/// the other tests.
+/// A child process that runs this test binary and opens the slow connections, because some machines limit a process to
+/// fewer open files than two thousand sockets need.
 struct SlowClient {
     child: Child,
     open: usize,
@@ -272,11 +273,11 @@ async fn process_of_slow_clients() {
         });
     }
     println!("\nopen {}", slow.len());
-    // Wait until the gateway closes them.
+    // The process ends when the gateway has closed all of its connections.
     while slow.join_next().await.is_some() {}
 }
 
-/// The HTTP version is detected from the first three bytes, which may arrive one by one.
+/// The gateway detects the HTTP version from the first three bytes, which may arrive one by one.
 #[tokio::test]
 async fn http_version_is_detected_from_any_first_bytes() {
     let world = limits("").start().await;
@@ -302,7 +303,7 @@ async fn http_version_is_detected_from_any_first_bytes() {
             socket.set_nodelay(true).unwrap();
             for part in [&said[..first], &said[first..]] {
                 socket.write_all(part.as_bytes()).await.unwrap();
-                // The first part may still arrive in one piece with the rest, which is served anyway.
+                // The kernel may deliver both parts together in spite of the pause. That must work as well.
                 sleep(Duration::from_millis(20)).await;
             }
             let mut answer = vec![0; at + begins.len()];
@@ -313,7 +314,7 @@ async fn http_version_is_detected_from_any_first_bytes() {
     }
 }
 
-/// Sends a request on a new connection.
+/// Sends a `GET` on a new connection, from the address number `from` if given. Returns the statuses received.
 async fn probe(to: SocketAddr, path: &str, from: Option<usize>) -> Vec<u16> {
     let socket = match from {
         None => TcpStream::connect(to).await,
@@ -333,7 +334,7 @@ async fn connections_without_a_key_do_not_block_the_operators_listener() {
     const CONNECTIONS: usize = 300;
     let edge = Edge::start("").await;
     let to = edge.admin_address;
-    // An operator has signed in earlier, on a connection that stays open.
+    // A connection on which an operator's key was accepted before the flood, and which stays open.
     let known = async |socket: &mut TcpStream| {
         let text = format!(
             "GET /admin/v1/accounts HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {ADMIN_KEY}\r\n\r\n"
@@ -345,7 +346,7 @@ async fn connections_without_a_key_do_not_block_the_operators_listener() {
     };
     let mut operator = TcpStream::connect(to).await.unwrap();
     assert_eq!(known(&mut operator).await, [200]);
-    // From the address of the probes and operators, and from many addresses.
+    // The flood comes first from the address that probes and operators use too, and then from many addresses.
     for from_many in [false, true] {
         let mut kept = Vec::new();
         for nth in 0..CONNECTIONS {

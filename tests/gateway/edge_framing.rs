@@ -14,7 +14,7 @@ use crate::{
 
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Allowed statuses; an empty list if the connection is closed without an answer.
+/// The statuses that a connection may return, one list per allowed outcome. An empty list: closed without an answer.
 type Allowed = &'static [&'static [u16]];
 const NOT_SO: Allowed = &[&[405]];
 const NOWHERE: Allowed = &[&[404]];
@@ -29,7 +29,7 @@ const OK_THEN_BAD: Allowed = &[&[200, 400]];
 const OK_TWICE: Allowed = &[&[200, 200]];
 const OK_THEN_BAD_OR_SHUT: Allowed = &[&[200, 400], &[200]];
 
-/// A request for the chat operation: its first line, header lines, and the bytes after the head.
+/// A chat request with this request line, additional header lines, and these bytes after the head.
 fn chat(key: &Key, first: &str, lines: &str, body: &str) -> String {
     let secret = &key.secret;
     format!(
@@ -58,7 +58,7 @@ async fn every_framing_gets_its_answer_and_vendors_get_only_complete_requests() 
     let in_chunks = chunked(&body);
     let smuggled = "GET /v1/models HTTP/1.1\r\nhost: x\r\n\r\n";
 
-    // Columns: name, bytes, allowed statuses, how many calls the vendor may receive.
+    // Columns: name, bytes sent, allowed statuses, number of calls that the vendor may receive.
     let table: Vec<(&str, String, Allowed, usize)> = vec![
         ("as it should be", good.clone(), OK, 1),
         ("chunked", req(POST, &te_close, &in_chunks), OK, 1),
@@ -302,7 +302,7 @@ async fn every_framing_gets_its_answer_and_vendors_get_only_complete_requests() 
             BAD,
             0,
         ),
-        // The following requests have a full address as their target, whose host decides nothing.
+        // The following requests have an absolute URL as their target. The gateway ignores the URL's host.
         (
             "absolute address",
             req(
@@ -522,7 +522,7 @@ async fn unsupported_transfer_coding_is_refused_by_name_and_the_connection_close
     assert_eq!(world.settled(&key).await["spent_rub"], "0.00");
 }
 
-/// A request's host as sent, and whether it is valid.
+/// Columns: name, the `host` lines of a request, whether the gateway must accept them.
 const HOSTS: &[(&str, &str, bool)] = &[
     ("none", "", false),
     ("two equal", "host: a\r\nhost: a\r\n", false),
@@ -545,7 +545,8 @@ const HOSTS: &[(&str, &str, bool)] = &[
     ("IPv6", "host: [2001:db8::1]:8443\r\n", true),
 ];
 
-/// RFC 9112, section 3.2: a proxy in front of the gateway decides by the host, and must not have read another one.
+/// RFC 9112, section 3.2. A proxy in front of the gateway may route by the host, so the gateway must not accept a
+/// request whose host can be read in two ways.
 #[tokio::test]
 async fn request_without_exactly_one_valid_host_is_400() {
     let world = World::start().await;
@@ -568,7 +569,8 @@ async fn request_without_exactly_one_valid_host_is_400() {
                 assert!(text.contains("«host»"), "{what}: {text}");
             }
         }
-        // The host is checked before the path. HTTP/1.0 may omit it, but a host that is sent is checked.
+        // The gateway checks the host before the path. HTTP/1.0 may omit the host, but a host that is sent must be
+        // valid.
         for (version, good) in [("1.1", *good), ("1.0", *good || host.is_empty())] {
             let bytes = format!("GET /nowhere HTTP/{version}\r\n{host}connection: close\r\n\r\n");
             let answer = raw(&world, &bytes).await;
@@ -584,7 +586,7 @@ async fn request_without_exactly_one_valid_host_is_400() {
     world.settled(&key).await;
 }
 
-/// A refused request with clear framing does not affect the connection's next request.
+/// If the refused request has clear framing, the connection still serves the next request.
 #[tokio::test]
 async fn request_without_a_host_does_not_affect_the_next_one() {
     let world = World::start().await;
@@ -647,7 +649,8 @@ async fn body_shorter_than_its_length_never_reaches_a_vendor() {
     assert!(world.vendor.received().is_empty());
 }
 
-/// The operators' listener has the same guard: a request that a proxy and the gateway read differently moves no money.
+/// The operators' listener checks the framing in the same way. Otherwise a request that a proxy in front of it reads
+/// differently could move money.
 #[tokio::test]
 async fn the_operators_listener_refuses_lengths_that_contradict_each_other() {
     let world = World::start().await;
@@ -749,6 +752,6 @@ async fn the_operators_listener_refuses_lengths_that_contradict_each_other() {
         let text = String::from_utf8_lossy(&answer);
         assert!(allowed.contains(&&found[..]), "{what}: {found:?} {text}");
     }
-    // The balance is the first 1000 ₽, and 1 ₽ from each of the three valid requests.
+    // The balance is the first 1000 ₽, plus 1 ₽ from each of the three valid requests.
     assert_eq!(world.account(&key).await["balance_rub"], "1003.00");
 }

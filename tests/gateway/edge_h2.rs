@@ -50,11 +50,12 @@ const END_HEADERS: u8 = 4;
 const INITIAL_WINDOW_SIZE: u8 = 4;
 const REFUSED_STREAM: u32 = 7;
 
-/// Memory that a flood may cost, in KiB: a debug build's allocator keeps some, but incoming data is not kept.
+/// Memory that the process may gain by a flood, in KiB. The allocator of a debug build keeps some of it, but the
+/// gateway must not store incoming data.
 const GROWTH_KIB_MAX: u64 = 64 * 1024;
-/// The maximum duration of a flood.
+/// Time within which a flood must end.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// A write that takes longer waits for the test to read.
+/// A write that takes longer than this is blocked, because the gateway has stopped reading.
 const THROTTLED: Duration = Duration::from_secs(1);
 
 fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
@@ -66,7 +67,7 @@ fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// The frames in these bytes: kind, stream, payload.
+/// Splits bytes into HTTP/2 frames: type, stream, payload.
 fn frames(mut bytes: &[u8]) -> Vec<(u8, u32, &[u8])> {
     let mut frames = Vec::new();
     while let Some((head, rest)) = bytes.split_at_checked(9) {
@@ -81,7 +82,7 @@ fn frames(mut bytes: &[u8]) -> Vec<(u8, u32, &[u8])> {
     frames
 }
 
-/// A setting in a connection's preface.
+/// The client's preface with a SETTINGS frame that has this one setting.
 fn setting(name: u8, value: u32) -> Vec<u8> {
     frame(
         SETTINGS,
@@ -97,7 +98,7 @@ fn opening() -> Vec<u8> {
     bytes
 }
 
-/// A literal without indexing (RFC 7541, section 6.2.2); the name is an index into the static table.
+/// A header field without indexing (RFC 7541, section 6.2.2), whose name is entry `place` of the static table.
 fn literal(place: u8, value: &str) -> Vec<u8> {
     let mut field = match place {
         0..15 => vec![place],
@@ -109,7 +110,7 @@ fn literal(place: u8, value: &str) -> Vec<u8> {
     field
 }
 
-/// The head of a chat call.
+/// The encoded header block of a chat call.
 fn call(key: &str) -> Vec<u8> {
     // The method POST and the scheme http, from the static table.
     let mut block = vec![0x83, 0x86];
@@ -120,7 +121,7 @@ fn call(key: &str) -> Vec<u8> {
     block
 }
 
-/// How a flood ended.
+/// The gateway's reaction to a flood of frames.
 #[derive(Debug, PartialEq)]
 enum End {
     Closed,
@@ -129,7 +130,8 @@ enum End {
     Taken,
 }
 
-/// Sends `opening` and then `times` results of `unit`, in pieces of many units; reads only if `reads`.
+/// Sends `opening`, and then what `unit` returns, `times` times, with many results per write. Reads answers only if
+/// `reads`.
 async fn flood(
     edge: &Edge,
     opening: Vec<u8>,
@@ -179,7 +181,7 @@ async fn flood(
     if end != End::Taken {
         return end;
     }
-    // The rest may not have been read yet.
+    // All frames were sent. The gateway may still close the connection when it reads the last of them.
     let mut rest = Vec::new();
     match timeout(Duration::from_secs(2), reader.read_to_end(&mut rest)).await {
         Ok(_) => End::Closed,
@@ -205,7 +207,7 @@ async fn floods_of_frames_end_their_connection_or_wait_and_cost_no_memory() {
         others_are_served(&edge, &key).await;
     }
     let before = edge.rss_kib();
-    // Columns: name, number of repetitions, whether the client reads, whether the connection must be closed.
+    // Columns: name, number of repetitions, whether the client reads, whether the gateway must close the connection.
     for (what, times, reads, closes) in [
         ("rapid reset", 20_000, true, false),
         ("rapid reset, unread", 20_000, false, false),
@@ -323,7 +325,7 @@ async fn h2_client_that_opens_no_window_is_disconnected_and_its_call_ends() {
     ];
     let mut socket = TcpStream::connect(world.gateway.address()).await.unwrap();
     socket.write_all(&bytes.concat()).await.unwrap();
-    // The client reads everything, so its socket does not block.
+    // The client reads everything that the gateway sends, so the gateway's writes never block.
     let mut read = Vec::new();
     let closed = timeout(Duration::from_secs(15), socket.read_to_end(&mut read)).await;
     assert!(closed.is_ok(), "it is still open");
@@ -339,7 +341,8 @@ async fn h2_client_that_opens_no_window_is_disconnected_and_its_call_ends() {
     }
 }
 
-/// A complete answer that waits for a window: h2 would accept it at once, and then nothing would wait for the client.
+/// The whole answer is ready at once. If the gateway handed it to h2 without waiting for the client's window, no
+/// timeout would apply to a client that opens its window too slowly.
 #[tokio::test]
 async fn h2_client_that_opens_its_window_by_single_bytes_is_disconnected() {
     let world = limits("write_seconds = 1").start().await;
@@ -372,7 +375,7 @@ async fn h2_client_that_opens_its_window_by_single_bytes_is_disconnected() {
     assert_eq!(world.settled(&key).await["held_rub"], "0.00");
 }
 
-/// A slow client that keeps reading gets the whole answer.
+/// A client that reads slowly, but does not stop, gets its complete answer.
 #[tokio::test]
 async fn answer_read_in_small_windows_is_complete() {
     let world = World::start().await;
@@ -403,7 +406,7 @@ async fn answer_read_in_small_windows_is_complete() {
 
 type AnyBody = UnsyncBoxBody<Bytes, Infallible>;
 
-/// A body without a length: these bytes, and then its end or silence.
+/// A body without a content length: these bytes, and then the end, or no end if `ends` is false.
 fn unmeasured(bytes: impl Into<Bytes>, ends: bool) -> AnyBody {
     let first = stream::iter([Ok(Frame::data(bytes.into()))]);
     if ends {
@@ -482,7 +485,8 @@ async fn body_refusals_are_the_same_on_h2() {
     assert_eq!(world.settled(&key).await["held_rub"], "0.00");
 }
 
-/// After the answer the windows continue to open, and its stream is not reset.
+/// After the refusal the gateway keeps opening the client's windows and does not reset the stream, so that the client
+/// can send its body and then read the answer.
 #[tokio::test]
 async fn client_that_sends_a_large_body_first_gets_its_refusal_on_h2() {
     const PIECE: usize = 16_384;
@@ -490,7 +494,7 @@ async fn client_that_sends_a_large_body_first_gets_its_refusal_on_h2() {
     let mut socket = TcpStream::connect(world.gateway.address()).await.unwrap();
     let begin = [opening(), frame(HEADERS, END_HEADERS, 1, &call("tg-wrong"))].concat();
     socket.write_all(&begin).await.unwrap();
-    // Bytes left to send, and the windows of the stream and of the connection.
+    // Bytes that the client has still to send, and the windows of the stream and of the connection.
     let (mut left, mut stream_window, mut window) = (LARGE, 65_535, 65_535);
     let mut answered = false;
     while left > 0 {
@@ -522,7 +526,7 @@ async fn client_that_sends_a_large_body_first_gets_its_refusal_on_h2() {
                 if let Some(setting) = payload.chunks(6).find(is_window) {
                     stream_window += number(&setting[2..]) - 65_535;
                 }
-                // The setting applies after this acknowledgement.
+                // The client acknowledges the gateway's settings, which apply from then on.
                 let taken = frame(SETTINGS, ACK, 0, &[]);
                 socket.write_all(&taken).await.unwrap();
             }
@@ -536,7 +540,7 @@ async fn client_that_sends_a_large_body_first_gets_its_refusal_on_h2() {
     assert!(answered);
 }
 
-/// The minimum is one kilobyte per second, after five seconds to begin.
+/// A body must arrive with at least one kilobyte per second, measured after the first five seconds.
 #[tokio::test]
 async fn slow_body_is_408_on_http1_and_h2() {
     const DROP_EVERY: Duration = Duration::from_millis(100);
@@ -577,7 +581,7 @@ async fn slow_body_is_408_on_http1_and_h2() {
     let begun = Instant::now();
     let both = timeout(PATIENCE, async { tokio::join!(h2, http1) });
     both.await.expect("both are answered");
-    // The complete body would have had a minute.
+    // The time limit of a whole body is a minute, so the minimum rate caused these refusals.
     let time = begun.elapsed();
     assert!((4..20).contains(&time.as_secs()), "{time:?}");
     assert!(world.vendor.received().is_empty());
@@ -624,7 +628,7 @@ async fn a_hundred_streams_are_served_at_a_time_and_the_next_one_is_refused() {
     told.await.expect("the next one is refused");
     assert_eq!(resets(&read)[0], (201, REFUSED_STREAM));
     assert_eq!(world.vendor.received().len(), 100);
-    // The refused stream does not affect the others: they end normally.
+    // The other hundred streams end normally, in spite of the refused one.
     let ended = timeout(PATIENCE, async {
         let answered = |read: &[u8]| {
             let all = frames(read);
@@ -641,7 +645,7 @@ async fn a_hundred_streams_are_served_at_a_time_and_the_next_one_is_refused() {
     assert!(resets(&read).iter().all(|(stream, _)| *stream == 201));
     world.settled(&key).await;
 
-    // A client that stays within a hundred streams is served completely.
+    // A client that opens at most a hundred streams at a time gets all of its answers.
     world.vendor.script(polite);
     let client: HttpClient = Client::builder(TokioExecutor::new())
         .http2_only(true)
@@ -739,7 +743,7 @@ async fn a_host_that_contradicts_the_authority_is_refused_on_h2() {
     world.settled(&key).await;
 }
 
-/// The bytes received are frames, and the last one of a connection that the gateway closes is GOAWAY.
+/// The bytes that the gateway sends are complete frames. Before it closes a connection it sends GOAWAY.
 #[tokio::test]
 async fn flooded_connection_ends_with_a_reason() {
     let world = World::start().await;

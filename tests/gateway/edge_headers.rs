@@ -1,5 +1,5 @@
-//! Hardening, "Headers" and "Keys": oversized heads, and secrets, which must not appear anywhere. `passthrough` tests
-//! which headers are forwarded.
+//! Hardening, "Headers" and "Keys": refuses heads that are too large, and keeps secrets out of answers, logs and files.
+//! `passthrough` tests which headers are forwarded.
 
 use http::Method;
 use serde_json::json;
@@ -15,7 +15,7 @@ use crate::{
     secrets::{files_in, has_secret},
 };
 
-/// A request with this path and these header lines.
+/// The bytes of a `GET` for this path with these header lines.
 fn get(path: &str, lines: &str) -> String {
     format!("GET {path} HTTP/1.1\r\nhost: gateway.example\r\nconnection: close\r\n{lines}\r\n")
 }
@@ -36,7 +36,7 @@ async fn address_over_2_kb_is_414_before_other_faults() {
         let answer = raw(&world, &get(&long(2048), "")).await;
         assert_ne!(answer.status, 414, "{path}");
     }
-    // The address's host decides nothing, and does not count.
+    // The limit applies to the path only. The host of an absolute URL is ignored.
     let host = format!("http://{}.example/", "x".repeat(3000));
     assert_eq!(raw(&world, &get(&host, "")).await.status, 200);
 }
@@ -44,7 +44,7 @@ async fn address_over_2_kb_is_414_before_other_faults() {
 #[tokio::test]
 async fn heads_that_are_too_large_are_431_in_the_shape_of_all_refusals() {
     let world = World::start().await;
-    // The helper `get` adds two lines.
+    // Columns: header lines, bytes of each value, status. The helper `get` adds two lines.
     for (lines, bytes, status) in [
         (62, 1, 200),
         (63, 1, 431),
@@ -62,7 +62,7 @@ async fn heads_that_are_too_large_are_431_in_the_shape_of_all_refusals() {
     }
 }
 
-/// Nothing of such a request is kept in memory, so there is nothing to answer with.
+/// The gateway keeps nothing of such a head in memory. The client gets a 431, or sees only that the connection closes.
 #[tokio::test]
 async fn oversized_heads_are_refused_without_being_read() {
     let world = World::start().await;
@@ -74,7 +74,7 @@ async fn oversized_heads_are_refused_without_being_read() {
         let patience = std::time::Duration::from_secs(10);
         let answer = talk(world.gateway.address(), req.as_bytes(), patience).await;
         let statuses = statuses(&answer.expect("it is closed"));
-        // A reset may have overtaken the answer.
+        // The client may see the reset before it has read the answer.
         assert!(statuses.is_empty() || statuses == [431], "{statuses:?}");
     }
     assert_eq!(world.get("/", &[]).await.status, 200);
@@ -96,14 +96,14 @@ async fn head_size_limit_is_configurable() {
     }
 }
 
-/// Text that nobody may see, vendors included.
+/// Text of a prompt, which the gateway must not write into its log or files.
 const PROMPT: &str = "a-prompt-that-nobody-writes-down";
 const REPLY: &str = "a-reply-that-nobody-writes-down";
 const ORGANISATION: &str = "org-SecretOfTheVendor";
 const VENDOR_REQUEST: &str = "req_SecretOfTheVendor";
 const CALLERS_ADDRESS: &str = "203.0.113.77";
 
-/// A vendor that repeats everything it receives, and fails in every way that the prompt requests.
+/// A vendor that repeats everything it receives, and fails in the way that the prompt names.
 fn gossip(received: &Received) -> Reply {
     let op = if received.path.contains("/messages") {
         Op::Messages
@@ -178,7 +178,8 @@ fn has(bytes: &[u8], text: &str) -> bool {
     String::from_utf8_lossy(bytes).contains(text)
 }
 
-/// Exports everything that can be exported, and searches it. Returns the names of the files found.
+/// Makes calls and operators' requests, and searches answers, log and files for secrets and texts. Returns the names of
+/// the files.
 async fn search(mut edge: Edge) -> Vec<String> {
     edge.vendor.script(gossip);
     let key = edge.key().await;
@@ -216,7 +217,7 @@ async fn search(mut edge: Edge) -> Vec<String> {
             }
         }
     }
-    // Operators' requests are sent with the right key and with a wrong one.
+    // Each path of the admin API is requested with the operator's key and with a wrong key.
     for path in [
         "/admin/v1/accounts",
         "/admin/v1/accounts/acme",
@@ -282,7 +283,7 @@ async fn search(mut edge: Edge) -> Vec<String> {
         log.contains("\"call\"") && !received.is_empty() && answers.len() > 80,
         "{log}"
     );
-    // The configuration refers to the places of secrets.
+    // The folder also has the configuration, which names secrets only by variables.
     let mut files = Vec::new();
     for (file, bytes) in files_in(edge.dir.path()) {
         let name = file.file_name().unwrap().to_string_lossy().into_owned();

@@ -1,4 +1,4 @@
-//! Hardening: three times the sustainable load, bodies that would fill the memory, and guessed keys.
+//! Hardening: three times the load that the gateway can serve, bodies that would fill the memory, and guessed keys.
 
 use std::{
     sync::{
@@ -27,10 +27,10 @@ use crate::{
     replies::{answer, usage},
 };
 
-/// Calls that a node of this test serves at a time, each for a twentieth of a second.
+/// Calls that the gateway of this test serves at a time; each takes a twentieth of a second.
 const SERVED: usize = 8;
 const VENDOR_TIME: Duration = Duration::from_millis(50);
-/// The duration of each of the three loads.
+/// Duration of each measured load.
 const LOAD: Duration = Duration::from_secs(2);
 /// Allowance for the promised bounds (p99 within twice the unloaded; a refusal within 10 ms): client, gateway and
 /// vendor are one unoptimised process that shares its cores with other tests.
@@ -63,7 +63,7 @@ async fn overload_refuses_excess_calls_at_once_and_does_not_slow_the_others() {
                     }
                     refused("overload", &answer, 503, OVERLOADED, "overloaded");
                     refusals.push(time);
-                    // The client waits, but for less time than the answer requests.
+                    // The client retries sooner than the `retry-after` of the refusal allows.
                     sleep(VENDOR_TIME / 2).await;
                 }
                 (served, refusals)
@@ -87,7 +87,7 @@ async fn overload_refuses_excess_calls_at_once_and_does_not_slow_the_others() {
     assert!(among <= alone * 2 + SLACK, "{among:?}, unloaded {alone:?}");
     assert!(half <= REFUSAL + SLACK / 3, "{half:?}");
     assert!(most <= REFUSAL + SLACK, "{most:?}");
-    // Refusals do not reduce the number of calls that are served.
+    // The gateway serves as many calls as without the refused ones.
     assert!(
         served.len() >= unloaded.len(),
         "{} {}",
@@ -95,13 +95,13 @@ async fn overload_refuses_excess_calls_at_once_and_does_not_slow_the_others() {
         unloaded.len()
     );
     world.settled(&key).await;
-    // No effect of the overload remains.
+    // After the overload the gateway serves every call again.
     for _ in 0..20 {
         assert_eq!(world.chat(&key, &chat_body("x")).await.status, 200);
     }
 }
 
-/// Sends a head and this many bytes of a body, and keeps the connection open.
+/// Sends a head and this many bytes of a body, and returns the open connection.
 async fn begin(world: &World, head: &str, bytes: usize) -> TcpStream {
     let mut socket = TcpStream::connect(world.gateway.address()).await.unwrap();
     socket.write_all(head.as_bytes()).await.unwrap();
@@ -127,9 +127,9 @@ async fn body_memory_is_bounded_and_released() {
     for op in BOTH {
         let head = |lines: &str| head(op, Some(&key.secret), lines);
         let declared = head(&format!("content-length: {megabyte}\r\n"));
-        // An almost complete body fits. Bytes that are declared but not sent use no budget.
+        // A body of almost the whole budget fits. The gateway counts bytes that arrived, not bytes that are declared.
         let mut first = begin(&world, &declared, megabyte - 10_000).await;
-        // Another body declares more than is left, and is not read.
+        // A second body declares more than the rest of the budget, so the gateway refuses it without reading it.
         eventually("the first one's bytes have come", async || {
             let mut second = begin(&world, &declared, 0).await;
             tokio::select! {
@@ -138,12 +138,12 @@ async fn body_memory_is_bounded_and_released() {
             }
         })
         .await;
-        // A body without a length is admitted as long as there is budget.
+        // A body without a length is read until the budget is used up.
         let chunked = head("transfer-encoding: chunked\r\n");
         let chunked = format!("{chunked}{megabyte:x}\r\n");
         let mut third = begin(&world, &chunked, megabyte - 10_000).await;
         assert_eq!(answered(&mut third).await, [503]);
-        // A small body fits, and the first one is read to its end.
+        // A small body still fits, and the gateway reads the first body to its end.
         let small = op.call(&world, &key, &op.body("x")).await;
         assert_eq!(small.status, 200, "{small:?}");
         first.write_all(&vec![b' '; 10_000]).await.unwrap();
@@ -179,7 +179,7 @@ async fn no_body_is_read_before_the_key_is_checked() {
     }
 }
 
-/// A call with a well-formed but unknown key.
+/// A call with a key that is well-formed but unknown, from this client address.
 async fn guess(world: &World, op: Op, from: &str) -> crate::harness::Answer {
     let bearer = format!("Bearer {}", SecretKey::generate().expose());
     let headers = [
@@ -221,7 +221,7 @@ async fn guessed_keys_get_429_and_valid_keys_of_the_address_continue() {
         refused("guess", &answer, 429, LIMIT, "rate_limit_exceeded");
         let earned = begun.elapsed().as_secs() + 1;
         assert!((5..=5 + earned).contains(&let_in), "{let_in}");
-        // A valid key of the same address, a key without a checksum, and another address.
+        // The limit affects neither valid keys from this address nor keys without a checksum nor other addresses.
         for _ in 0..10 {
             let mut req = op.request(&world, &key, &op.body("x"));
             req.headers_mut()
@@ -237,7 +237,7 @@ async fn guessed_keys_get_429_and_valid_keys_of_the_address_continue() {
     }
 }
 
-/// Guesses of keys without the gateway's prefix are looked up too, so they are limited alike.
+/// Keys without the gateway's prefix may exist too, so each guess costs a look-up and the limit applies.
 #[tokio::test]
 async fn guessed_keys_of_another_form_get_429_too() {
     let world = guessing("unknown_keys_per_second = 1\nunknown_keys_burst = 5")
@@ -290,7 +290,7 @@ async fn three_hundred_key_guesses_at_once_are_answered_by_default() {
         "{told} in {:?}",
         begun.elapsed()
     );
-    // A disabled key does not count as a guess.
+    // The disabled key exists, so a request with it does not count as a guess.
     let key = world.key_with("acme", "1", json!({})).await;
     let path = format!("/admin/v1/keys/{}", key.id);
     let body = Some(json!({ "status": "disabled" }));
@@ -300,7 +300,7 @@ async fn three_hundred_key_guesses_at_once_are_answered_by_default() {
     assert_eq!(world.chat(&key, &body).await.status, 401);
 }
 
-/// Sends requests to unknown paths, many at a time, until it is dropped, and counts the answers.
+/// Sends requests to unknown paths, many at a time, and counts the answers. Never ends: the test drops it.
 async fn flood_unknown_paths(edge: &Edge, answered: &AtomicUsize) {
     let socket = TcpStream::connect(edge.address).await.unwrap();
     let (mut from, mut to) = socket.into_split();
@@ -424,7 +424,7 @@ async fn a_large_request_with_a_key_without_money_is_refused_before_its_body_is_
         let chunked = format!("{chunked}{:x}\r\n", 2_000_000);
         let mut socket = begin(&world, &chunked, 1_500_000).await;
         assert_eq!(answered(&mut socket).await, [401]);
-        // A fault in its head is answered first, as for any key.
+        // A declared size above the limit is refused before the gateway checks the balance.
         let large = head(op, Some(&empty.secret), "content-length: 100000000\r\n");
         assert_eq!(answered(&mut begin(&world, &large, 0).await).await, [413]);
         let answer = op
@@ -434,7 +434,7 @@ async fn a_large_request_with_a_key_without_money_is_refused_before_its_body_is_
     }
 }
 
-/// A plain answer in a vendor's format with this many bytes of text, for each call.
+/// The vendor answers each call with a plain answer that has this many bytes of text.
 fn large_answers(edge: &Edge, op: Op, bytes: usize) {
     let said = answer(op, &"x".repeat(bytes), &usage(op, 9, 2));
     let said = bytes::Bytes::from(said.to_string());
@@ -449,9 +449,9 @@ fn large_answers(edge: &Edge, op: Op, bytes: usize) {
 async fn a_large_answer_is_in_memory_once_and_all_of_them_within_their_bound() {
     const MEGABYTE: usize = 1 << 20;
     const ANSWER: usize = 60 * MEGABYTE;
-    // Room for the buffers of each connection, and for memory that the allocator of a debug build keeps.
+    // Memory for the buffers of each connection, and memory that the allocator of a debug build does not return.
     const SLACK_KIB: u64 = 64 << 10;
-    // Measured for six answers: 241 to 288 MiB, and 559 MiB without a bound.
+    // Allowance for six concurrent answers. Measured: 241 to 288 MiB in total, and 559 MiB without a bound.
     const SLACK_OF_SIX_KIB: u64 = 128 << 10;
     let bound = 128 * MEGABYTE;
     let edge = Edge::start(&format!("answer_bytes_in_flight_max = {bound}")).await;
@@ -480,8 +480,8 @@ async fn a_large_answer_is_in_memory_once_and_all_of_them_within_their_bound() {
     assert!(six < most + SLACK_OF_SIX_KIB, "{six} KiB");
 }
 
-/// A thread translates one plain answer at a time without waiting. Meanwhile the answer is in memory beyond the bound:
-/// as parsed values, and as the translation, whose buffer is up to twice as large.
+/// A thread translates one plain answer at a time, without waiting. Meanwhile it needs memory beyond the bound: for the
+/// parsed values, and for the translation, whose buffer is up to twice as large as the answer.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn translated_answers_exceed_the_bound_by_at_most_three_copies_per_thread() {
     const MEGABYTE: usize = 1 << 20;

@@ -1,6 +1,6 @@
-//! Hardening, "Panics": caught in the call and in its body, over real sockets. The caller gets an error, the hold ends,
-//! the connection and the process continue. `leaving` tests `reserve` alone. The admin API and the background tasks
-//! also survive a panic; `readiness` tests the settler, which does not.
+//! Hardening, "Panics": a panic in a call or in its body is caught. The caller gets an error, the hold ends, the
+//! connection and the process continue. `leaving` tests panics in the `reserve` layer alone. The admin API and the
+//! background tasks also survive a panic. The settler does not: see `readiness`.
 
 use std::{
     convert::Infallible,
@@ -65,7 +65,7 @@ use crate::{
     secrets::{ADMIN_KEY, VENDOR_KEY},
 };
 
-/// A server that panics if the path requests it, above a ledger with 1000.
+/// A server that panics in the place that the path names, on a ledger with 1000 µ₽.
 async fn start(tasks: &mut JoinSet<()>) -> (SocketAddr, MemoryLedger, watch::Sender<bool>) {
     let ledger = MemoryLedger::new();
     open(&ledger, 1000).await;
@@ -139,7 +139,7 @@ async fn panic_costs_only_its_caller_an_error() {
             let text = shape(place, &refused, 500, API, "");
             assert!(!text.contains("panic"), "{text}");
         }
-        // No byte of the body was sent, so the only way is to cut the connection.
+        // The head is sent before the body panics, so the server can only cut the connection.
         let url = format!("http://{address}/body");
         let req = request(http::Method::POST, &url, &[], Bytes::new());
         if let Ok(res) = client.request(req).await {
@@ -175,7 +175,7 @@ async fn connect(address: SocketAddr, tasks: &mut JoinSet<()>) -> SendRequest<Fu
     sender
 }
 
-/// Requests one after another on one connection: a panic of one does not close it.
+/// Sends requests one after another on one connection. The panic of a call does not close the connection.
 #[tokio::test]
 async fn a_connection_outlives_the_panic_of_a_call() {
     let mut tasks = JoinSet::new();
@@ -199,7 +199,7 @@ async fn a_connection_outlives_the_panic_of_a_call() {
     }
 }
 
-/// Panics when a line with these words is logged.
+/// A log subscriber that panics when a line with these words is logged.
 struct Trap(&'static str);
 
 impl Subscriber for Trap {
@@ -230,7 +230,7 @@ impl Subscriber for Trap {
     fn exit(&self, _: &span::Id) {}
 }
 
-/// The text of a log line.
+/// Collects the text of a log line.
 struct Words(String);
 
 impl Visit for Words {
@@ -239,7 +239,7 @@ impl Visit for Words {
     }
 }
 
-/// Set in this thread, the only one of a test, until dropped.
+/// Makes log lines with these words panic until the guard is dropped. A test has only one thread.
 fn trap(words: &'static str) -> DefaultGuard {
     tracing::subscriber::set_default(Trap(words))
 }
@@ -264,7 +264,7 @@ async fn panic_in_the_admin_api_is_500_and_its_connection_continues() {
         sender.ready().await.unwrap();
         answer
     };
-    // The account was created by then.
+    // The handler logs this line after it has created the account, so the change was made.
     let trapped = trap("account.create");
     let refused = create().await;
     drop(trapped);
@@ -297,7 +297,7 @@ async fn panicked_reload_counts_as_failed_and_the_next_one_works() {
     let config = config.unwrap_or_else(|errors| panic!("{errors}"));
     let mut reload = Reload::new(&file, config, files);
 
-    // A fault in the file is logged.
+    // The gateway logs that this file is invalid, and the trap panics at that line.
     std::fs::write(&file, "listen = 1").unwrap();
     let trapped = trap("not reloaded");
     reload.now(&mut world.gateway).await;
@@ -313,7 +313,7 @@ async fn panicked_reload_counts_as_failed_and_the_next_one_works() {
     }
 }
 
-/// A service that panics when it is cloned, if requested.
+/// A service whose next clone panics if `breaks` is set.
 struct Brittle<S> {
     inner: S,
     breaks: Arc<AtomicBool>,

@@ -1,6 +1,6 @@
-//! Random and mutated bytes: no panic, no remaining hold, no growth of memory.
+//! Random and mutated bytes: the gateway must not panic, keep a hold, or grow in memory.
 //!
-//! `EDGE_REQUESTS` sets the number of requests, `TOLLGATE_SEED` which ones.
+//! `EDGE_REQUESTS` sets the number of requests. `TOLLGATE_SEED` sets the random numbers, and so the requests.
 
 use std::{
     net::SocketAddr,
@@ -27,16 +27,16 @@ use crate::{
 const REQUESTS: u64 = 20_000;
 const ROUNDS: u64 = 10;
 const CLIENTS: u64 = 48;
-/// The time to wait for an answer: most of these requests have no end.
+/// The client waits this long for an answer. Most of these requests are incomplete and get none.
 const PATIENCE: Duration = Duration::from_millis(30);
-/// Memory that all of them together may cost, in KiB.
+/// Memory that the process may gain by all requests together, in KiB.
 const GROWTH_KIB_MAX: u64 = 96 * 1024;
 
 fn noise(random: &mut Random, count: usize) -> Vec<u8> {
     (0..count).map(|_| random.bits() as u8).collect()
 }
 
-/// Valid requests.
+/// Valid requests, which the test mutates.
 fn good(key: &str) -> Vec<Vec<u8>> {
     let mut all = Vec::new();
     for (path, body) in [
@@ -63,7 +63,7 @@ fn good(key: &str) -> Vec<Vec<u8>> {
             .into(),
     );
     let mut all: Vec<_> = all.into_iter().map(String::into_bytes).collect();
-    // h2: its preface, settings, and the head of `GET /`.
+    // A connection with HTTP/2: preface, settings, and the head of `GET /`.
     let mut frames = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
     frames.extend([0, 0, 0, 4, 0, 0, 0, 0, 0]);
     frames.extend([0, 0, 3, 1, 5, 0, 0, 0, 1, 0x82, 0x86, 0x84]);
@@ -138,7 +138,7 @@ async fn a_million_random_and_mutated_requests_leave_no_hold_panic_or_memory() {
     storm(Edge::quiet().await, number("EDGE_REQUESTS", 1_000_000)).await;
 }
 
-/// Sends this many requests in ten rounds, and checks the process after each round.
+/// Sends this many requests in ten rounds. Checks the process after each round.
 async fn storm(mut edge: Edge, requests: u64) {
     let seed = seed(7);
     let key = edge.key().await;
@@ -161,7 +161,7 @@ async fn storm(mut edge: Edge, requests: u64) {
         let rss = edge.rss_kib();
         let log = edge.log_behind(&mut read);
         assert!(edge.is_alive() && !log.contains("panicked"), "{log}");
-        // Memory used by the first round is the working set.
+        // Memory after the first round is the working set, to which later rounds are compared.
         if round == 1 {
             working_set = rss;
         }
@@ -185,7 +185,7 @@ async fn storm(mut edge: Edge, requests: u64) {
     assert_eq!(stopped, Some(0), "{}", edge.log_behind(&mut read));
 }
 
-/// Sends the requests with these numbers; returns how many got an answer.
+/// Sends the requests with these numbers. Returns the number of requests that got an answer.
 async fn send(edge: &Edge, good: &Arc<Vec<Vec<u8>>>, seed: u64, numbers: Range<u64>) -> u64 {
     let (next, end) = (Arc::new(AtomicU64::new(numbers.start)), numbers.end);
     let mut clients = JoinSet::new();
@@ -212,13 +212,13 @@ async fn send(edge: &Edge, good: &Arc<Vec<Vec<u8>>>, seed: u64, numbers: Range<u
 
 async fn is_answered(random: &mut Random, good: &[Vec<u8>], n: u64, to: SocketAddr) -> bool {
     let bytes = spoiled(random, good);
-    // Many addresses, because one alone runs out of ports, which are unusable for a minute after use.
+    // Many client addresses, because one address runs out of ports: a port is unusable for a minute after use.
     let from = usize::try_from(1000 + n % 256).unwrap_or_default();
     let Ok(mut socket) = connect_from(from, to).await else {
         return false;
     };
     let _ = socket.write_all(&bytes).await;
-    // Some close their sending side, which ends most requests that have no end.
+    // A third of the clients close their sending side, so that the gateway sees the end of incomplete requests.
     if random.index(3) == 0 {
         let _ = socket.shutdown().await;
     }

@@ -1,5 +1,5 @@
-//! Hardening: a client that sends the whole body first still gets the refusal that was decided before its body was
-//! read. If the connection closes after an answer, the answer announces it.
+//! Hardening: the gateway may refuse a request before it reads the body. A client that sends the whole body first must
+//! still receive the refusal. If the gateway closes the connection after it, a header of the answer announces that.
 
 use std::time::Duration;
 
@@ -18,16 +18,16 @@ use crate::{
 };
 
 const PATIENCE: Duration = Duration::from_secs(20);
-/// The size of a body that exceeds all buffers on the way.
+/// A body of this size does not fit into the socket buffers of client and gateway.
 pub const LARGE: usize = 10_000_000;
 const SAYS_SO: &str = "\r\nconnection: close\r\n";
 
-/// The head of a request on a connection that should stay open.
+/// The head of a request that has no `connection: close`.
 fn kept(op: Op, key: Option<&str>, lines: &str) -> String {
     head(op, key, lines).replace("connection: close\r\n", "")
 }
 
-/// Sends everything before it reads; returns what arrived once the other side has closed.
+/// Sends head and body before it reads. Returns everything received until the gateway closes the connection.
 async fn told_at_last(world: &World, head: &str, body: &[u8]) -> String {
     let mut socket = TcpStream::connect(world.gateway.address()).await.unwrap();
     let write = async {
@@ -73,7 +73,7 @@ async fn client_that_sends_a_large_body_first_gets_its_refusal() {
     assert!(world.vendor.received().is_empty());
 }
 
-/// As Python's `http.client` sends it: the head, and then the body.
+/// Python's `http.client` sends the head first and then the body, and reads only after that.
 #[tokio::test]
 async fn connection_serves_the_next_request_after_a_short_unread_body() {
     let world = World::start().await;
@@ -93,7 +93,7 @@ async fn connection_serves_the_next_request_after_a_short_unread_body() {
             let body = if status == 400 {
                 body.replace('{', "[")
             } else {
-                // The refusal arrives before any of it is sent.
+                // The client receives the refusal before it sends any of the body.
                 let mut begin = [0; 12];
                 socket.read_exact(&mut begin).await.unwrap();
                 assert_eq!(statuses(&begin), [status], "{what}");
@@ -140,7 +140,7 @@ async fn answer_announces_that_the_connection_closes() {
             let told = told_at_last(&world, &head, body.as_bytes()).await;
             assert_eq!(statuses(told.as_bytes()), [status], "{what}: {told}");
             assert!(told.contains(SAYS_SO), "{what}: {told}");
-            // If the client sends nothing more, the gateway does not wait.
+            // The client has sent everything, so the gateway closes the connection without delay.
             let time = begun.elapsed();
             assert!(time < Duration::from_secs(5), "{what}: {time:?}");
         }

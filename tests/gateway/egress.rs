@@ -35,7 +35,7 @@ use crate::{
 };
 use tollgate_layers::redis_conn::{RedisConn, RedisSettings};
 
-/// Both vendors at another address, with more lines for each. The old address becomes the beginning of the path.
+/// Both vendors at this URL, with more lines for each. The scripted vendor's address becomes the beginning of the path.
 fn vendors_by(url: &str, lines: &str) -> Setup {
     ["chat", "messages"]
         .into_iter()
@@ -47,7 +47,7 @@ fn vendors_by(url: &str, lines: &str) -> Setup {
         })
 }
 
-/// The answer of a cooperative vendor to either operation.
+/// The answer of a well-behaved vendor to a chat or a messages call.
 fn polite(taken: &Taken) -> Response<Full<Bytes>> {
     let op = if taken.path.ends_with("/chat/completions") {
         Op::Chat
@@ -67,7 +67,7 @@ fn polite(taken: &Taken) -> Response<Full<Bytes>> {
         .unwrap()
 }
 
-/// Makes both operations, plain and streamed, and checks that they are answered.
+/// Makes a chat and a messages call, plain and streamed, and checks that each is answered.
 async fn all_answered(what: &str, world: &World, key: &Key) {
     for op in BOTH {
         for stream in [false, true] {
@@ -79,7 +79,7 @@ async fn all_answered(what: &str, world: &World, key: &Key) {
     }
 }
 
-/// Makes both operations and checks that neither is answered or charged.
+/// Makes a chat and a messages call, and checks that neither is answered or charged. Returns the text of the refusal.
 async fn none_answered(what: &str, world: &World, key: &Key) -> String {
     let mut told = String::new();
     for op in BOTH {
@@ -186,7 +186,7 @@ async fn vendor_certificate_must_be_signed_by_the_ca_file() {
     for (ca_file, trusted) in [
         (authority.file(), true),
         (other.file(), false),
-        // Without a file, the gateway trusts Mozilla's list.
+        // Without a `ca_file`, the gateway trusts Mozilla's list of authorities.
         (String::new(), false),
     ] {
         let world = vendors_by(&url, &format!("ca_file = \"{ca_file}\""))
@@ -204,7 +204,7 @@ async fn vendor_certificate_must_be_signed_by_the_ca_file() {
     }
 }
 
-/// The connection to the ledger uses TLS, too.
+/// `ca_file` also applies to TLS connections to Redis.
 #[tokio::test]
 async fn redis_certificate_must_be_signed_by_the_ca_file() {
     let (authority, other) = (Authority::new(), Authority::new());
@@ -319,7 +319,7 @@ async fn a_large_body_goes_over_http2_byte_for_byte() {
     }
 }
 
-/// A hand-written connection of a vendor.
+/// A vendor's side of a connection, which the test reads and writes byte by byte.
 struct Raw {
     socket: TcpStream,
 }
@@ -353,7 +353,7 @@ impl Raw {
     }
 }
 
-/// A gateway, and its vendor's listener.
+/// A gateway with a key, and the listener that takes the place of both vendors.
 async fn by_hand(lines: &str) -> (World, Key, TcpListener) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address: SocketAddr = listener.local_addr().unwrap();
@@ -379,7 +379,7 @@ async fn no_call_notices_that_a_vendor_closes_idle_connections() {
             assert!(raw.request().await);
             raw.answer().await;
             raw.socket.shutdown().await.unwrap();
-            // The gateway may also notice it when it closes.
+            // The vendor has closed its side. The gateway must close too, without sending another request.
             assert!(!raw.request().await);
             signal.notify_one();
         }
@@ -392,8 +392,8 @@ async fn no_call_notices_that_a_vendor_closes_idle_connections() {
     assert_eq!(connections.load(Ordering::SeqCst), 10);
 }
 
-/// HTTP/1.1 does not name an answer's request: bytes that arrive late, on an idle connection, would be the next call's
-/// answer.
+/// An HTTP/1.1 answer does not name its request. If bytes arrive late on an idle connection, the next call on it would
+/// take them as its answer.
 #[tokio::test]
 async fn connection_with_an_unexpected_second_answer_is_not_reused() {
     let (world, key, listener) = by_hand("").await;
@@ -439,7 +439,7 @@ async fn a_request_is_sent_once_more_if_a_reused_connection_ends_without_a_byte(
             let (socket, _) = listener.accept().await.unwrap();
             let (mut raw, count) = (Raw { socket }, Arc::clone(&count));
             connections.spawn(async move {
-                // The first request of a connection is answered; the connection closes during the second.
+                // The vendor answers the first request of each connection, and closes during the second one.
                 assert!(raw.request().await);
                 count.fetch_add(1, Ordering::SeqCst);
                 raw.answer().await;
@@ -449,7 +449,8 @@ async fn a_request_is_sent_once_more_if_a_reused_connection_ends_without_a_byte(
             });
         }
     });
-    // Usually the second call uses the first one's connection, and then a new one.
+    // A second call usually begins on the connection of the first one, fails there, and is sent again on a new
+    // connection.
     const CALLS: usize = 10;
     for call in 1..=CALLS {
         let answer = world.chat(&key, &Op::Chat.body("x")).await;
@@ -501,7 +502,7 @@ async fn an_idle_connection_is_closed_after_its_time() {
 
 #[tokio::test]
 async fn connect_timeout_includes_the_proxy() {
-    // Connections wait in the listener's queue: the proxy never reads its requests.
+    // Nothing accepts these connections: they wait in the listener's queue, so the proxy never answers.
     let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
     for kind in KINDS {
         let scheme = if kind == Kind::Connect {
@@ -558,7 +559,7 @@ async fn plain_answer_has_its_own_timeout() {
     cost_nothing("silent", &world, &key, &answer).await;
 }
 
-/// A stream with an immediate head, and events that wait.
+/// A stream that sends its head at once, and its events when `go` is notified.
 fn thinking(op: Op, go: &Arc<Notify>) -> Reply {
     Reply::stream(events(op, &["да"], 9, 1)).with_step(0, Step::Hold(Arc::clone(go)))
 }

@@ -16,13 +16,13 @@ use crate::{
     harness::{Answer, Key, Setup, World, chat_body, eventually, messages_body, request, with},
 };
 
-/// Micro-rubles per token.
+/// Price of an input token in micro-rubles.
 const RATE: i64 = 20;
-/// Tokens held for the marks around each input.
+/// Tokens that the hold adds for the marks around each input.
 const AROUND: i64 = 32;
 const FIRST_MODEL: &str = "[[model]]\nid = \"chat\"";
 
-/// The usual configuration with a model `vectors` on these routes.
+/// The usual configuration, and a model `vectors` with these routes.
 fn setup(routes: &str) -> Setup {
     let model = format!(
         "[[model]]\nid = \"vectors\"\nfamily = \"Test\"\nkind = \"embedding\"\n\
@@ -55,7 +55,7 @@ fn body(input: Value) -> Value {
     json!({ "model": "vectors", "input": input })
 }
 
-/// Vectors with this usage, in unusual JSON formatting.
+/// An answer with vectors and this usage. Its unusual JSON formatting must reach the caller unchanged.
 fn vectors(usage: &str) -> String {
     format!(
         "{{ \"object\" : \"list\",\n\"data\":[{{\"object\":\"embedding\",\"index\":0,\"embedding\":[ 0.10, -1e-3,0.0]}},\
@@ -72,7 +72,7 @@ async fn each_input_shape_passes_unchanged_and_costs_the_vendors_count() {
     let world = start().await;
     let key = world.key().await;
     let mut spent = 0;
-    // Columns: input, and the tokens held: two for three bytes, or the number of token ids.
+    // Columns: input, and the tokens held: two for three bytes of text, or one per token id.
     for (input, tokens) in [
         (r#""привет, мир""#, 14 + AROUND),
         (r#" [ "a" ,"bc", "\u0041" ] "#, 3 + 3 * AROUND),
@@ -102,7 +102,8 @@ async fn each_input_shape_passes_unchanged_and_costs_the_vendors_count() {
             let receipt = world.receipt(&answer.number()).await;
             assert_eq!(micro(&receipt["charged_rub"]), 5 * RATE, "{receipt}");
             let weighs = sent.matches("base64").count() > 0;
-            // The fields `base64`, `256` and `u-1` have twelve bytes.
+            // The values `base64`, `256` and `u-1` of these fields have twelve bytes, which the hold counts as eight
+            // tokens.
             let more = if weighs {
                 8
             } else {
@@ -155,7 +156,7 @@ async fn missing_usage_is_estimated_or_else_charged_up_to_the_hold() {
     let key = world.key().await;
     let estimated = |times: usize| TextSize::of(&"x".repeat(times)).milli();
     let whole = |milli: u64| i64::try_from(milli / 1000).unwrap();
-    // Columns: usage, input, tokens, whether the usage is bounded.
+    // Columns: usage that the vendor reports, input, tokens charged, whether the receipt is marked as `bounded`.
     for (usage, input, tokens, bounded) in [
         ("null", json!("x".repeat(40)), whole(estimated(40)), false),
         ("{}", json!([1, 2, 3, 4, 5, 6, 7, 8, 9, 10]), 10, false),
@@ -182,7 +183,7 @@ async fn missing_usage_is_estimated_or_else_charged_up_to_the_hold() {
         let reply = said.clone();
         world.vendor.script(move |_| answers(reply.clone()));
         let answer = embed(&world, &key, &body(input)).await;
-        // The answer has the usage that is charged, and is otherwise unchanged.
+        // The gateway replaces the usage in the answer by the charged usage, and changes nothing else.
         let charged = format!(r#"{{"prompt_tokens":{tokens},"total_tokens":{tokens}}}"#);
         assert_eq!(answer.text(), said.replace(usage, &charged));
         let receipt = world.receipt(&answer.number()).await;
@@ -227,7 +228,7 @@ async fn embedding_estimate_equals_the_hold_of_the_running_call() {
     assert_eq!(answer.status, 200, "{answer:?}");
     assert_eq!(held, said["hold_rub"]);
 
-    // Other paths have no estimate.
+    // Paths that call no model have no estimate.
     let path = "/v1/tollgate/estimate?path=/v1/models";
     let answer = world.ask(post(&world, path, &key, body.to_string())).await;
     assert_eq!(answer.status, 404, "{answer:?}");
@@ -287,7 +288,7 @@ async fn model_is_callable_only_for_its_kind() {
         assert!(text.contains("«model»") && text.contains(says), "{text}");
     }
     assert!(world.vendor.received().is_empty());
-    // For a model that the key may not call, only that is reported.
+    // If the key may not call the model, the refusal names only that.
     world.only_for(&key, &["chat"]).await;
     let answer = embed(&world, &key, &body(json!("x"))).await;
     refused("not allowed", &answer, 403, PERMISSION, "model_not_allowed");
@@ -324,7 +325,7 @@ async fn the_next_vendor_answers_where_the_first_one_fails() {
     }
     assert_eq!(micro(&world.settled(&key).await["spent_rub"]), 3 * RATE);
 
-    // A request that one vendor refuses is not sent to another.
+    // If a vendor refuses the request, the gateway does not try another vendor.
     let reply = Reply::json(400, &json!({ "error": { "message": "too long" } }));
     first.script(move |_| reply.clone());
     let answer = embed(&world, &key, &body(json!("x"))).await;
@@ -363,7 +364,7 @@ async fn exhausted_funds_are_never_overdrawn() {
     let world = start().await;
     let funds = 100 * RATE;
     let key = world.key_with("poor", &rubles(funds), json!({})).await;
-    // Each call may cost 42 tokens and costs ten, so two fit at the same time.
+    // Each call holds 42 tokens and costs ten. The money pays for 100 tokens, so two calls fit at the same time.
     let sent = body(json!([1, 2, 3, 4, 5, 6, 7, 8, 9, 10]));
     let mut answered = 0;
     for _ in 0..5 {

@@ -1,4 +1,4 @@
-//! Decisions, "Extra paths": what a call would hold, without holding it or calling a vendor.
+//! Decisions, "Extra paths": the estimate of what a call would hold, without a hold and without calling a vendor.
 
 use http::Method;
 use serde_json::{Value, json};
@@ -75,7 +75,7 @@ async fn estimate_equals_the_hold_and_is_free() {
         ] {
             assert_eq!(said["price"][class], rates[rate], "{said}");
         }
-        // Anybody can compute it: rubles per million tokens are micro-rubles per token.
+        // The estimate can be computed from its own fields: rubles per million tokens are micro-rubles per token.
         let count = |field: &str| said[field].as_i64().unwrap();
         let rate = |rate: &str| micro(&rates[rate]) / 1_000_000;
         let hold = count("input_tokens_max") * rate("input_rub_mtok")

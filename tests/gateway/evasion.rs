@@ -1,4 +1,4 @@
-//! Attempts to get more than is paid for.
+//! Callers that try to get more than they pay for.
 
 use std::sync::Arc;
 
@@ -33,7 +33,8 @@ async fn output_ceiling_is_capped_at_the_models_maximum() {
     assert_eq!(sent(&world)["max_tokens"], 4000);
 }
 
-/// Only that name is sent, because a vendor may refuse both together. Null sets no limit and may stay.
+/// Only the vendor's own field is sent, because a vendor may refuse both names together. A null sets no limit, so it
+/// may stay.
 #[tokio::test]
 async fn output_ceiling_is_sent_under_the_vendors_field_name() {
     const NAMES: [&str; 2] = ["max_tokens", "max_completion_tokens"];
@@ -43,8 +44,8 @@ async fn output_ceiling_is_sent_under_the_vendors_field_name() {
         let world = setup.start().await;
         let key = world.key().await;
         let other = NAMES[1 - of_vendor];
-        // Columns: the caller's value under the vendor's name of the field, and under the other name; then the name
-        // and the number that the vendor receives.
+        // Columns: the caller's value in the vendor's own field, and in the other field; then the field and the number
+        // that the vendor receives.
         for (by_name, by_other, sent_by, tokens) in [
             (None, Some(json!(null)), name, 4000),
             (None, None, name, 4000),
@@ -53,7 +54,7 @@ async fn output_ceiling_is_sent_under_the_vendors_field_name() {
             (Some(json!(7)), Some(json!(null)), name, 7),
             (Some(json!(99_999)), Some(json!(null)), name, 4000),
             (Some(json!(null)), Some(json!(null)), name, 4000),
-            // Every vendor supports the older name.
+            // A limit under the other name is sent as `max_tokens`, which every vendor supports.
             (None, Some(json!(7)), "max_tokens", 7),
             (None, Some(json!(99_999)), "max_tokens", 4000),
             (Some(json!(null)), Some(json!(7)), "max_tokens", 7),
@@ -95,7 +96,7 @@ async fn field_names_that_differ_only_in_case_are_refused() {
     ] {
         let body = with(chat_body("x"), json!({ name: 1 }));
         let answer = world.chat(&key, &body).await;
-        // The last name is not equal to a known one in lower case.
+        // The lower case of the Kelvin sign is `k`. No field has that name, so the gateway accepts it.
         let expected = if name == "\u{212a}" { 200 } else { 400 };
         assert_eq!(answer.status, expected, "{name}: {answer:?}");
     }
@@ -197,7 +198,7 @@ async fn messages_vendor_gets_a_version_header_from_chat_callers() {
     assert_eq!(received[0].headers["anthropic-version"], "2023-06-01");
 }
 
-/// Hidden reasoning is only in the usage.
+/// The vendor reports hidden reasoning only in the usage, which comes after the client has left.
 #[tokio::test]
 async fn client_that_leaves_before_the_usage_pays_the_usage() {
     let world = limits("in_flight_max = 1").start().await;
@@ -220,7 +221,7 @@ async fn client_that_leaves_before_the_usage_pays_the_usage() {
         .vendor
         .script(move |_| Reply::raw(200, "text/event-stream", steps.clone()));
     let number = leave_after_first_frame(&world, &key).await;
-    // The gateway has noticed the disconnect once the call's permit is free again.
+    // The gateway admits one call at a time, so it has noticed the disconnect once it admits another call.
     eventually("the gateway has noticed", async || {
         (world.get("/v1/tollgate/models", &[]).await.status == 200).then_some(())
     })
@@ -263,7 +264,7 @@ async fn empty_answer_costs_its_usage_and_invalid_answer_nothing() {
     let body = with(messages_body("x"), json!({ "model": "chat" }));
     for (choices, usage, status, spent) in [
         (json!([]), usage.clone(), 200, "0.0189"),
-        // An answer that cannot be translated, but that the vendor bills.
+        // The gateway cannot translate this answer, but the vendor bills it.
         (
             json!([{ "message": { "tool_calls": [{}] } }]),
             usage,
@@ -285,7 +286,7 @@ async fn empty_answer_costs_its_usage_and_invalid_answer_nothing() {
     }
 }
 
-/// A charge never exceeds what the request allows: further output is the seller's loss.
+/// A charge never exceeds what the request allows: output beyond that is the seller's loss.
 #[tokio::test]
 async fn output_beyond_the_ceiling_is_cut_to_it_and_is_a_loss() {
     let world = World::start().await;
@@ -305,13 +306,13 @@ async fn output_beyond_the_ceiling_is_cut_to_it_and_is_a_loss() {
     let receipt = world.receipt(&answer.number()).await;
     let [charged, loss, cut] =
         ["charged_rub", "loss_rub", "bounded_loss_rub"].map(|field| &receipt[field]);
-    // Charged are 9 × 100 + 100 × 200 µ₽; 2900 × 200 remain unpaid.
+    // The charge is 9 × 100 + 100 × 200 µ₽. The vendor bills 2900 output tokens more, at 200 µ₽ each.
     assert_eq!((charged, loss), (&json!("0.0209"), &json!("0.00")));
     assert_eq!(cut, "0.58");
     assert_eq!(world.settled(&key).await["balance_rub"], "0.0791");
 }
 
-/// A messages request with this document.
+/// A messages request whose only content is a document with this source.
 fn with_document(source: &Value) -> Value {
     let document = json!({ "type": "document", "source": source });
     let turns = json!([{ "role": "user", "content": [document] }]);
@@ -351,7 +352,7 @@ async fn document_by_url_is_refused_unless_the_context_window_bounds_its_hold() 
     );
 }
 
-/// Ninety pages may be 720 000 tokens: a hold of 50 000 would cover a fourteenth of that.
+/// The vendor may count ninety pages as 720 000 tokens. A hold of 50 000 tokens would cover a fourteenth of that.
 #[tokio::test]
 async fn a_long_document_holds_what_its_pages_can_cost() {
     let world = World::start().await;

@@ -1,4 +1,5 @@
-//! Events: emitted in the step that moves the money, read in order, awaited; and the balance levels that emit one.
+//! Events: emitted by the step that moves the money, read in order or awaited; and balance levels whose crossing emits
+//! an event.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -54,7 +55,7 @@ async fn alert(world: &World, path: &str, levels: Value) -> Answer {
     world.admin(Method::PUT, &path, Some(body)).await
 }
 
-/// A call that costs 0.201 ₽.
+/// Makes a call that costs 0.201 ₽.
 async fn spend(world: &World, key: &Key) {
     let said = answer(Op::Chat, "да", &usage(Op::Chat, 10, 1000));
     world.vendor.script(move |_| Reply::json(200, &said));
@@ -156,7 +157,7 @@ async fn long_poll_returns_with_the_next_event() {
     }
 }
 
-/// A gateway over memory, or over Redis.
+/// A gateway whose ledger is in memory, or in Redis.
 async fn on(redis: bool) -> (Option<RedisServer>, World) {
     let limits = "[limits]\nconnections_per_address_max = 1000\n[ledger]";
     let setup = Setup::default().edit("[ledger]", limits);
@@ -168,7 +169,7 @@ async fn on(redis: bool) -> (Option<RedisServer>, World) {
     (Some(server), world)
 }
 
-/// A stream of events, and what it has received so far.
+/// A connection to the stream of events, and the text received so far.
 struct Stream {
     body: Incoming,
     text: String,
@@ -329,7 +330,7 @@ async fn invalid_levels_are_refused() {
     assert_eq!(none.json()["levels_rub"], json!([]));
 }
 
-/// The calls spend 100.50 ₽ together.
+/// All calls together spend 100.50 ₽, and cross two levels of the balance.
 #[tokio::test]
 async fn level_crossed_by_500_parallel_calls_emits_one_event() {
     for redis in [false, true] {
@@ -342,7 +343,7 @@ async fn level_crossed_by_500_parallel_calls_emits_one_event() {
         let calls = (0..500).map(async |_| {
             loop {
                 let answer = world.chat(&key, &body).await;
-                // The Redis of a busy machine may not answer in time.
+                // On a busy machine Redis may not answer in time: the call gets a 503 and is repeated.
                 if answer.status != 503 {
                     assert_eq!(answer.status, 200, "{answer:?}");
                     return;
@@ -351,7 +352,7 @@ async fn level_crossed_by_500_parallel_calls_emits_one_event() {
             }
         });
         futures_util::future::join_all(calls).await;
-        // A settlement that timed out is sent again some time later.
+        // A settlement that timed out is sent again later, so the sum may be complete only after a while.
         within(Duration::from_secs(60), "all is charged", async || {
             let account = world.account(&key).await;
             (account["balance_rub"] == "899.50").then_some(())
@@ -359,7 +360,8 @@ async fn level_crossed_by_500_parallel_calls_emits_one_event() {
         .await;
         let told = events(&world, "kind=balance_low").await;
         assert_eq!(of(&told, "level_rub"), ["970.00", "900.00"]);
-        // A busy machine may add events of other kinds, such as a vendor's outage; they have no account.
+        // A busy machine may emit further events, such as a vendor's outage. They have no account, so the filter
+        // excludes them.
         let numbers = events(&world, "account=acme&limit=1000").await;
         let numbers = of(&numbers, "number").len();
         assert_eq!(numbers, 3, "a payment and two levels");
@@ -397,7 +399,7 @@ async fn two_gateways_emit_one_event_for_a_vendors_outage_and_one_for_its_return
     }
     told(&gateways[0], both, 1).await;
     switch(&gateways[0], "active").await;
-    // One of the gateways sends the vendor no call yet.
+    // Gateway 1 still sends the vendor no call, so `vendor_back` is not emitted yet.
     tokio::time::sleep(Duration::from_secs(5)).await;
     assert_eq!(
         of(&told(&gateways[0], both, 1).await, "kind"),

@@ -12,7 +12,7 @@ use crate::{
 
 const CLOSED: &str = "[[rate.source]]\nurl = \"http://127.0.0.1:1/rate\"\nselect = \"/price\"\n";
 
-/// A market that quotes several pairs.
+/// A scripted source of exchange rates that quotes several currency pairs, one of them with this price.
 async fn market(price: Value) -> ScriptedVendor {
     let market = ScriptedVendor::start().await.unwrap();
     market.script(move |_| {

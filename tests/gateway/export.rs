@@ -79,7 +79,7 @@ on_every_store! {
     a_deleted_key_is_not_brought_back_by_a_change_on_its_way
 }
 
-/// Books a call with this cost on the key.
+/// Reserves and settles a call with this cost on the key.
 async fn call<L: Books>(ledger: &L, n: u128, id: &str, cost: i64) {
     ledger.reserve(&hold(n, id, cost)).await.unwrap();
     let settled = ledger.settle(&settlement(n, id, cost)).await.unwrap();
@@ -89,7 +89,7 @@ async fn call<L: Books>(ledger: &L, n: u128, id: &str, cost: i64) {
     );
 }
 
-/// All lines of a part, page by page.
+/// Reads all journal lines of a part, page by page.
 async fn lines<L: Books>(ledger: &L, part: JournalPart<'_>) -> Vec<JournalLine> {
     let mut lines = Vec::new();
     let mut after: Option<String> = None;
@@ -108,7 +108,7 @@ async fn lines<L: Books>(ledger: &L, part: JournalPart<'_>) -> Vec<JournalLine> 
     }
 }
 
-/// Names the lines: entries by their id, calls by their number.
+/// An id for each line: entries by their id, calls by their number.
 fn names(lines: &[JournalLine]) -> Vec<String> {
     lines
         .iter()
@@ -139,7 +139,8 @@ async fn receipt_wrong_by_a_micro_ruble_is_found_in_every_store() {
     file.close().await;
 }
 
-/// The sums agree: only its usage and prices reveal the error.
+/// Books a call whose cost is one micro-ruble above its usage times its prices. All sums agree, so only the receipt
+/// shows the error.
 async fn is_off_by_one<L: Books>(ledger: &L) {
     open(ledger, 1000).await;
     call(ledger, 1, "k1", 70).await;
@@ -157,7 +158,7 @@ async fn is_off_by_one<L: Books>(ledger: &L) {
     assert_eq!(audited(&books, &lines), [breach]);
 }
 
-/// Waits for the next millisecond, so that later lines have another time.
+/// Waits for the next millisecond, so that lines booked later have a later time.
 async fn next_ms() {
     let now = || {
         let since = SystemTime::now().duration_since(UNIX_EPOCH);
@@ -266,7 +267,7 @@ async fn pages_have_every_line_once_whatever_is_booked_in_between<L: Books>(ledg
     assert!(seen.len() >= 51, "{seen:?}");
 }
 
-/// The cursor of a page continues in its direction, including entries and calls of the same millisecond.
+/// Pages read backwards have the same lines in reverse, including entries and calls of the same millisecond.
 async fn a_journal_is_read_backwards_in_the_same_order<L: Books>(ledger: &L) {
     open(ledger, 1_000_000).await;
     for n in 0..12 {
@@ -346,7 +347,7 @@ async fn a_dispute_is_in_the_journal_and_moves_nothing<L: Books>(ledger: &L) {
     assert_eq!(names(&journal), ["first", &number(1).to_string()]);
     assert_eq!(audited(&books, &journal), Vec::<String>::new());
 
-    // The number was not used before, so a charge that is booked now counts.
+    // The stale settlement did not use up the call's number, so a fresh settlement of the call is charged.
     let settled = ledger.settle(&settlement(1, "k1", 70)).await.unwrap();
     assert_eq!(settled.booked, Booked::Forced);
     let books = ledger.books(&acme()).await.unwrap();
@@ -388,7 +389,7 @@ async fn books_show_keys_holds_and_all_that_was_entered<L: Books>(ledger: &L) {
         assert!((3_590_000..3_660_000).contains(&lives_ms), "{hold:?}");
     }
 
-    // Later lines are not included in these books.
+    // The books were read up to `journal_end`, so the journal is read only up to there.
     call(ledger, 4, "k1", 1).await;
     let part = JournalPart {
         end: Some(&books.journal_end),
@@ -406,7 +407,7 @@ async fn books_show_keys_holds_and_all_that_was_entered<L: Books>(ledger: &L) {
     }
 }
 
-/// Checks the invariants I2, I3 and I5 at every moment.
+/// Checks the invariants I2, I3 and I5 again and again while calls are booked.
 async fn books_and_the_journal_up_to_them_agree_while_calls_are_booked<L: Books>(ledger: &L) {
     open(ledger, 1_000_000).await;
     let booking = async {
@@ -414,7 +415,7 @@ async fn books_and_the_journal_up_to_them_agree_while_calls_are_booked<L: Books>
             let key = if n % 3 == 0 { "k1" } else { "k2" };
             ledger.reserve(&hold(n, key, 50)).await.unwrap();
             tokio::task::yield_now().await;
-            // Some calls cost more than was held, and some nothing.
+            // Some calls cost more than their hold, and some cost nothing.
             let cost = i64::try_from(n % 7 * 11).unwrap();
             ledger.settle(&settlement(n, key, cost)).await.unwrap();
             if n % 10 == 0 {
@@ -474,7 +475,7 @@ async fn an_account_without_a_line_has_an_empty_journal_and_none_is_not_found<L:
     }
 }
 
-/// I12: a deletion prevails over concurrent changes of the key.
+/// I12: a deleted key stays deleted, although a change of the key was under way at the same time.
 async fn a_deleted_key_is_not_brought_back_by_a_change_on_its_way<L: Books>(ledger: &L) {
     open(ledger, 1000).await;
     for digest in 10..30 {
@@ -513,7 +514,7 @@ async fn a_deleted_key_is_not_brought_back_by_a_change_on_its_way<L: Books>(ledg
     }
 }
 
-/// The live audit finds in Redis the same breaches as the offline one in an export.
+/// The audit of the running gateway finds in Redis the same breaches as `audit --export` finds in an export.
 #[tokio::test]
 async fn one_edit_on_the_server_that_breaks_an_invariant_is_found_by_its_name() {
     for (edit, says) in [
@@ -560,21 +561,21 @@ async fn one_edit_on_the_server_that_breaks_an_invariant_is_found_by_its_name() 
     }
 }
 
-/// I5: a hold ends once, by one charge or one release.
+/// I5: a hold ends once, by one charge or by one release.
 #[tokio::test]
 async fn audit_finds_a_double_charge_and_an_open_hold_of_an_ended_call() {
     let server = RedisServer::start().await;
     let ledger = over(&server).await;
     open(&ledger, 1000).await;
     call(&ledger, 1, "k1", 70).await;
-    // The tombstone is deleted too early: the number can be held and charged again.
+    // Without the tombstone of the ended call, a hold with its number is granted and charged again.
     let tombstone = format!("tg:{{acme}}:d:{}", number(1));
     server.ask::<i64>(&["DEL", &tombstone]).await.unwrap();
     ledger.reserve(&hold(1, "k1", 70)).await.unwrap();
     let both = format!("I5 account acme: hold {} is both open and ended", number(1));
     assert_eq!(breaches(&ledger).await, [both]);
 
-    // Without the receipt's index entry too, nothing prevents a second charge.
+    // If the receipt's index entry is missing too, the ledger books a second charge.
     let place = format!("tg:{{acme}}:r:{}", number(1));
     server.ask::<i64>(&["DEL", &place]).await.unwrap();
     ledger.settle(&settlement(1, "k1", 70)).await.unwrap();
@@ -582,7 +583,7 @@ async fn audit_finds_a_double_charge_and_an_open_hold_of_an_ended_call() {
     assert_eq!(breaches(&ledger).await, [twice]);
 }
 
-/// If the oldest lines were trimmed, the sums are a lower bound of the books.
+/// If the oldest journal lines were trimmed, the sums over the journal may be less than the books.
 #[tokio::test]
 async fn trimmed_journal_is_reported_and_not_a_breach() {
     let server = RedisServer::start().await;
@@ -596,7 +597,7 @@ async fn trimmed_journal_is_reported_and_not_a_breach() {
         .await
         .unwrap();
     assert_eq!(trimmed, 2);
-    // The scripts count the lines that they remove.
+    // The ledger's own scripts count the lines that they remove in this field.
     server
         .ask::<i64>(&["HSET", "tg:{acme}", "jf", "2:1"])
         .await
@@ -607,7 +608,7 @@ async fn trimmed_journal_is_reported_and_not_a_breach() {
     assert_eq!(books.entered_rub, micro(1000));
     let lines = lines(&ledger, JournalPart::whole()).await;
     assert_eq!(audited(&books, &lines), Vec::<String>::new());
-    // Receipts that exceed the charges in the books are still a breach.
+    // Receipts whose sum exceeds the charges in the books are a breach, also in a trimmed journal.
     server
         .ask::<i64>(&["HINCRBY", "tg:{acme}", "k1.u", "-100"])
         .await

@@ -1,4 +1,4 @@
-//! Decisions, "Extra paths": paths that users expect in addition to the three operations.
+//! Decisions, "Extra paths": paths that clients expect in addition to the three operations.
 
 use http::Method;
 use serde_json::{Value, json};
@@ -62,7 +62,7 @@ async fn the_models_of_a_key_are_listed_in_the_chat_format() {
     }
 }
 
-/// If a required field is missing, Codex ignores the whole list without a message.
+/// If a model lacks a field that Codex requires, Codex ignores the whole list without a message.
 #[tokio::test]
 async fn model_list_has_every_field_that_codex_reads() {
     let vectors = "[[model]]\nid = \"vectors\"\nfamily = \"Test\"\nkind = \"embedding\"\n\
@@ -149,7 +149,7 @@ async fn models_are_listed_in_the_messages_format_if_the_version_header_is_sent(
     }
 }
 
-/// The text that a client shows when people choose a model, in either format's list and in the single object.
+/// The text for choosing a model that clients show, in the list of each format and in the single object.
 async fn shown(world: &World, secret: &str, id: &str) -> (Value, Value) {
     let mut seen = Vec::new();
     for headers in [
@@ -376,7 +376,7 @@ async fn a_key_sees_the_numbers_that_admission_uses() {
     assert_eq!(during["held_rub"], world.account(&key).await["held_rub"]);
     let free = decimal(&during["ceiling_rub"]) - decimal(&during["held_rub"]);
     assert_eq!(decimal(&during["free_rub"]), free);
-    // The amount shown as free is what fits: 200 µ₽ per output token, plus the input.
+    // A call fits exactly into the amount shown as free: 200 µ₽ per output token, plus the input.
     let input = micro(&during["held_rub"]) - 100 * 200;
     let fits = (micro(&during["free_rub"]) - input) / 200;
     let running_on = running.number.clone();

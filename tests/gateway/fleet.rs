@@ -7,15 +7,15 @@ use crate::{
     ops::{BOTH, Op},
 };
 
-/// The harness's own vendor is number 0; the others follow.
+/// The scripted vendors of each model. The harness's own vendor is number 0.
 pub struct Fleet {
     pub world: World,
     pub others: Vec<ScriptedVendor>,
 }
 
 impl Fleet {
-    /// Starts with this many vendors per model. `route` adds lines to the route of a vendor, like `priority = 1`, and
-    /// `vendor` adds lines to the vendor.
+    /// Starts a gateway with this many vendors per model. `route` returns lines for the route of a vendor, like
+    /// `priority = 1`, and `vendor` returns lines for the vendor.
     pub async fn start(
         setup: Setup,
         count: usize,
@@ -79,7 +79,8 @@ impl Fleet {
         }
     }
 
-    /// Two vendors: number 1 has priority, so that it can be disabled, and number 0 follows.
+    /// Starts a gateway with two vendors per model. Vendor 1 has priority, and vendor 0 follows if it fails or is
+    /// disabled.
     pub async fn pair(lines: &str) -> Self {
         Self::start(
             Setup::default(),
@@ -90,7 +91,7 @@ impl Fleet {
         .await
     }
 
-    /// The vendor's name in the configuration.
+    /// The name of vendor `n` in the configuration, for the model of this operation.
     pub fn name(op: Op, n: usize) -> String {
         match n {
             0 => format!("{}-vendor", op.model()),

@@ -1,5 +1,5 @@
-//! A vendor may cut its stream anywhere, down to single letters, and the caller gets the same: no piece of a text, of
-//! reasoning or of a tool's arguments is interpreted as if it were complete.
+//! A vendor may cut its stream anywhere, even after each letter. The caller must get the same answer: the gateway never
+//! interprets a piece of a text, of reasoning or of a tool's arguments as if it were complete.
 
 use std::{fs, path::Path};
 
@@ -19,7 +19,7 @@ const CX: AnswerCx = AnswerCx {
     thinking_asked: true,
 };
 
-/// The result at a caller of the other format, and the meter's reading.
+/// The answer as a caller of the other format receives it, and the usage that the gateway meters for the charge.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Heard {
     id: String,
@@ -39,11 +39,11 @@ struct Heard {
 struct Metered {
     usage: Option<Usage>,
     text_bytes: u64,
-    /// Whether the output is a count; whether some usage was implausible; whether the last event has arrived.
+    /// In this order: the output was counted by the vendor; some usage was implausible; the last event has arrived.
     flags: [bool; 3],
 }
 
-/// The result of a stream of this format.
+/// Translates a stream of this format for a caller of the other format, and meters the stream.
 fn heard(format: Format, stream: &str) -> Heard {
     let mut reader = Reader::new(format);
     let (mut to_messages, mut to_chat) = (
@@ -114,7 +114,8 @@ fn of_messages(events: &[Value]) -> Heard {
             _ => {}
         }
     }
-    // If the vendor sends no id, it is derived from the first chunk, however that was cut.
+    // If the vendor sends no id, the gateway derives one from the first chunk, which depends on the cut. Only its
+    // prefix is compared.
     if heard.id.starts_with(&format!("msg_{:x}", CX.created)) {
         heard.id.truncate(4);
     }
@@ -155,20 +156,20 @@ fn text(value: &Value) -> String {
     value.as_str().unwrap_or_default().to_owned()
 }
 
-/// A part of a vendor's stream that is cut as one: an event, or one field of a chunk.
+/// A part of a vendor's stream whose texts are cut at the same characters: an event, or one field of a chunk.
 #[derive(Debug)]
 struct Part {
-    /// The lines of an event before its data.
+    /// Lines of the event before its `data:`.
     head: String,
-    /// Data that is not JSON is a string, and is written unchanged.
+    /// The JSON data of the event. Data that is not JSON is stored as a string and written unchanged.
     data: Value,
-    /// Paths of the text that may arrive in pieces; several if vendors write it more than once.
+    /// JSON pointers to the text that is cut; several if a vendor writes the same text to more than one field.
     cut: Vec<String>,
-    /// Fields that only the last piece has.
+    /// Fields that only the last piece of the part has.
     last: Map<String, Value>,
 }
 
-/// The parts of a stream. A chunk with several fields is split.
+/// Splits a stream into parts. A chunk with several fields becomes several parts.
 fn parts(format: Format, stream: &str) -> Vec<Part> {
     let mut parts = Vec::new();
     for event in stream.split_terminator("\n\n") {
@@ -198,7 +199,7 @@ fn messages_parts(parts: &mut Vec<Part>, head: String, mut event: Value) {
     const NAMES: [&str; 3] = ["text", "thinking", "partial_json"];
     let mut more = None;
     if event["type"] == "content_block_start" {
-        // The beginning of a block may also arrive in deltas.
+        // A block's start may have text already. It is moved to a delta, so that it can be cut.
         for name in ["text", "thinking"] {
             let begun = text(&event["content_block"][name]);
             if !begun.is_empty() {
@@ -240,7 +241,7 @@ fn chat_parts(parts: &mut Vec<Part>, chunk: &Value) {
         );
     }
 
-    // Each pair has a group of fields, and the texts in it that are cut.
+    // Each pair is the fields of one part, and the pointers to its texts.
     let mut said: Vec<(Map<String, Value>, Vec<String>)> = Vec::new();
     let reasoning: Map<_, _> = REASONING
         .iter()
@@ -297,7 +298,7 @@ fn chat_parts(parts: &mut Vec<Part>, chunk: &Value) {
                 .map(|call| (one("tool_calls", json!([call])), cut())),
         );
     }
-    // The first delta has all other fields.
+    // Fields without text that can be cut come first, in a part of their own.
     said.insert(0, (delta, Vec::new()));
     said.retain(|(delta, _)| !delta.is_empty());
     if said.is_empty() {
@@ -334,7 +335,7 @@ impl Part {
         }
     }
 
-    /// The number of characters that may be cut.
+    /// Characters of the part's longest text.
     fn len(&self) -> usize {
         let texts = self
             .cut
@@ -343,7 +344,7 @@ impl Part {
         texts.map(|text| text.chars().count()).max().unwrap_or(0)
     }
 
-    /// Writes it in pieces that end at these characters and at its end.
+    /// Writes the part in pieces that end after these numbers of characters, and a last piece with the rest.
     fn write(&self, ends: &[usize], names_again: bool, out: &mut String) {
         let mut ends: Vec<_> = ends.iter().map(|end| (*end).min(self.len())).collect();
         ends.push(usize::MAX);
@@ -391,7 +392,7 @@ impl Part {
     }
 }
 
-/// The stream of these parts, each cut at the characters that `ends` returns.
+/// Writes all parts as a stream. `ends` returns where each part is cut.
 fn written(parts: &[Part], names_again: bool, ends: impl Fn(usize, &Part) -> Vec<usize>) -> String {
     let mut out = String::new();
     for (index, part) in parts.iter().enumerate() {
@@ -400,7 +401,7 @@ fn written(parts: &[Part], names_again: bool, ends: impl Fn(usize, &Part) -> Vec
     out
 }
 
-/// Checks that every cut of a stream has the result of the whole one. Returns the number of cuts.
+/// Checks that the stream has the same result wherever its texts are cut. Returns the number of cut streams checked.
 fn is_the_same_in_pieces(what: &str, format: Format, stream: &str) -> usize {
     let whole = heard(format, stream);
     assert!(whole.whole && whole.error.is_none(), "{what}: {whole:?}");
@@ -414,7 +415,7 @@ fn is_the_same_in_pieces(what: &str, format: Format, stream: &str) -> usize {
         cuts += 1;
         assert_eq!(heard(format, &stream), whole, "{what}:\n{stream}");
     };
-    // Each text comes in three pieces, the middle one as long as `{}` or `null`.
+    // Cuts each text into three pieces, the middle piece as long as `{}` or `null`.
     for at in 0..longest {
         for length in [2, 4] {
             check(written(&parts, false, |_, _| vec![at, at + length]));
@@ -422,11 +423,11 @@ fn is_the_same_in_pieces(what: &str, format: Format, stream: &str) -> usize {
     }
     for names_again in [false, true] {
         check(written(&parts, names_again, |_, part| letters(part)));
-        // Each text comes in two pieces, cut after its first character, its second, and so on.
+        // Cuts each text into two pieces, after its first character, after its second, and so on.
         for at in 0..=longest {
             check(written(&parts, names_again, |_, _| vec![at]));
         }
-        // Each text is cut alone, unless that would take long.
+        // Cuts one text at a time, unless the stream has 20 parts or more, which would take long.
         for (index, part) in parts.iter().enumerate().filter(|_| parts.len() < 20) {
             for at in 0..=part.len() {
                 let ends = |this, _: &Part| if this == index { vec![at] } else { Vec::new() };
@@ -452,7 +453,7 @@ fn recorded_streams_have_the_same_result_in_any_pieces() {
             Format::Messages
         };
         let stream = fs::read_to_string(folder.join(&name)).unwrap();
-        // A stream that ends with an error has no answer.
+        // A stream that ends with an error has no answer to compare.
         if stream.contains("\"error\":{") {
             continue;
         }
@@ -462,7 +463,7 @@ fn recorded_streams_have_the_same_result_in_any_pieces() {
     assert!(streams[0] >= 8 && streams[1] >= 7, "{streams:?}");
 }
 
-/// Arguments as text, and as JSON.
+/// Arguments of a tool call: the text that a vendor sends, and the JSON that it means.
 fn arguments() -> Vec<(&'static str, Value)> {
     vec![
         (r#"{"a":[1,null]}"#, json!({ "a": [1, null] })),

@@ -12,7 +12,7 @@ use crate::{
 const ROUTE: &str = "{ vendor = \"chat-vendor\", model = \"vendor-chat-1\" }";
 const STATE: &str = "77d3fb14-457a-46ba-937e-8d856156d003";
 
-/// A gateway whose chat vendor calls a function first, and answers once it has the result.
+/// A gateway whose chat vendor first calls a function, and answers after it has received the result.
 async fn gigachat() -> World {
     let route = ROUTE.replace(" }", ", functions = true, output_field = \"max_tokens\" }");
     let world = Setup::default().edit(ROUTE, &route).start().await;
@@ -89,7 +89,7 @@ async fn chat_callers_use_tools() {
         sent["messages"][2],
         json!({ "role": "function", "name": "weather", "content": "{\"result\":\"ясно\"}" })
     );
-    // Twice 100 tokens of input and 20 of output.
+    // The vendor was called twice, with 100 input and 20 output tokens each.
     let account = world.settled(&key).await;
     assert_eq!(account["balance_rub"], "999.972", "{account}");
 

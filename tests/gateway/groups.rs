@@ -1,5 +1,5 @@
-//! Groups of keys, and concurrency of keys, over gateways that share a ledger: an operator's limits are never exceeded,
-//! whichever keys call at which gateway, and whichever gateway is killed meanwhile.
+//! Groups of keys, and the maximum of concurrent calls of a key, over gateways that share a ledger. The limits hold
+//! whichever keys call, at whichever gateway, also if a gateway is killed meanwhile.
 
 use std::time::Duration;
 
@@ -28,7 +28,7 @@ use crate::{
 const CALLS: u128 = 500;
 const KEYS: u128 = 10;
 const PRICE: i64 = 10;
-/// How long a busy machine may take.
+/// A busy machine may take this long.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 async fn group_of_keys(ledger: &RedisLedger, ceiling: i64) {
@@ -70,7 +70,7 @@ fn end(hold: &Hold, cost: i64) -> Settlement {
     end
 }
 
-/// All calls have requested their holds before the first hold ends.
+/// Every call requests its hold before the first call is settled, and exactly `paid_for` calls get one.
 async fn as_many_as_the_group_pays_for(gateways: &[RedisLedger], paid_for: usize) {
     let mut asking = JoinSet::new();
     for n in 0..CALLS {
@@ -94,7 +94,7 @@ async fn as_many_as_the_group_pays_for(gateways: &[RedisLedger], paid_for: usize
         }
     }
     assert_eq!(granted.len(), paid_for);
-    // Each call would cost more than its hold: the charges do not exceed the group's ceiling.
+    // Each call costs more than its hold, but the charges must not exceed the group's ceiling.
     let mut charged = 0;
     for (gateway, hold) in &granted {
         let settled = gateway.settle(&end(hold, PRICE + 1)).await.unwrap();
@@ -123,7 +123,7 @@ async fn three_gateways_never_hold_beyond_a_groups_ceiling() {
     as_many_as_the_group_pays_for(&gateways, 37).await;
 }
 
-/// Leases of many keys use one group: it serves exactly the calls that its ceiling pays for.
+/// With leases, the keys of a group are served exactly the calls that the group's ceiling pays for.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn with_leases_a_group_serves_what_its_ceiling_pays_for() {
     let server = RedisServer::start().await;
@@ -158,7 +158,8 @@ async fn with_leases_a_group_serves_what_its_ceiling_pays_for() {
                         (served, refused_since) = (served + 1, None);
                     }
                     Err(LedgerError::Refused(Refusal::CeilingUsedUp(_))) => return served,
-                    // On a busy machine another gateway may give money back later than a call waits for it.
+                    // On a busy machine another gateway may return money of its lease too late for this call, which is
+                    // then repeated.
                     Err(LedgerError::Refused(Refusal::DoesNotFit { .. })) => {
                         let since = refused_since.get_or_insert_with(Instant::now);
                         assert!(since.elapsed() < PATIENCE, "money is kept from a call");
@@ -200,7 +201,7 @@ async fn limit(ledger: &RedisLedger, concurrency: u32) {
         .unwrap();
 }
 
-/// Calls of a killed gateway count until they expire, and are not lost from the count.
+/// A call of a killed gateway counts as open until its hold expires, and only then frees its place.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn three_gateways_never_open_more_calls_than_a_key_may_have() {
     let server = RedisServer::start().await;
@@ -232,7 +233,7 @@ async fn three_gateways_never_open_more_calls_than_a_key_may_have() {
         }
     }
     assert_eq!(open.len(), 5);
-    // Two calls end, and one of them is reported twice. The others never end.
+    // Two calls end, one of them with a repeated settlement. The other three stay open.
     for hold in [&open[0], &open[1], &open[1]] {
         gateways[1].settle(&end(hold, PRICE)).await.unwrap();
     }
@@ -265,7 +266,7 @@ async fn three_gateways_never_open_more_calls_than_a_key_may_have() {
     assert_eq!(json!(count), json!("5"));
 }
 
-/// Uses a group through the operators' API, as an owner, and as a caller.
+/// Creates and limits a group by the operators' API, and uses it as an owner and as a caller.
 #[tokio::test]
 async fn group_is_created_limited_and_named_in_callers_texts() {
     let world = World::start().await;
@@ -346,7 +347,7 @@ async fn group_is_created_limited_and_named_in_callers_texts() {
         (put.status.as_u16(), &put.json()["group"]),
         (200, &json!("team"))
     );
-    // The owner key of the same group creates a second key.
+    // The group's owner key creates a second key, which belongs to the same group.
     let owner = world
         .another_key("acme", json!({ "kind": "owner", "group": "team" }))
         .await;
@@ -376,7 +377,7 @@ async fn group_is_created_limited_and_named_in_callers_texts() {
     );
     let out = world.ask(out).await;
     assert_eq!(out.status, 400, "{out:?}");
-    // A key of another group, or of none, is not within the owner's reach.
+    // An owner key of a group cannot change keys of another group or without a group.
     let beside = world.another_key("acme", json!({})).await;
     let to_beside = request(
         Method::PATCH,
@@ -401,7 +402,7 @@ async fn group_is_created_limited_and_named_in_callers_texts() {
         "{seen}"
     );
 
-    // A key of the group may hold at most what the group has left, and the refusal states that.
+    // A key of the group may hold at most what the group has left. The refusal names the group's limit.
     let call = world.chat(&caller, &Op::Chat.body("x")).await;
     assert_eq!(call.status, 403, "{call:?}");
     let told = call.json()["error"]["message"].as_str().unwrap().to_owned();
@@ -439,7 +440,7 @@ async fn group_is_created_limited_and_named_in_callers_texts() {
     assert_eq!(audit.json()["breaches"], json!([]), "{audit:?}");
 }
 
-/// A call is open until its stream has ended; a further call gets a `retry-after`.
+/// A call stays open until its stream has ended. A call beyond the limit is refused with a `retry-after`.
 #[tokio::test]
 async fn call_beyond_the_concurrency_gets_retry_after() {
     let world = World::start().await;

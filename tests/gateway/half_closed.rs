@@ -1,5 +1,5 @@
-//! A client that closes its sending side after its request gets its complete answer, once; a client that has
-//! disconnected is detected, and its vendor's stream is closed (README, "Money", 5).
+//! A client that closes its sending side after its request gets one complete answer. The gateway detects a client that
+//! has disconnected, and closes the vendor's stream (README, "Money", 5).
 
 use std::{sync::Arc, time::Duration};
 
@@ -29,7 +29,7 @@ use crate::{
 
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// The bytes of a call, on a connection that stays open.
+/// The bytes of a call whose request does not ask to close the connection.
 pub fn call(op: Op, key: &Key, stream: bool) -> String {
     let body = with(op.body("Привет"), json!({ "stream": stream })).to_string();
     format!(
@@ -41,7 +41,7 @@ pub fn call(op: Op, key: &Key, stream: bool) -> String {
     )
 }
 
-/// Sends these bytes and closes the sending side.
+/// Sends these bytes on a new connection, and closes the sending side.
 async fn said(world: &World, bytes: &str) -> TcpStream {
     let mut socket = TcpStream::connect(world.gateway.address()).await.unwrap();
     socket.write_all(bytes.as_bytes()).await.unwrap();
@@ -49,7 +49,7 @@ async fn said(world: &World, bytes: &str) -> TcpStream {
     socket
 }
 
-/// Reads until this text has arrived.
+/// Reads from the socket until `last` has arrived.
 async fn read_until(socket: &mut TcpStream, read: &mut Vec<u8>, last: &str) {
     while !String::from_utf8_lossy(read).contains(last) {
         let count = timeout(PATIENCE, socket.read_buf(read)).await;
@@ -64,7 +64,7 @@ async fn read_to_end(socket: &mut TcpStream, read: &mut Vec<u8>) {
     ended.expect("the connection ends").unwrap();
 }
 
-/// The answer as an ordinary client reads these bytes.
+/// Parses the bytes as an ordinary HTTP client does.
 pub async fn understood(bytes: &[u8]) -> Answer {
     let (mut ours, theirs) = duplex(bytes.len().max(1024));
     let (mut sender, connection) = handshake(TokioIo::new(theirs)).await.unwrap();
@@ -96,7 +96,7 @@ fn is_whole(op: Op, stream: bool, answer: &Answer) {
     assert!(answer.text().contains(last), "{answer:?}");
 }
 
-/// Checks that one call was made, and charged as a finished one.
+/// Checks that the client's answer is of a call that was made and charged exactly once, as finished.
 async fn is_charged_once(world: &World, key: &Key, answer: &Answer) {
     let number = answer.headers["x-request-id"].to_str().unwrap();
     let receipt = world.receipt(number).await;
@@ -132,12 +132,12 @@ async fn half_closed_client_gets_the_whole_answer_and_is_charged_once() {
     }
 }
 
-/// While the client waits for the vendor, the gateway probes it with bytes that every client ignores.
+/// While the vendor is silent, the gateway probes the client with bytes that every HTTP client ignores.
 #[tokio::test]
 async fn half_closed_client_may_wait_before_and_within_the_answer() {
     for op in BOTH {
         for stream in [false, true] {
-            // The client leaves before the vendor's head, and after the vendor's second piece.
+            // The vendor waits before its head, or after its second piece.
             for step in [0, 2] {
                 let world = World::start().await;
                 let (hold, key) = (Arc::new(Notify::new()), world.key().await);
@@ -165,7 +165,7 @@ async fn half_closed_client_may_wait_before_and_within_the_answer() {
     }
 }
 
-/// A client of HTTP/1.0 supports neither interim answers nor chunks, so it gets none.
+/// A client of HTTP/1.0 understands neither interim answers nor chunks, so the gateway sends it no probes.
 #[tokio::test]
 async fn http_1_0_client_gets_only_its_answer() {
     for op in BOTH {
@@ -186,7 +186,8 @@ async fn http_1_0_client_gets_only_its_answer() {
     }
 }
 
-/// Nothing arrives when it disconnects later: the next probe detects it.
+/// The disconnect itself sends nothing to the gateway, because the sending side is closed already. The next probe
+/// detects it.
 #[tokio::test]
 async fn half_closed_client_that_disconnects_later_is_detected() {
     for step in [0, 2] {

@@ -27,7 +27,7 @@ pub use crate::{
     support::redis::RedisServer,
 };
 
-/// Differences of a test's gateway from the usual one.
+/// Changes to the usual configuration of a test's gateway.
 #[derive(Default)]
 pub struct Setup {
     /// The setting `ledger.url`; memory by default.
@@ -81,7 +81,7 @@ pub fn config_text(vendor: SocketAddr, ledger: &str, outbox: impl AsRef<Path>) -
         .text()
 }
 
-/// Values of the environment variables that a configuration uses.
+/// The value of an environment variable that a test's configuration names.
 pub fn secret(name: &str) -> Option<String> {
     match name {
         "ADMIN_KEY" => Some(ADMIN_KEY.to_owned()),
@@ -103,11 +103,11 @@ pub struct World {
     pub gateway: Gateway,
     pub vendor: ScriptedVendor,
     pub client: HttpClient,
-    /// The folder of its outbox.
+    /// The folder that has the gateway's outbox.
     pub dir: Folder,
 }
 
-/// A complete answer. `failed`: the body was cut off.
+/// An answer that was read to its end. `failed` is true if the body was cut off.
 #[derive(Clone, Debug)]
 pub struct Answer {
     pub status: StatusCode,
@@ -125,7 +125,8 @@ impl Answer {
         String::from_utf8(self.body.to_vec()).unwrap()
     }
 
-    /// `error.message` without the number, after checking that the number ends it and is the header's.
+    /// The text of `error.message` without the call's number, after checking that the text ends with the number of the
+    /// `x-request-id` header.
     pub fn refusal(&self) -> String {
         let message = self.json()["error"]["message"].as_str().unwrap().to_owned();
         let number = format!(" ({})", self.headers["x-request-id"].to_str().unwrap());
@@ -247,7 +248,7 @@ impl World {
         self.another_key(account, fields).await
     }
 
-    /// Another key of an account.
+    /// Creates another key of an existing account.
     pub async fn another_key(&self, account: &str, fields: Value) -> Key {
         let path = format!("/admin/v1/accounts/{account}/keys");
         let made = self.admin(Method::POST, &path, Some(fields)).await;
@@ -261,7 +262,8 @@ impl World {
         }
     }
 
-    /// Limits a key to these models, which need not be in the catalog, because models may have been removed.
+    /// Limits a key to these models, by changing the ledger directly. Unlike the API, this accepts models that the
+    /// catalog does not have.
     pub async fn only_for(&self, key: &Key, models: &[&str]) {
         let change = KeyChange {
             models: Some(models.iter().map(|model| (*model).to_owned()).collect()),
@@ -272,12 +274,12 @@ impl World {
         store.change_key(&id, &change).await.unwrap();
     }
 
-    /// A new account `acme` with 1000 ₽ and a key without limits.
+    /// Creates an account `acme` with 1000 ₽, and a key without limits.
     pub async fn key(&self) -> Key {
         self.key_with("acme", "1000", json!({})).await
     }
 
-    /// The account as the operator sees it.
+    /// The account as the admin API returns it.
     pub async fn account(&self, key: &Key) -> Value {
         self.admin(
             Method::GET,
@@ -288,7 +290,7 @@ impl World {
         .json()
     }
 
-    /// The account once nothing is held: settlement runs after the answer.
+    /// The account after nothing is held. Waits for that, because settlement runs after the answer.
     pub async fn settled(&self, key: &Key) -> Value {
         eventually("nothing is held", async || {
             let account = self.account(key).await;
@@ -297,7 +299,7 @@ impl World {
         .await
     }
 
-    /// The receipt of a call, once it is booked.
+    /// The receipt of a call. Waits until the call is booked.
     pub async fn receipt(&self, number: &str) -> Value {
         eventually("there is a receipt", async || {
             let receipt = self
@@ -342,7 +344,7 @@ pub async fn whole(res: Response<Incoming>) -> Answer {
     answer
 }
 
-/// The data of a body's next frame as text; `None` at its end.
+/// Reads the next frame of a body as text; `None` at the body's end.
 pub async fn next_text(body: &mut Incoming) -> Option<String> {
     let frame = body.frame().await?.unwrap();
     Some(String::from_utf8(frame.into_data().unwrap().to_vec()).unwrap())
@@ -358,7 +360,7 @@ pub fn messages_body(text: &str) -> Value {
     json!({ "model": "messages", "max_tokens": 100, "messages": [{ "role": "user", "content": text }] })
 }
 
-/// Returns a body with more fields.
+/// Returns the body with these fields added or replaced.
 pub fn with(mut body: Value, fields: Value) -> Value {
     for (name, value) in fields.as_object().unwrap() {
         body[name] = value.clone();
@@ -366,12 +368,12 @@ pub fn with(mut body: Value, fields: Value) -> Value {
     body
 }
 
-/// Returns the first result of `probe`, within five seconds.
+/// Repeats `probe` until it returns a value. Panics after five seconds.
 pub async fn eventually<T>(what: &str, probe: impl AsyncFnMut() -> Option<T>) -> T {
     within(Duration::from_secs(5), what, probe).await
 }
 
-/// Returns the first result of `probe`, within this time.
+/// Repeats `probe` until it returns a value. Panics after `patience`.
 pub async fn within<T>(
     patience: Duration,
     what: &str,

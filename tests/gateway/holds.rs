@@ -13,21 +13,21 @@ use crate::{
     replies::Running,
 };
 
-/// The hold of a finished call, in micro-rubles.
+/// Makes a call, and returns the amount that it held, in micro-rubles.
 async fn held(world: &World, op: Op, key: &Key, body: &Value) -> i64 {
     let answer = op.call(world, key, body).await;
     assert_eq!(answer.status, 200, "{answer:?}");
     micro(&world.receipt(&answer.number()).await["held_rub"])
 }
 
-/// A chat body without a maximum of output.
+/// A chat body that sets no maximum of output.
 fn open(text: &str) -> Value {
     let mut body = chat_body(text);
     body.as_object_mut().unwrap().remove("max_tokens");
     body
 }
 
-/// The maximum that the gateway wrote into its latest request to the vendor.
+/// The maximum of output in the latest request to the vendor, from this field.
 fn written(world: &World, field: &str) -> i64 {
     let sent = world.vendor.received().pop().unwrap().json();
     sent[field]
@@ -109,7 +109,7 @@ async fn input_is_held_at_one_and_a_half_bytes_per_token_or_strictly_at_one() {
         let world = Setup::default().edit("[ledger]", &line).start().await;
         let key = world.key().await;
         for (op, price) in [(Op::Chat, 100), (Op::Messages, 1000)] {
-            // The decoded character counts, not its escape.
+            // The hold counts the bytes of the decoded character, not of its JSON escape.
             let little = held(&world, op, &key, &op.body(&"\n".repeat(300))).await;
             let much = held(&world, op, &key, &op.body(&"ж".repeat(3000))).await;
             let tokens = (6000 - 300) * 2 / bytes_in_two_tokens;
@@ -231,14 +231,14 @@ async fn default_ceiling_is_exactly_what_the_balance_can_pay_for() {
     let rich = world.key().await;
     let input = held(&world, Op::Chat, &rich, &chat_body("x")).await - 100 * 200;
     for (account, tokens) in [("a", 1234), ("b", 256), ("c", 3999)] {
-        // The price of half a token remains.
+        // The money pays for whole tokens; the price of half a token is left over.
         let funds = input + tokens * 200 + 100;
         let key = world.key_with(account, &rubles(funds), json!({})).await;
         let held = held(&world, Op::Chat, &key, &open("x")).await;
         assert_eq!(written(&world, "max_completion_tokens"), tokens);
         assert!((input + tokens * 200..=funds).contains(&held), "{held}");
     }
-    // A key's ceiling limits the output like the account's balance.
+    // The output is limited by what a key's ceiling leaves, like by what the balance leaves.
     let ceiling = rubles(input + 500 * 200);
     let key = world
         .another_key("acme", json!({ "ceiling_rub": ceiling }))
@@ -279,7 +279,7 @@ async fn balance_below_output_tokens_min_is_refused_with_403() {
             .await;
         let answer = world.chat(&short, &open("x")).await;
         refused("short", &answer, 403, PERMISSION, "insufficient_balance");
-        // The client may set a lower maximum.
+        // A client may set a maximum below the default.
         let less = with(open("x"), json!({ "max_tokens": 10 }));
         held(&world, Op::Chat, &short, &less).await;
     }
@@ -297,17 +297,17 @@ async fn call_without_a_maximum_gets_and_holds_the_models_default() {
     let need = named + 200 * 200;
     assert_eq!(held(&world, Op::Chat, &rich, &open("x")).await, need);
     assert_eq!(written(&world, "max_completion_tokens"), 300);
-    // A client that sets a maximum may have more, up to the model's own.
+    // A client may set a maximum above the default, up to the model's own maximum.
     let more = with(open("x"), json!({ "max_tokens": 4000 }));
     assert_eq!(
         held(&world, Op::Chat, &rich, &more).await,
         named + 3900 * 200
     );
-    // A vendor of the other format also gets this maximum.
+    // The gateway sends the default to a vendor of the other format too.
     let other = with(open("x"), json!({ "model": "messages" }));
     held(&world, Op::Chat, &rich, &other).await;
     assert_eq!(written(&world, "max_tokens"), 300);
-    // If funds are short, it is lowered like the model's own maximum.
+    // If the money does not pay for the default, the gateway lowers it to what the money pays for.
     let short = world
         .key_with("short", &rubles(need - 10 * 200), json!({}))
         .await;
@@ -319,7 +319,7 @@ async fn call_without_a_maximum_gets_and_holds_the_models_default() {
 async fn balance_for_ten_calls_without_a_maximum_serves_ten_at_once() {
     for (limits, at_a_time) in [
         ("output_tokens_max = 40000\noutput_tokens_default = 300", 10),
-        // Without a default the first call takes everything.
+        // Without a default the first call holds all money.
         ("output_tokens_max = 40000", 1),
     ] {
         let setup = Setup::default().edit("output_tokens_max = 4000", limits);
@@ -338,7 +338,7 @@ async fn balance_for_ten_calls_without_a_maximum_serves_ten_at_once() {
         for call in running {
             call.finish().await;
         }
-        // Their unused money is free for the next call.
+        // The calls cost less than they held, so the next call fits.
         world.settled(&key).await;
         let next = Running::start(&world, Op::Chat, &key, &open("x")).await;
         next.finish().await;
@@ -375,7 +375,7 @@ async fn refusal_403_has_the_needed_free_and_held_amounts() {
         let large = with(op.body("x"), json!({ "max_tokens": 1000 }));
         let answer = op.call(&world, &rich, &large).await;
         let needs = world.receipt(&answer.number()).await["held_rub"].clone();
-        // Enough for the large call, but not while another one runs.
+        // The money pays for the large call, but not while another call holds a part of it.
         let funds = needs.as_str().unwrap();
         let key = world.key_with(op.model(), funds, json!({})).await;
         let running = Running::start(&world, op, &key, &op.body("x")).await;
@@ -401,7 +401,7 @@ async fn held_money_refuses_with_403_and_spent_money_with_401() {
     let world = World::start().await;
     let rich = world.key_with("rich", "1000", json!({})).await;
     let need = held(&world, Op::Chat, &rich, &chat_body("x")).await;
-    // The running call holds everything.
+    // The running call holds all money.
     let key = world.key_with("all", &rubles(need), json!({})).await;
     let running = Running::start(&world, Op::Chat, &key, &chat_body("x")).await;
     assert_eq!(world.account(&key).await["free_rub"], "0.00");
@@ -438,8 +438,8 @@ async fn keys_of_one_account_hold_from_the_same_money() {
     world.settled(&one).await;
 }
 
-/// A call without a maximum holds all free money if the model's own maximum costs more, and its client makes the next
-/// call on the same connection as soon as it has the answer. At most `refused_max` of `CALLS` are refused.
+/// A client makes each call on the same connection as soon as it has the answer to the last one. A call without a
+/// maximum holds all free money, so the last call must be settled first. At most `refused_max` of `CALLS` are refused.
 async fn one_call_after_the_other(setup: Setup, refused_max: usize) {
     let world = setup.start().await;
     let key = world.key_with("short", "0.5", json!({})).await;
@@ -452,11 +452,11 @@ async fn one_call_after_the_other(setup: Setup, refused_max: usize) {
     assert!(refused <= refused_max, "{refused} of {CALLS} refused");
 }
 
-/// The number of calls of one client.
+/// Calls that the client makes, one after the other.
 const CALLS: usize = 40;
 
-/// On one thread, so that the gateway decides the order: with several, the machine's scheduler decides, and a busy
-/// machine often lets the answer overtake the settlement.
+/// Runs on one thread, so that the gateway settles a call before it reads the next one. With several threads a busy
+/// machine often delivers the answer before the settlement.
 #[tokio::test]
 async fn consecutive_calls_with_little_money_are_served() {
     one_call_after_the_other(Setup::default(), 0).await;
@@ -464,6 +464,7 @@ async fn consecutive_calls_with_little_money_are_served() {
     let file = format!("sqlite:{}", folder.path().join("ledger.db").display());
     one_call_after_the_other(Setup::default().ledger(&file), 0).await;
     let server = RedisServer::start().await;
-    // Another process, over two connections: sometimes it reads the newer one first.
+    // Redis is another process, and two connections lead to it: it may read the hold of the next call before the
+    // settlement.
     one_call_after_the_other(Setup::default().ledger(&server.url()), CALLS / 5).await;
 }

@@ -1,4 +1,4 @@
-//! Repeated calls with one idempotency key: one call, one hold, one charge; see docs/callers.md.
+//! Repeated calls with one idempotency key cause one call, one hold and one charge; see docs/callers.md.
 
 use std::{sync::Arc, time::Duration};
 
@@ -20,7 +20,7 @@ use crate::{
 const SECRET_PROMPT: &str = "a question that nobody else may read";
 const SECRET_ANSWER: &str = "an answer that nobody else may read";
 
-/// A path, a body that sends `text` there, and whether it is streamed.
+/// Streamed and plain calls to each operation: the path, and a body that sends `text`.
 fn calls(text: &str) -> Vec<(&'static str, Value)> {
     let chat = json!({ "model": "chat", "max_tokens": 100, "messages": [{ "role": "user", "content": text }] });
     let messages = with(chat.clone(), json!({ "model": "messages" }));
@@ -89,8 +89,8 @@ async fn repeated_call_gets_its_answer_and_one_charge_in_all_formats() {
         assert_eq!(first.status, 200, "{first:?}");
         assert_eq!(replayed(&first), None);
         let after = world.settled(&key).await;
-        // The repetition joins the call until its answer is stored, and gets the stored answer after that: the result
-        // is the same.
+        // A repetition joins the running call until its answer is stored, and later gets the stored answer. Both
+        // answers are the same to the client.
         for _ in 0..2 {
             let again = sent(&world, &key, &call, &presented).await;
             assert_eq!(again.status, 200);
@@ -108,20 +108,21 @@ async fn repeated_call_gets_its_answer_and_one_charge_in_all_formats() {
         );
         world.receipt(&first.number()).await;
     }
-    // Another key of the same account has idempotency keys of its own.
+    // Idempotency keys belong to one key: another key of the same account may use the same ones.
     let other = json!({ "idempotency": true });
     let other = world.another_key("acme", other).await;
     let fresh = sent(&world, &other, &calls("привет")[0], "call-0").await;
     assert_eq!((fresh.status.as_u16(), replayed(&fresh)), (200, None));
 }
 
-/// This holds even if Redis decides the limit of each request and the stored answer would come before the decision.
+/// With Redis the rate limit is decided in the background. The stored answer would be ready earlier, but must wait for
+/// the decision.
 #[tokio::test]
 async fn a_repeat_counts_for_its_keys_minute_and_is_refused_by_it() {
     let server = RedisServer::start().await;
     for ledger in ["memory:", &server.url()] {
         let world = Setup::default().ledger(ledger).start().await;
-        // The limit is a burst of two, and one request every five seconds.
+        // This rate allows a burst of two requests, and then one request every five seconds.
         let limits = json!({ "idempotency": true, "requests_per_minute": 12 });
         let key = world.key_with("acme", "1000", limits).await;
         let call = chat("привет");
@@ -151,7 +152,7 @@ async fn without_the_keys_permission_the_header_is_ignored() {
             .iter()
             .all(|received| { !received.headers.contains_key("idempotency-key") })
     );
-    // The permission can be given and revoked.
+    // An operator may grant a key the use of idempotency keys, and revoke it.
     let path = format!("/admin/v1/keys/{}", key.id);
     for (flag, calls) in [(true, 5), (false, 7)] {
         let change = json!({ "idempotency": flag });
@@ -202,7 +203,7 @@ async fn call_that_cost_nothing_runs_again() {
     assert_eq!((answer.status.as_u16(), replayed(&answer)), (200, None));
 }
 
-/// A stream that waits after its first word.
+/// A vendor whose stream waits after its first word until `hold` is notified.
 fn held(hold: &Arc<Notify>) -> impl Fn(&Received) -> Reply + Send + Sync + use<> {
     let hold = Arc::clone(hold);
     move |received| {
@@ -232,7 +233,7 @@ async fn a_running_stream_is_joined_from_its_beginning_and_outlives_its_first_cl
         if first_leaves {
             first = None;
         }
-        // Gives the gateway time to notice the disconnect.
+        // The gateway needs some time to notice that the client has disconnected.
         tokio::time::sleep(Duration::from_millis(50)).await;
         hold.notify_one();
         let rest = second.into_body().collect().await.unwrap().to_bytes();
@@ -282,10 +283,10 @@ async fn nodes_share_answers_and_wait_for_a_call_running_elsewhere() {
     assert_eq!(again.body, whole);
     assert!(replayed(&again).is_some());
     assert!(two.vendor.received().is_empty());
-    // One charge, seen from both gateways.
+    // The call was charged once, and both gateways show the same balance.
     let books = one.settled(&key).await;
     assert_eq!(two.settled(&key).await["balance_rub"], books["balance_rub"]);
-    // A claim is stored as long as its answer, and contains nothing readable.
+    // The claim of the call is kept for a day, as long as the stored answer, and contains no readable text.
     let names: Vec<String> = server.ask(&["KEYS", "tg:{acme}:i:*"]).await.unwrap();
     let [name] = &names[..] else {
         panic!("{names:?}");
@@ -305,7 +306,7 @@ async fn nodes_share_answers_and_wait_for_a_call_running_elsewhere() {
     }
 }
 
-/// Gateways cache a key's record for some seconds, but must refuse a disabled key at once.
+/// A gateway caches a key's record for some seconds, but must refuse a repetition as soon as the key is disabled.
 #[tokio::test]
 async fn a_disabled_key_gets_no_repeats_at_any_gateway() {
     let server = RedisServer::start().await;
@@ -387,7 +388,7 @@ async fn answers_beyond_the_limit_are_served_but_not_stored() {
     let bounds = "[idempotency]\nanswer_bytes_max = 64\naccount_calls_max = 1\n[admin]";
     let world = Setup::default().edit("[admin]", bounds).start().await;
     let key = allowed(&world).await;
-    // Too long to be stored: complete for its first caller, and no repetition for the next.
+    // The answer is too long to be stored: the first caller gets all of it, and a repetition is refused.
     for call in [chat("привет"), streamed("привет")] {
         let account = format!("acme-{}", call.1["stream"] == true);
         let flag = json!({ "idempotency": true });
@@ -460,7 +461,8 @@ async fn a_call_whose_gateway_was_killed_runs_again_elsewhere_and_is_charged_onc
     assert_eq!((answer.status.as_u16(), replayed(&answer)), (200, None));
     let receipt = world.receipt(&answer.number()).await;
     let spent = world.settled(&key).await;
-    // The dead gateway's checkpoint of its call is reported when it restarts, and charges nothing.
+    // The killed gateway stored a checkpoint of its call. When it restarts it reports the checkpoint, which charges
+    // nothing more.
     let one = process(dir.path(), "one", &server.url(), &vendor);
     let origin = format!("http://{}", one.serving().await.0);
     let again = world.ask(ask(&origin, &key, path, &body, "one")).await;

@@ -42,7 +42,8 @@ async fn keys(world: &World, account: &str) -> Vec<Value> {
     listed.json()["keys"].as_array().unwrap().clone()
 }
 
-/// Three lines: an account with a caller's existing key and a new one, and an account without keys.
+/// A CSV file with three lines: an account with a key that a caller has already, a second key for it, and an account
+/// without keys.
 fn customers() -> String {
     format!(
         "account,name,balance_rub,topup_id,key_name,key_sha256,key_prefix,ceiling_rub,models\n\
@@ -55,7 +56,7 @@ fn customers() -> String {
 
 async fn imports_once(world: &World) {
     let file = written(world, "customers.csv", &customers());
-    // Not in the gateway's folder, where the test finds any secret.
+    // A folder of its own, because a later check searches the gateway's folder for secrets.
     let place = tempfile::tempdir().unwrap();
     let made = place.path().join("made.csv");
     let (file, made_text) = (file.to_str().unwrap(), made.to_str().unwrap());
@@ -108,7 +109,7 @@ async fn imports_once(world: &World) {
         )
     );
 
-    // A repetition, without the file of keys: nothing is booked or created.
+    // Importing the file again books and creates nothing, with or without `--keys-out`.
     let before = (accounts(world).await, listed);
     for args in [
         &["import", file, "--json", "--keys-out", made_text][..],
@@ -124,7 +125,7 @@ async fn imports_once(world: &World) {
     assert_eq!((accounts(world).await, keys(world, "acme").await), before);
     assert_eq!(std::fs::read_to_string(&made).unwrap(), text);
 
-    // Deleted keys exist, but cannot be used.
+    // A deleted key still exists but cannot be used, so the import must not take it for the file's key.
     for key in keys(world, "acme").await {
         let path = format!("/admin/v1/keys/{}", key["id"].as_str().unwrap());
         let deleted = world.admin(Method::DELETE, &path, None).await;
@@ -172,7 +173,7 @@ async fn import_with_errors_names_every_line_and_changes_nothing() {
         assert!(errors.contains(says), "{says}: {errors}");
     }
 
-    // Facts that only the gateway has: the owners of an account and a key.
+    // These mistakes show only in the gateway's state: the name of an account, and the account of a key.
     let text = format!(
         "account,name,key_sha256\nacme,Another\nbeta,Beta,{}\n",
         sha256(&taken.secret)
@@ -205,13 +206,14 @@ async fn unreadable_file_and_wrong_use_have_different_exit_codes() {
 #[tokio::test]
 async fn interrupted_import_continues_with_its_created_keys() {
     let world = World::start().await;
-    // The file's second line conflicts with a payment: the import fails there, after the first line.
+    // The account `beta` has another payment with the id of the file's second line, so the import fails after the first
+    // line.
     let file = written(
         &world,
         "customers.csv",
         "account,balance_rub,topup_id,key_name\nacme,,,one\nbeta,7,p1,two\n",
     );
-    // Not in the gateway's folder, where the test finds any secret.
+    // A folder of its own, because a later check searches the gateway's folder for secrets.
     let place = tempfile::tempdir().unwrap();
     let made = place.path().join("made.csv");
     world.key_with("beta", "0", json!({})).await;

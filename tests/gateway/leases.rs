@@ -1,4 +1,4 @@
-//! Leases as operators see them: which gateway has which lease on a busy key's account.
+//! Leases as operators see them: the lease that a gateway takes on the account of a busy key.
 
 use std::collections::BTreeSet;
 
@@ -21,7 +21,7 @@ async fn world(server: &RedisServer) -> World {
         .await
 }
 
-/// Calls until the key has a lease.
+/// Makes concurrent calls until the gateway has a lease for the key. Returns the leases of the account.
 pub async fn busy(world: &World, key: &Key) -> Vec<Value> {
     eventually("a busy key has a lease", async || {
         let body = chat_body("x");
@@ -70,7 +70,7 @@ async fn a_busy_keys_lease_is_listed_and_counted() {
     assert_eq!(lease["account"], "acme");
     let owner = lease["owner"].as_str().unwrap();
     assert!(owner.ends_with("outbox.db"), "{owner}");
-    // For its own leases it reports what calls hold.
+    // A gateway also reports what calls hold of its own leases.
     assert!(lease["calls_rub"].is_string(), "{lease}");
     assert_eq!(leases(&world, "").await.len(), 1);
     let table = said(
@@ -87,7 +87,7 @@ async fn a_busy_keys_lease_is_listed_and_counted() {
     .await;
     assert!(metric(&world, "tollgate_lease_holds_total").await >= counted);
     assert!(metric(&world, "tollgate_lease_turns_total").await > 0.0);
-    // An idle key's lease is returned.
+    // The key is idle, so the gateway returns the lease.
     eventually("the lease is given back", async || {
         leases(&world, "").await.is_empty().then_some(())
     })

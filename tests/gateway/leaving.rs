@@ -1,5 +1,5 @@
-//! The client disconnects at any moment: the call is charged as decided, its hold ends within a second, and there is at
-//! most one receipt (I5, I7, I8).
+//! The client disconnects at any moment of a call. The call is charged by the rules of docs/decisions.md, its hold ends
+//! within a second, and it has at most one receipt (I5, I7, I8).
 
 use std::{
     future::pending,
@@ -57,12 +57,12 @@ use crate::{
     ledger::{HOUR, acme, hold, is_sound, item, micro, number, open},
 };
 
-/// Time within which a hold ends and a vendor's connection is closed.
+/// After a disconnect, the hold must end and the vendor's connection must close within this time.
 const SOON: Duration = Duration::from_secs(1);
 
 const SAID: &str = "0123456789012345678901234567890123456789";
 
-/// The four tokens that an estimate adds around a message.
+/// The estimated input of a message with `SAID`: its text, and four tokens around the message.
 fn input_estimated() -> i64 {
     i64::try_from(TextSize::of(SAID).milli() / 1000 + 4).unwrap()
 }
@@ -77,9 +77,9 @@ const fn rates(format: Format) -> (i64, i64) {
     }
 }
 
-/// The vendor's words; it reports 9 input and 5 output tokens.
+/// Words of the vendor's stream. Its usage has 9 input and 5 output tokens.
 const WORDS: [&str; 3] = ["раз ", "два ", "три"];
-/// The number of events up to the second word.
+/// Number of events of the stream up to the second word, including it.
 const fn events_to_second_word(format: Format) -> usize {
     match format {
         Format::Chat => 3,
@@ -167,7 +167,7 @@ fn named(kind: &str, fields: &Value) -> String {
     format!("event: {kind}\ndata: {data}\n\n")
 }
 
-/// The answer of a responses vendor.
+/// The complete answer of a vendor of the responses format.
 fn response() -> Value {
     json!({ "id": "resp_1", "object": "response", "created_at": 1, "status": "completed",
         "model": "vendor-chat-1", "error": null, "incomplete_details": null,
@@ -219,7 +219,7 @@ fn call(world: &World, key: &Key, format: Format, stream: bool) -> Request<Full<
     }
 }
 
-/// A client on its own connection. Its drop closes the socket.
+/// A client on its own connection. Dropping the client closes the socket.
 struct Client {
     sender: SendRequest<Full<Bytes>>,
     socket: JoinSet<()>,
@@ -234,7 +234,7 @@ impl Client {
         Self { sender, socket }
     }
 
-    /// Sends a request and waits for the head of the answer.
+    /// Sends a request, and waits for the head of its answer.
     async fn ask(&mut self, req: Request<Full<Bytes>>) -> Response<Incoming> {
         self.sender.send_request(in_origin_form(req)).await.unwrap()
     }
@@ -261,7 +261,7 @@ fn in_origin_form(req: Request<Full<Bytes>>) -> Request<Full<Bytes>> {
     Request::from_parts(parts, body)
 }
 
-/// Reads a stream until this text has arrived.
+/// Reads a stream until `last` has arrived.
 async fn read_until(res: &mut Response<Incoming>, last: &str) {
     let mut read = Vec::new();
     while !String::from_utf8_lossy(&read).contains(last) {
@@ -276,7 +276,7 @@ fn number_of(res: &Response<Incoming>) -> String {
     res.headers()["x-request-id"].to_str().unwrap().to_owned()
 }
 
-/// A gateway with a vendor of this format; for responses, the chat vendor speaks it.
+/// A gateway whose vendor has this format. The responses format is given to the chat vendor.
 fn selling(format: Format) -> Setup {
     match format {
         Format::Chat | Format::Messages => Setup::default(),
@@ -284,7 +284,7 @@ fn selling(format: Format) -> Setup {
     }
 }
 
-/// A gateway that admits one call at a time, which shows when it has noticed a disconnect.
+/// A gateway that admits one call at a time: once it admits another call, it has noticed a disconnect.
 fn one_at_a_time(format: Format) -> Setup {
     selling(format).edit("[ledger]", "[limits]\nin_flight_max = 1\n[ledger]")
 }
@@ -305,7 +305,7 @@ async fn vendor_is_left(world: &World, left: Instant) {
     assert!(left.elapsed() < SOON, "{:?}", left.elapsed());
 }
 
-/// Checks that nothing is held within a second, and that the account has paid this much, once.
+/// Checks that nothing is held one second after `left`, and that the account was charged exactly this amount.
 async fn has_paid(world: &World, key: &Key, left: Instant, charge: MicroRub) {
     let account = world.settled(key).await;
     assert!(left.elapsed() < SOON, "{:?}", left.elapsed());
@@ -334,7 +334,8 @@ async fn receipt_says(world: &World, number: &str, expected: &Expected) {
     assert_eq!(receipt["booked"], "held", "{receipt}");
 }
 
-/// The vendor had not begun to answer: the input is charged, and the vendor's connection is closed at once.
+/// The vendor has sent nothing yet when the client leaves: the gateway charges the input, and closes the vendor's
+/// connection at once.
 #[tokio::test]
 async fn client_that_leaves_before_a_streams_headers_pays_the_input() {
     for format in FORMATS {
@@ -353,7 +354,7 @@ async fn client_that_leaves_before_a_streams_headers_pays_the_input() {
     }
 }
 
-/// A gateway whose vendor is this listener, instead of the scripted one.
+/// A gateway whose vendor is this listener, instead of the scripted vendor.
 async fn beside(vendor: &TcpListener, format: Format, more: &str) -> World {
     let (name, path) = match format {
         Format::Chat => ("chat", "/v1"),
@@ -362,12 +363,12 @@ async fn beside(vendor: &TcpListener, format: Format, more: &str) -> World {
     };
     let address = vendor.local_addr().unwrap();
     let from = format!("format = \"{name}\"\nurl = \"");
-    // The rest of the line becomes a comment.
+    // The `#` turns the scripted vendor's address, which follows on that line, into a comment.
     let to = format!("format = \"{name}\"\n{more}\nurl = \"http://{address}{path}\" # ");
     one_at_a_time(format).edit(&from, &to).start().await
 }
 
-/// The connection on which the vendor has received the whole request.
+/// Accepts the gateway's connection, and reads a whole request from it.
 async fn asked(vendor: &TcpListener) -> TcpStream {
     let (mut socket, _) = vendor.accept().await.unwrap();
     let (mut read, mut buffer) = (Vec::new(), [0; 4096]);
@@ -380,8 +381,8 @@ async fn asked(vendor: &TcpListener) -> TcpStream {
     socket
 }
 
-/// A plain call is always read to its end, and charged in full: if the client leaves before the vendor's headers,
-/// before its body, or in the middle of it.
+/// The gateway reads a plain answer to its end and charges it in full, whether the client leaves before the vendor's
+/// headers, before the body or in the middle of the body.
 #[tokio::test]
 async fn client_that_leaves_a_plain_call_pays_in_full() {
     for format in FORMATS {
@@ -392,7 +393,7 @@ async fn client_that_leaves_a_plain_call_pays_in_full() {
                 Step::Send(body.slice(..half)),
                 Step::Send(body.slice(half..)),
             ];
-            // Even if the whole body was sent, its end was not.
+            // The vendor waits before the first half, before the second half, or after both with the end still missing.
             steps.insert(sent, Step::Hold(Arc::clone(&hold)));
             let reply = Reply::raw(200, "application/json", steps);
             let world = one_at_a_time(format).start().await;
@@ -421,7 +422,7 @@ async fn client_that_leaves_a_plain_call_before_its_headers_pays_in_full() {
     finishes_without_its_client(false, "").await;
 }
 
-/// A drained stream also continues if its client left before it began.
+/// With `on_disconnect = "drain"` the stream is also read to its end if the client leaves before it begins.
 #[tokio::test]
 async fn client_that_leaves_a_drained_stream_before_its_headers_pays_in_full() {
     finishes_without_its_client(true, "on_disconnect = \"drain\"").await;
@@ -453,7 +454,7 @@ async fn finishes_without_its_client(stream: bool, more: &str) {
     }
 }
 
-/// The vendor's connection is closed at once; the input and the output received are charged.
+/// The gateway closes the vendor's connection at once, and charges the input and the output received so far.
 #[tokio::test]
 async fn client_that_leaves_within_a_stream_pays_the_input_and_the_received_output() {
     for format in FORMATS {
@@ -469,7 +470,8 @@ async fn client_that_leaves_within_a_stream_pays_the_input_and_the_received_outp
         let left = client.leave();
         vendor_is_left(&world, left).await;
         let (input, output) = rates(format);
-        // The messages format reports the input at its beginning.
+        // A messages vendor reports the input in its first event. Vendors of other formats report it at the end, so the
+        // input is estimated.
         let tokens_in = match format {
             Format::Chat | Format::Responses => input_estimated(),
             Format::Messages => 9,
@@ -485,7 +487,7 @@ async fn client_that_leaves_within_a_stream_pays_the_input_and_the_received_outp
     }
 }
 
-/// A call that has reached its end is finished, even if the vendor keeps the connection open.
+/// After the last event the call is finished, even if the vendor keeps its connection open.
 #[tokio::test]
 async fn client_that_leaves_after_the_last_event_has_finished() {
     for format in FORMATS {
@@ -515,7 +517,7 @@ async fn client_that_leaves_after_the_last_event_has_finished() {
     }
 }
 
-/// With `on_disconnect = "drain"` the stream is read to its end, and its true usage is charged.
+/// With `on_disconnect = "drain"` the gateway reads the stream to its end, and charges the vendor's usage.
 #[tokio::test]
 async fn client_that_leaves_a_drained_stream_pays_its_true_usage() {
     for (format, name) in FORMATS.into_iter().zip(["chat", "messages", "responses"]) {
@@ -546,7 +548,7 @@ async fn client_that_leaves_a_drained_stream_pays_its_true_usage() {
     }
 }
 
-/// A client that leaves after a refusal pays nothing, and no hold remains: I9.
+/// I9: a refused call costs nothing and leaves no hold, also if its client leaves.
 #[tokio::test]
 async fn client_that_leaves_after_a_refusal_pays_nothing() {
     let world = World::start().await;
@@ -562,7 +564,7 @@ async fn client_that_leaves_after_a_refusal_pays_nothing() {
     assert_eq!(world.vendor.received().len(), 0);
 }
 
-/// Costs 30 once a vendor works on it; holds 100.
+/// A tariff whose calls hold 100, and cost 30 once a vendor works on them.
 #[derive(Clone)]
 pub struct Flat {
     pub meter: Meter,
@@ -599,7 +601,7 @@ fn numbered(n: u128) -> Request<()> {
     req
 }
 
-/// A ledger that makes holds, but never answers.
+/// A ledger whose holds succeed, but whose answer to `reserve` never arrives.
 #[derive(Clone)]
 struct Mute(MemoryLedger);
 
@@ -640,7 +642,8 @@ impl Ledger for Mute {
     }
 }
 
-/// The hold may have been made: it is released, and a later one is refused.
+/// The client leaves before the ledger has answered. The hold may exist, so it is released, and a hold that is made
+/// later is refused.
 #[tokio::test]
 async fn client_that_leaves_during_the_hold_releases_it() {
     for finish_without_client in [false, true] {
@@ -686,7 +689,7 @@ async fn client_that_leaves_during_the_hold_releases_it() {
     }
 }
 
-/// The place at which a call panics.
+/// Where a call panics: in the service's `call`, in its future, or in the body of its answer.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum At {
     Call,
@@ -709,7 +712,7 @@ impl Body for Fragile {
     }
 }
 
-/// A panic ends only its own call: its hold ends, and so do those of later calls.
+/// The panic of a call ends the call's hold, and later calls still settle.
 #[tokio::test]
 async fn panic_in_a_call_ends_its_hold() {
     for at in [At::Call, At::Future, At::Body] {

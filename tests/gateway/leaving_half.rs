@@ -1,5 +1,5 @@
-//! Decisions, "Money": a caller that leaves a stream at half pays no more than one that stays, also in Russian and in a
-//! conversation whose input is cached.
+//! Decisions, "Money": a caller that leaves a stream in the middle pays at most what it would pay for the whole stream.
+//! Tested with Russian text, and with a conversation whose input is cached.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use crate::{
     replies::{read_until, rest},
 };
 
-/// Texts with the tokens that a tokenizer counted.
+/// Sample texts, each with the number of tokens that a tokenizer counted.
 const TEXTS: &str = include_str!("../../layers/src/text_size/texts.jsonl");
 
 #[derive(Deserialize)]
@@ -33,7 +33,7 @@ fn text(kind: &str) -> Counted {
     texts.find(|text: &Counted| text.kind == kind).unwrap()
 }
 
-/// Pieces of the answer; nothing follows [`HALF`] of them until the test continues.
+/// The answer is sent in this many pieces. After [`HALF`] of them the vendor waits for the test.
 const PIECES: usize = 10;
 const HALF: usize = PIECES / 2;
 
@@ -43,8 +43,8 @@ fn pieces(text: &str) -> Vec<String> {
     pieces.map(|piece| piece.iter().collect()).collect()
 }
 
-/// A stream of these pieces with the number of events up to half of them. The vendor counts this much input, of which
-/// `cached` tokens were in its cache, and this much output.
+/// The events of a stream with these pieces, and the number of events up to the middle. The usage has these counts of
+/// input, of cached input and of output.
 fn stream(
     format: Format,
     pieces: &[String],
@@ -178,7 +178,8 @@ async fn caller_that_leaves_early_pays_no_more_than_one_that_stays() {
             let (events, half) = stream(format, &pieces, counts);
             let spent = async || micro(&world.settled(&key).await["spent_rub"]);
 
-            // The second call of the conversation stays, and the third one leaves.
+            // The second call of the conversation is read to its end. The client of the third call leaves in the
+            // middle.
             let whole = Reply::stream(events.clone());
             world.vendor.script(move |_| whole.clone());
             let mut before = 0;

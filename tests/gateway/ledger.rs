@@ -1,8 +1,8 @@
-//! The ledger contract over all three stores: memory, a file, a real Redis. Redis is one server, one behind Sentinels
-//! with a replica, and a Cluster of three primaries.
+//! The contract tests of a ledger over every store: memory, a file and a real Redis. Redis runs as one server, as one
+//! behind Sentinels with a replica, and as a Cluster of three primaries.
 //!
-//! The tests of the contract are in the layers, `reserve::testing`, so that every author of a ledger can run them.
-//! After each one the books are audited.
+//! The tests themselves are in the layers, in `reserve::testing`, so that every author of a ledger can run them. After
+//! each test the books are audited.
 
 use tempfile::TempDir;
 pub use tollgate_layers::reserve::testing::{
@@ -19,7 +19,7 @@ use tollgate_layers::reserve::{
 
 use crate::support::redis::{RedisCluster, RedisSentinels, RedisServer};
 
-/// Runs one contract test on a new ledger.
+/// Runs the contract test with this name on a new ledger.
 async fn keeps<L: Books>(ledger: &L, promise: &str) {
     let cases = testing::store_cases::<L>();
     let case = cases.iter().find(|case| case.name() == promise);
@@ -61,7 +61,7 @@ macro_rules! on_every_store {
             )*
         }
 
-        // Servers with a slow start are shared by all promises, which run one after the other.
+        // A Cluster starts slowly, so one Cluster is shared by all contract tests, which run one after the other.
         #[tokio::test]
         async fn cluster_ledger_passes_the_contract_tests() {
             let cluster = RedisCluster::start(3, 0).await;
@@ -86,7 +86,7 @@ macro_rules! on_every_store {
             )*
         }
 
-        /// Checks that the list contains every contract test.
+        /// Checks that the list of contract tests in this file is complete.
         #[test]
         fn contract_suite_runs_every_test() {
             let listed = [$(stringify!($promise)),*];
@@ -192,8 +192,8 @@ on_every_store! {
     a_deleted_key_can_be_read_and_stays_deleted
 }
 
-/// A folder for a ledger file; in memory if the machine has such a file system, because the tests do not measure disk
-/// syncs.
+/// A folder for a ledger file. It is in memory if the machine has such a file system, because the tests do not measure
+/// how long disk syncs take.
 pub fn folder() -> TempDir {
     tempfile::tempdir_in("/dev/shm").unwrap_or_else(|_| tempfile::tempdir().unwrap())
 }
@@ -206,7 +206,7 @@ pub async fn over(server: &RedisServer) -> RedisLedger {
     over_url(&server.url()).await
 }
 
-/// A ledger in Redis without any state of the process, as after a start.
+/// Connects to a ledger in Redis, as a process does that has just started.
 pub async fn over_url(url: &str) -> RedisLedger {
     RedisLedger::connect(url, RedisSettings::default())
         .await

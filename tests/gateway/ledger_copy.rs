@@ -31,7 +31,7 @@ use crate::{
 
 const DAY_MS: u64 = 24 * 3_600_000;
 
-/// Runs the command without a gateway.
+/// Runs `tollgate ledger copy` without a gateway.
 async fn ledger_copy(from: &str, to: &str, flags: &[&str]) -> Output {
     let mut command = Command::new(TOLLGATE);
     command
@@ -46,7 +46,7 @@ fn file(path: &Path) -> String {
     format!("sqlite:{}", path.display())
 }
 
-/// Two accounts, keys of all kinds, a correction, charges, a loss, a version of the tariff.
+/// Books with two accounts, keys of all kinds, a correction, charges, a loss, and a version of the tariff.
 async fn busy<L: Books>(ledger: &L) {
     open(ledger, 1000).await;
     let limited = record(&acme(), "k3", 3);
@@ -76,7 +76,7 @@ async fn busy<L: Books>(ledger: &L) {
     ledger.tariff_version("two").await.unwrap();
 }
 
-/// Everything that operators and callers can see of it, except what is specific to the store.
+/// Everything that operators and callers can see of a ledger, except facts of its store, like places in the journal.
 async fn seen<L: Books>(ledger: &L) -> Vec<Value> {
     let mut seen = Vec::new();
     for view in ledger.accounts().await.unwrap() {
@@ -105,7 +105,7 @@ async fn lines<L: Books>(
     page.lines
 }
 
-/// The copy works like any other ledger, and contains the entries and settlements of its source.
+/// Checks that a copy accepts new entries and calls, and still has the entries and settlements of its source.
 async fn goes_on<L: Books>(ledger: &L) {
     is_sound(ledger).await;
     let balance = ledger.account(&acme()).await.unwrap().balance_rub;
@@ -209,7 +209,7 @@ async fn open_holds_are_named_and_released_only_on_request() {
     said(&ledger_copy(&server.url(), &to, &["--release"]).await, 0);
     assert_eq!(ledger.account(&acme()).await.unwrap().held_rub, micro(0));
 
-    // An expired hold ends by itself during the wait.
+    // The hold has expired, so it ends during the wait and the copy can begin.
     let mut due = hold(10, "k1", 40);
     due.ttl = std::time::Duration::ZERO;
     ledger.reserve(&due).await.unwrap();
@@ -254,13 +254,13 @@ async fn interrupted_copy_serves_no_call_and_can_continue() {
     let ledger = SqliteLedger::open(&path).unwrap();
     busy(&ledger).await;
     let before = seen(&ledger).await;
-    // Everything is written, and the process dies before publishing it.
+    // The copy is written completely, but the process dies before it publishes the copy.
     let mut target = RedisCopy::begin(&server.url(), RedisSettings::default())
         .await
         .unwrap();
     copy::copy(&ledger, &mut target, |_| {}).await.unwrap();
     drop(target);
-    // For one account, the last step of the copy is missing.
+    // The interrupted copy lacks one account.
     server.ask::<i64>(&["DEL", "tg:{acme}"]).await.unwrap();
     ledger.close().await;
 
@@ -276,7 +276,7 @@ async fn interrupted_copy_serves_no_call_and_can_continue() {
     assert_eq!(seen(&over(&server).await).await, before);
     goes_on(&over(&server).await).await;
 
-    // An interrupted copy into a file begins again: the partial file is not a ledger.
+    // An interrupted copy into a file starts from the beginning. The partial file cannot be opened as a ledger.
     let target = folder.path().join("c.db");
     let begun = SqliteCopy::begin(&target).unwrap();
     drop(begun);
@@ -303,7 +303,7 @@ async fn copy_is_refused_if_the_source_changes_meanwhile() {
     ledger.close().await;
 }
 
-/// A ledger whose lines are this many days old.
+/// A ledger in a file whose journal lines are this many days old.
 async fn aged(path: &Path, days: u64) -> SqliteLedger {
     let ledger = MemoryLedger::new();
     busy(&ledger).await;
@@ -354,7 +354,7 @@ async fn receipts_beyond_redis_retention_are_not_copied_and_no_payment_is_booked
     assert!(!ledger.books(&acme()).await.unwrap().journal_complete);
     ledger.enter(&acme(), &topup("first", 1000)).await.unwrap();
     assert_eq!(ledger.account(&acme()).await.unwrap(), account);
-    // Charges from now on are kept, and earlier ones are not a breach.
+    // The journal lacks older charges, which is not a breach. Charges from now on are in the journal.
     ledger.reserve(&hold(60, "k1", 10)).await.unwrap();
     ledger.settle(&settlement(60, "k1", 10)).await.unwrap();
     is_sound(&ledger).await;
@@ -403,7 +403,7 @@ async fn an_account_with_sixty_thousand_keys_moves_to_redis() {
             key
         })
         .collect();
-    // Written concurrently, so that the changes share commits.
+    // Concurrent changes share commits of the file, which is faster.
     for some in keys.chunks(2000) {
         let made = some.iter().map(|key| ledger.create_key(key, ceilings));
         for made in futures_util::future::join_all(made).await {

@@ -1,4 +1,4 @@
-//! Leases over real servers: one, one behind Sentinels, a Cluster of three. Gateways that hold money in leases serve
+//! Leases over real servers: one Redis, one behind Sentinels, a Cluster of three. Gateways that take leases serve
 //! exactly the calls that the money pays for.
 
 use std::time::Duration;
@@ -21,7 +21,7 @@ use crate::{
 
 const PRICE: i64 = 10;
 
-/// Gateways on one ledger, each with its own connection and task.
+/// Gateways on one ledger, each with its own connection and background task.
 struct Fleet {
     gateways: Vec<RedisLedger>,
     tasks: JoinSet<()>,
@@ -43,7 +43,8 @@ impl Fleet {
         Self { gateways, tasks }
     }
 
-    /// Spends the money of all accounts at all gateways at once: each account is served this many calls.
+    /// Gives each account the money for `calls` calls, spends it at all gateways at once, and checks that exactly these
+    /// calls are served.
     async fn spend(mut self, accounts: &[&str], calls: usize) {
         let money = i64::try_from(calls).unwrap() * PRICE;
         let first = self.gateways[0].clone();
@@ -95,7 +96,7 @@ fn key_of(account: &str) -> String {
     format!("key-{account}")
 }
 
-/// The number of calls served, one after the other, until two in a row are refused.
+/// Makes one call after the other until two in a row are refused. Returns the number of calls served.
 async fn until_refused(gateway: &RedisLedger, account: &str) -> usize {
     let (mut served, mut refused) = (0, 0);
     while refused < 2 {
@@ -118,7 +119,7 @@ async fn until_refused(gateway: &RedisLedger, account: &str) -> usize {
             }
             Err(LedgerError::Refused(_)) => refused += 1,
             Err(LedgerError::Unavailable(cause)) => {
-                // A hold that may have been made is released.
+                // The hold may have been made although the answer is missing, so it is released.
                 gateway
                     .release(wish.number, &wish.account, &wish.key)
                     .await
@@ -136,8 +137,8 @@ async fn two_gateways_serve_what_the_money_pays_for_on_one_server() {
     fleet.spend(&["acme"], 1_500).await;
 }
 
-/// A caller with money for one call at a time makes its calls one after the other: the end of each is reported while
-/// the next one requests its hold, as a settler does.
+/// The account has money for one call at a time. As a settler does, the caller settles each call while the next one
+/// requests its hold: the hold must wait for the settlement.
 #[tokio::test]
 async fn hold_of_a_call_being_settled_refuses_no_call() {
     let server = RedisServer::start().await;
@@ -167,7 +168,8 @@ async fn hold_of_a_call_being_settled_refuses_no_call() {
     is_sound(&ledger).await;
 }
 
-/// A caller that leaves while its call waits for another call's end holds nothing, and gets no hold later.
+/// A hold waits for the end of another call. If its caller leaves meanwhile, the hold must not be made, neither now nor
+/// later.
 #[tokio::test]
 async fn client_that_leaves_while_waiting_for_an_end_leaves_no_hold() {
     let server = RedisServer::start().await;
@@ -191,7 +193,7 @@ async fn client_that_leaves_while_waiting_for_an_end_leaves_no_hold() {
         let left = wish(PRICE);
         let asked = tokio::time::timeout(Duration::from_millis(millis), ledger.reserve(&left));
         assert!(!matches!(asked.await, Ok(Ok(_))), "it does not fit");
-        // Releases the hold as the guard of a call does when it is dropped.
+        // The guard of a call also sends this release when it is dropped.
         ledger
             .release(left.number, &account, &left.key)
             .await
@@ -206,7 +208,7 @@ async fn client_that_leaves_while_waiting_for_an_end_leaves_no_hold() {
     is_sound(&ledger).await;
 }
 
-/// Accounts on each of the nodes: a lease, its hash of numbers and its journal are in one slot.
+/// There is an account on each node. An account's lease, its numbers and its journal must be in one slot.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn three_gateways_serve_what_the_money_pays_for_in_a_cluster() {
     let cluster = RedisCluster::start(3, 0).await;

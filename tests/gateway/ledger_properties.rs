@@ -1,6 +1,6 @@
-//! Random commands: the book keeps its invariants, and every store answers like the book.
+//! Random commands: the book keeps its invariants, and every store gives the same answers as the book.
 //!
-//! The invariants are computed a second time here, from the commands and answers alone.
+//! The test computes the invariants itself, from the commands and their answers alone.
 
 use std::{
     collections::BTreeMap,
@@ -37,13 +37,13 @@ use crate::{
     },
 };
 
-/// Two accounts exist from the start; the third exists only after a command opens it.
+/// Two accounts exist from the start. The third exists once a command opens it.
 const ACCOUNTS: u8 = 3;
-/// Each account has three keys from the start, and may get a fourth later.
+/// Each account has three keys from the start. Commands may create a fourth.
 const KEYS: u8 = 4;
-/// Few numbers, so that commands collide. Holds that expire at the same moment end in one sweep.
+/// Few call numbers, so that commands meet calls that exist. One sweep ends all holds that expire at the same moment.
 const NUMBERS: u8 = 13;
-/// An amount that is larger than any that can exist.
+/// A maximum of holds for one sweep, above the number of holds that can exist.
 const ALL: usize = 100;
 
 type Checked = Result<(), TestCaseError>;
@@ -51,8 +51,8 @@ type Checked = Result<(), TestCaseError>;
 #[test]
 fn ledger_book_keeps_its_invariants() {
     run(400, |commands| {
-        // First all on one day, then with a midnight in the middle, and with the beginning of a month: each command
-        // takes a millisecond.
+        // The commands run on one day, then with a midnight in the middle of them, then with the beginning of a month
+        // there. Each command takes a millisecond.
         let at = (prelude().len() + commands.len() / 2) as u64;
         let midnights = [
             (NOON, Midnight::NONE),
@@ -84,7 +84,7 @@ fn memory_ledger_agrees_with_the_book() {
 #[test]
 fn sqlite_ledger_agrees_with_the_book() {
     let runtime = runtime();
-    // A settlement may wait some milliseconds to share its commit.
+    // A settlement may wait some milliseconds to share its commit, so this test runs fewer cases.
     run(100, |commands| {
         runtime.block_on(async {
             let folder = folder();
@@ -104,13 +104,13 @@ fn redis_ledger_agrees_with_the_book() {
     run(200, |commands| {
         runtime.block_on(async {
             server.ask::<String>(&["FLUSHALL"]).await.map_err(failed)?;
-            // As after a start: a ledger that existed before would miss its data.
+            // A new connection, as after a start: a ledger from before FLUSHALL would report its data as lost.
             agree(&over_url(&url).await, &commands).await
         })
     });
 }
 
-/// The accounts are on different primaries.
+/// The accounts are on different primaries of the Cluster.
 #[test]
 fn cluster_ledger_agrees_with_the_book() {
     let runtime = runtime();
@@ -147,8 +147,8 @@ fn run(cases: u32, test: impl Fn(Vec<Command>) -> Checked) {
     }
 }
 
-/// Sends the same commands to the book and to a store, and compares answers and views. The store has a clock of its
-/// own, so different results across a midnight prove nothing.
+/// Sends the same commands to the book and to a store, and compares answers and views. The store uses its own clock, so
+/// a run across a midnight proves nothing and is ignored.
 async fn agree<L: Books>(ledger: &L, commands: &[Command]) -> Checked {
     let begin = now_ms();
     let agreed = agree_from(ledger, commands, begin).await;
@@ -191,7 +191,7 @@ fn step(
     now: u64,
 ) -> Result<Outcome, TestCaseError> {
     let outcome = match command {
-        // A ledger's EXPIRE covers all accounts.
+        // The command `Expire` of a ledger applies to all accounts.
         Command::Expire { most, .. } => Outcome::Expired(book.expire(*most, now)),
         command => book::apply(book, command, now),
     };
@@ -287,7 +287,7 @@ const fn status(enabled: bool) -> KeyStatus {
     }
 }
 
-/// A call: its number, and its usual account and key. Accounts never share numbers.
+/// The number of a call, and the account and the key that usually have it. Accounts share no numbers.
 fn call() -> impl Strategy<Value = (RequestNumber, u8, u8)> {
     let stray = prop_oneof![9 => Just(None::<u8>), 1 => (0..KEYS).prop_map(Some)];
     (0..NUMBERS, stray).prop_map(|(n, stray)| {
@@ -389,7 +389,7 @@ fn command() -> impl Strategy<Value = Command> {
     ]
 }
 
-/// Sends a command to a store, and returns its answer as the book's type.
+/// Sends a command to a store, and converts the answer to the type that the book returns.
 async fn play<L: Books>(ledger: &L, command: &Command) -> Result<Outcome, TestCaseError> {
     Ok(match command {
         Command::SetAccount { account, suspended } => {
@@ -523,7 +523,7 @@ fn failed(error: impl fmt::Debug) -> TestCaseError {
     TestCaseError::fail(format!("{error:?}"))
 }
 
-/// Operators' views of these accounts agree with the book.
+/// Checks that the views which operators get of these accounts are the book's.
 async fn views_agree<L: Books>(
     ledger: &L,
     book: &Book,
@@ -608,7 +608,7 @@ fn holds(condition: bool, what: &str, at: &impl fmt::Debug) -> Checked {
     Err(TestCaseError::fail(format!("{at:?}: not true: {what}")))
 }
 
-/// The results of the commands and their answers, computed without the book: sums and sets.
+/// State computed from the commands and their answers without the book, as sums and sets.
 #[derive(Debug)]
 struct History {
     accounts: BTreeMap<AccountId, Seen>,
@@ -616,7 +616,7 @@ struct History {
     midnight: Midnight,
 }
 
-/// The midnight among the commands, if any.
+/// The midnight that falls between two commands, if any.
 #[derive(Clone, Copy, Debug)]
 struct Midnight {
     at: u64,
@@ -632,7 +632,7 @@ impl Midnight {
     }
 }
 
-/// Ceilings without their reset times, which history does not compute.
+/// Ceilings are compared without the time at which they reset, because `History` does not compute it.
 const MONTH: Ceiling = Ceiling::Month { resets_at_ms: 0 };
 const DAY: Ceiling = Ceiling::Day { resets_at_ms: 0 };
 
@@ -671,10 +671,10 @@ struct Seen {
     suspended: bool,
     keys: BTreeMap<KeyId, (Ceilings, bool)>,
     groups: BTreeMap<GroupId, Ceilings>,
-    /// Each key's group, and its concurrency.
+    /// Each key's group, and its maximum of concurrent calls.
     bound: BTreeMap<KeyId, (Option<GroupId>, Option<u32>)>,
     entries: BTreeMap<String, i64>,
-    /// Key, group, amount, and whether after midnight.
+    /// Key, group, amount, and whether the charge was booked after midnight.
     charges: Vec<(KeyId, Option<GroupId>, i64, bool)>,
     after_midnight: bool,
     midnight_of_month: bool,
@@ -702,7 +702,7 @@ impl History {
         }
     }
 
-    /// Records a command and its answer, and checks that history allows the answer.
+    /// Records a command and its answer, and checks that the earlier commands allow this answer.
     fn note(&mut self, command: &Command, outcome: &Outcome) -> Checked {
         for seen in self.accounts.values_mut() {
             seen.after_midnight = self.now >= self.midnight.at;
@@ -775,7 +775,7 @@ impl History {
     }
 }
 
-/// The answer to a command if there is no account.
+/// The answer to a command whose account does not exist.
 fn without_account(command: &Command) -> Outcome {
     match command {
         Command::SetAccount { .. } | Command::Release { .. } => Outcome::Done,
@@ -823,7 +823,7 @@ impl Seen {
         self.used_under(key, Ceiling::Total)
     }
 
-    /// Amount that counts under a ceiling: everything, or charges on this side of midnight.
+    /// Charges of the key that count under a ceiling: all charges, or only those of the current day or month.
     fn used_under(&self, key: &KeyId, ceiling: Ceiling) -> i64 {
         self.counted(ceiling, |of_key, _| of_key == key)
     }
@@ -840,12 +840,12 @@ impl Seen {
         counted.map(|(_, _, amount, _)| amount).sum()
     }
 
-    /// The usage of a group's keys under this ceiling.
+    /// Charges of a group's keys that count under this ceiling.
     fn used_in(&self, group: &GroupId, ceiling: Ceiling) -> i64 {
         self.counted(ceiling, |_, in_group| in_group == Some(group))
     }
 
-    /// Amount held by the keys that are in the group now.
+    /// Amount held by keys that are in the group now.
     fn held_in(&self, group: &GroupId) -> i64 {
         let keys = self.bound.iter();
         let keys = keys.filter(|(_, (of_key, _))| of_key.as_ref() == Some(group));
@@ -862,7 +862,7 @@ impl Seen {
         (open.count() >= most as usize).then_some(most)
     }
 
-    /// The key's ceilings, and what each of them leaves after the charges.
+    /// The ceilings of the key, each with the amount that its charges have left.
     fn left(&self, key: &KeyId) -> Vec<(Ceiling, i64)> {
         let Some((ceilings, _)) = self.keys.get(key) else {
             return Vec::new();
@@ -878,7 +878,7 @@ impl Seen {
         each.into_iter().filter_map(left).collect()
     }
 
-    /// Remainders under the ceilings of the key's group.
+    /// The ceilings of the key's group, each with the amount that is left.
     fn left_in_group(&self, key: &KeyId) -> Vec<(Ceiling, i64)> {
         let Some((group, ceilings)) = self
             .group_of(key)
@@ -902,7 +902,7 @@ impl Seen {
         self.room(key).0
     }
 
-    /// The free amount of a key, and the ceiling that limits it.
+    /// The amount that the key may still hold, and the ceiling that limits it, if any.
     fn room(&self, key: &KeyId) -> (i64, Option<Ceiling>) {
         if !self.keys.contains_key(key) {
             return (0, None);
@@ -939,7 +939,7 @@ impl Seen {
         due.len()
     }
 
-    /// The reason why nothing can be held on the key now; if several ceilings are used up, the one that resets last.
+    /// Why the key may hold nothing now. If several ceilings are used up, the refusal names the one that resets last.
     fn refusal(&self, key: &KeyId) -> Option<Refusal> {
         let Some((_, enabled)) = self.keys.get(key) else {
             return Some(Refusal::Unknown);
@@ -1035,7 +1035,7 @@ impl Seen {
         }
     }
 
-    /// Checks the invariants I1, I5 and I12.
+    /// The answer to a hold by this history. Checks the invariants I1, I5 and I12.
     fn reserve(&mut self, hold: &Hold) -> Result<Reserved, Refusal> {
         if self.ended.contains_key(&hold.number) || self.expired.contains_key(&hold.number) {
             return Err(Refusal::Gone);
@@ -1086,7 +1086,7 @@ impl Seen {
         })
     }
 
-    /// Checks the invariants I1, I5 and I12.
+    /// The answer to an adjustment by this history. Checks the invariants I1, I5 and I12.
     fn adjust(&mut self, adjustment: &Adjustment) -> Result<Adjusted, Refusal> {
         let (number, key) = (adjustment.number, &adjustment.key);
         let open = self.open.get(&number);
@@ -1123,7 +1123,7 @@ impl Seen {
         Ok(Adjusted::Held(adjustment.amount))
     }
 
-    /// Checks the invariants I3, I4 and I5.
+    /// The answer to a settlement by this history. Checks the invariants I3, I4 and I5.
     fn settle(&mut self, number: RequestNumber, key: &KeyId, cost: i64, fresh: bool) -> Settled {
         if let Some(first) = self.ended.get(&number) {
             return Settled {
@@ -1142,7 +1142,7 @@ impl Seen {
             (None, _) if fresh && self.keys.contains_key(key) => (Booked::Forced, 0),
             (None, _) => return settled(Booked::Stale, 0, 0),
         };
-        // The free amount without all holds, including this one.
+        // The money free for this call: the key's free amount, and the amount that this call's hold reserved.
         let charged = cost.min(promised + self.free(key));
         self.open.remove(&number);
         self.expired.remove(&number);

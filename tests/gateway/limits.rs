@@ -14,8 +14,8 @@ use crate::{
 
 const CATALOG: &str = "/v1/tollgate/models";
 
-/// Sends requests until one is refused. Returns the number admitted, and the refusal. Checks that exactly the burst and
-/// the rate's share of the elapsed time were admitted.
+/// Sends requests until one is refused. Returns the number admitted and the refusal. Checks that the gateway admitted
+/// the burst, and as many requests as the rate allows in the elapsed time.
 async fn until_refused(per_second: u32, mut ask: impl AsyncFnMut() -> Answer) -> (u32, Answer) {
     let began = Instant::now();
     for let_in in 0..10_000 {
@@ -117,7 +117,7 @@ async fn limits_of_a_key_do_not_affect_other_keys_of_its_account() {
 async fn per_minute_limit_of_a_key_is_enforced_and_named() {
     let world = World::start().await;
     let other = world.key().await;
-    // The limit is a burst of one, and one request every ten seconds.
+    // This rate allows a burst of one request, and then one every ten seconds.
     let limited = json!({ "requests_per_minute": 6 });
     for op in BOTH {
         let key = world.another_key("acme", limited.clone()).await;
@@ -144,12 +144,13 @@ async fn a_key_that_has_used_its_tokens_waits_until_they_are_there_again() {
         let limited = json!({ "tokens_per_minute": 1 });
         let key = world.another_key("acme", limited).await;
         let began = Instant::now();
-        // The usage of a call is known once it is settled; until then others are admitted.
+        // The limit counts a call's tokens after the call is settled. Until then further calls are admitted.
         let mut used = 0_u64;
         let answer = eventually("it waits for what it has used", async || {
             let answer = op.call(&world, &key, &op.body("x")).await;
             if answer.status == 429 {
-                // The text has the whole wait. The header has at most a minute, because clients give up at more.
+                // The text has the whole wait. The `retry-after` header is at most a minute, because clients give up at
+                // longer waits.
                 let text = answer.refusal();
                 let wait = text.split("через ").nth(1).unwrap();
                 let wait: u64 = wait.trim_end_matches(" с.").parse().unwrap();
@@ -166,7 +167,7 @@ async fn a_key_that_has_used_its_tokens_waits_until_they_are_there_again() {
         .await;
         let text = refused("key", &answer, 429, LIMIT, "rate_limit_exceeded");
         assert!(text.contains("токенов в минуту"), "{text}");
-        // The key may still read its own numbers, and other keys are not affected.
+        // The refused key may still read its own numbers, and other keys may call.
         let bearer = bearer(&key);
         let headers = [("authorization", bearer.as_str())];
         assert_eq!(world.get("/v1/tollgate/key", &headers).await.status, 200);
@@ -184,7 +185,8 @@ async fn forwarded_address_is_taken_only_from_a_trusted_proxy() {
         let headers = [("x-forwarded-for", forwarded)];
         world.get(CATALOG, &headers).await.status.as_u16()
     };
-    // Each address has its own burst, and entries left of the nearest untrusted one are ignored.
+    // Each address has its own burst. The gateway uses the nearest untrusted address, and ignores the entries left of
+    // it.
     for forwarded in [
         "203.0.113.1",
         "203.0.113.1, 203.0.113.2",
@@ -200,7 +202,8 @@ async fn forwarded_address_is_taken_only_from_a_trusted_proxy() {
     })
     .await;
 
-    // From an untrusted peer the header is ignored: its requests count as one address.
+    // The peer is not a trusted proxy, so the gateway ignores the header and counts all requests for the peer's
+    // address.
     let turn = Cell::new(0);
     until_refused(1, async || {
         turn.set(turn.get() + 1);
@@ -255,7 +258,7 @@ async fn json_is_nested_64_levels_deep_at_most() {
     let key = world.key().await;
     let bearer = bearer(&key);
     for op in BOTH {
-        // The object of the body itself is the first level of nesting.
+        // The body's own object is the first level.
         for (levels, status) in [(63, 200), (64, 400), (5_000, 400)] {
             let deep = "[".repeat(levels) + &"]".repeat(levels);
             let body = op

@@ -1,4 +1,4 @@
-//! `tollgate load`: what it counts, and how it exits.
+//! `tollgate load`: the counts that it reports, and its exit codes.
 
 use std::{
     net::TcpListener,
@@ -69,7 +69,7 @@ async fn a_load_survives_a_gateway_that_restarts_and_counts_the_refused_connecti
     old.signal("-TERM");
     assert_eq!(old.ended().await.code(), Some(0));
     let before = vendor.received().len();
-    // Calls are due every 5 ms, and a process needs longer to start and to open its ledger.
+    // A call is due every 5 ms. The new gateway starts and opens its ledger more slowly, so calls fail meanwhile.
     let new = start();
     new.serving().await;
     called(before + 50).await;
@@ -91,7 +91,7 @@ async fn a_load_survives_a_gateway_that_restarts_and_counts_the_refused_connecti
 async fn failed_calls_decide_the_exit_code_by_a_threshold() {
     let world = World::start().await;
     let key = world.key().await.secret;
-    // The first call is the check of address, key and request. Of the 11 others every second one fails.
+    // The first call checks address, key and request, and succeeds. Of the 11 calls of the load every second one fails.
     world.vendor.script({
         let calls = std::sync::atomic::AtomicU32::new(0);
         move |received| {
@@ -148,7 +148,7 @@ async fn custom_requests_are_sent_in_turn_and_streams_are_timed_by_piece() {
         .iter()
         .map(|call| call.json()["messages"][0]["content"].clone())
         .collect();
-    // The check sends the first request too.
+    // The first request is sent twice: for the check, and as a call of the load.
     assert_eq!(texts, ["один", "один", "два", "один", "два"]);
 }
 

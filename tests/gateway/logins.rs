@@ -21,13 +21,13 @@ use crate::{
 
 const NAME: &str = "name = \"chat-vendor\"\n";
 
-/// A gateway whose chat vendor has these lines.
+/// A gateway whose chat vendor has these additional lines in its configuration.
 async fn with_lines(lines: &str) -> World {
     let edit = format!("{NAME}{lines}\n");
     Setup::default().edit(NAME, &edit).start().await
 }
 
-/// A gateway whose chat vendor is called with tokens of this endpoint.
+/// A gateway that gets tokens for its chat vendor from this endpoint.
 async fn with_tokens_of(endpoint: &ScriptedVendor) -> World {
     with_lines(&format!(
         "login = {{ kind = \"oauth\", url = \"http://{}/oauth\", basic = \"${{VENDOR_KEY}}\", scope = \"S\" }}",
@@ -36,7 +36,7 @@ async fn with_tokens_of(endpoint: &ScriptedVendor) -> World {
     .await
 }
 
-/// Issues `t-0`, `t-1`, …, for half an hour each.
+/// An endpoint that issues the tokens `t-0`, `t-1`, …, each valid for half an hour.
 async fn token_endpoint() -> ScriptedVendor {
     let endpoint = ScriptedVendor::start().await.unwrap();
     let issued = AtomicUsize::new(0);
@@ -50,7 +50,7 @@ async fn token_endpoint() -> ScriptedVendor {
     endpoint
 }
 
-/// Lets the vendor accept tokens from number `first` on.
+/// From now on the vendor accepts only tokens whose number is at least `first`.
 fn accept_from(world: &World, first: &Arc<AtomicUsize>) {
     let first = Arc::clone(first);
     world.vendor.script(move |received: &Received| {
@@ -84,7 +84,7 @@ async fn one_token_serves_all_calls_until_the_vendor_refuses_it() {
     );
     assert_eq!(asked[0].body, "grant_type=client_credentials&scope=S");
 
-    // A token that was issued a moment ago is not renewed.
+    // The gateway does not renew a token that is less than a second old.
     sleep(Duration::from_millis(1100)).await;
     first.store(1, Ordering::SeqCst);
     let body = chat_body("x");
@@ -93,7 +93,7 @@ async fn one_token_serves_all_calls_until_the_vendor_refuses_it() {
         assert_eq!(answer.status, 200, "{answer:?}");
     }
     assert_eq!(endpoint.received().len(), 2);
-    // 40 calls of 10 and 5 tokens, and nothing for those that were refused.
+    // 40 calls with 10 input and 5 output tokens were charged. Attempts that the vendor refused cost nothing.
     let account = world.settled(&key).await;
     assert_eq!(account["balance_rub"], "999.92", "{account}");
 }

@@ -1,5 +1,5 @@
-//! The gateway as its callers, operators and vendors see it: real sockets, a scripted vendor, real ledgers. One file
-//! per kind of promise.
+//! Tests of the gateway as its callers, operators and vendors see it: real sockets, a scripted vendor, real ledgers.
+//! Each file tests one kind of promise.
 
 #![allow(
     missing_docs,
@@ -22,7 +22,7 @@ mod ops; // both operations with the same code
 mod replies; // vendors' answers
 mod secrets; // a check of all of it: no secret in logs, answers, files
 
-// Shared with the other test binaries: the configuration's text, the binary as a process, Redis, the seed
+// Modules that other test binaries use too: configuration text, the binary as a process, Redis, random seeds.
 #[path = "../support/mod.rs"]
 mod support;
 

@@ -1,4 +1,4 @@
-//! Events as mails and in chats: a mail server and a Bot API of the test, on real sockets.
+//! Events sent by mail and to chats. The tests run a mail server and a Bot API on real sockets.
 
 use std::{
     sync::{Arc, Mutex},
@@ -22,7 +22,7 @@ use crate::{
     proxies::{Authority, Vendor},
 };
 
-/// A fake server, and what it received.
+/// A fake server, and the messages that it has received.
 struct Fake<T> {
     port: u16,
     came: Arc<Mutex<Vec<T>>>,
@@ -30,7 +30,7 @@ struct Fake<T> {
 }
 
 impl<T: Clone + Send + 'static> Fake<T> {
-    /// `serve` gets each connection, and the number of things received before.
+    /// `serve` runs for each connection, and adds the messages received to the shared list.
     async fn start<F: Future<Output = ()> + Send + 'static>(
         serve: impl Fn(TcpStream, Arc<Mutex<Vec<T>>>) -> F + Send + 'static,
     ) -> Self {
@@ -65,7 +65,7 @@ impl<T: Clone + Send + 'static> Fake<T> {
     }
 }
 
-/// A mail: its recipients, and its lines. The first one is rejected.
+/// Recipients and lines of a mail. The fake server rejects the first mail.
 type Mail = (Vec<String>, String);
 
 async fn smtp<S>(stream: S, mails: Arc<Mutex<Vec<Mail>>>)
@@ -115,7 +115,7 @@ where
     }
 }
 
-/// The path and the body of a message. The first one is too early.
+/// Path and body of a request to the Bot API. The fake server refuses the first one as too early.
 type Message = (String, Value);
 
 async fn bot_api(mut stream: TcpStream, messages: Arc<Mutex<Vec<Message>>>) {
@@ -257,7 +257,7 @@ async fn event_is_sent_to_a_chat_that_admits_the_bot() {
     assert_eq!(shown["receivers"][0]["way"], "telegram", "{shown}");
 }
 
-/// The error that the first receiver shows while it waits.
+/// The error that the API shows for the first receiver while its next attempt is due.
 async fn error_of(world: &World) -> Value {
     let shown = world.admin(Method::GET, "/admin/v1/receivers", None).await;
     shown.json()["receivers"][0]["error"].clone()
@@ -289,7 +289,7 @@ async fn mail_server_certificate_must_be_signed_by_the_ca_file() {
         let world = world(&section).await;
         pay(&world, "acme", "1").await;
         if trusted {
-            // The first one is rejected.
+            // The server rejects the first mail, and the gateway sends it again.
             assert_eq!(server.has(2).await.len(), 2);
         } else {
             eventually("the certificate is refused", async || {

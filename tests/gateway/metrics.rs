@@ -1,4 +1,4 @@
-//! `GET /metrics`: its values are right, `docs/metrics.md` names all of them, and callers cannot add series.
+//! `GET /metrics`: the values are right, `docs/metrics.md` documents every metric, and callers cannot create series.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -38,12 +38,12 @@ use crate::{
 const CHAT: &str = "path=\"/v1/chat/completions\"";
 const MESSAGES: &str = "path=\"/v1/messages\"";
 
-/// A scrape in the classic text format.
+/// The metrics of one scrape in the classic text format, parsed.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Scrape {
-    /// Types of metrics, by name.
+    /// The type of each metric, by its name.
     types: BTreeMap<String, String>,
-    /// Values by name and labels, as they are written.
+    /// The value of each series, by its name and labels as written.
     samples: BTreeMap<String, f64>,
 }
 
@@ -64,12 +64,12 @@ impl Scrape {
         Self { types, samples }
     }
 
-    /// The value of a series; 0 if it does not exist yet.
+    /// The value of a series; 0 if the scrape does not have it.
     fn get(&self, series: &str) -> f64 {
         self.samples.get(series).copied().unwrap_or_default()
     }
 
-    /// The label names of a metric's series, without `le`.
+    /// The names of the labels of a metric's series, without the `le` of histograms.
     fn labels(&self, name: &str, kind: &str) -> BTreeSet<String> {
         let name = match kind {
             "histogram" => format!("{name}_count"),
@@ -92,7 +92,7 @@ impl Scrape {
     }
 }
 
-/// Scrapes without a key.
+/// The content type and the text of a scrape without a key.
 async fn text(world: &World, accept: &str) -> (String, String) {
     let url = format!("http://{}/metrics", world.gateway.admin_address().unwrap());
     let headers = [("accept", accept)];
@@ -110,7 +110,7 @@ async fn scrape(world: &World) -> Scrape {
     Scrape::parse(&text)
 }
 
-/// The first scrape in which these series have these values; ends of calls are counted after the answer.
+/// Scrapes until these series have these values, because a call is counted after its answer. Returns that scrape.
 pub async fn shows(world: &World, expected: &[(&str, f64)]) -> Scrape {
     let mut last = None;
     let seen = tokio::time::timeout(Duration::from_secs(5), async {
@@ -143,7 +143,7 @@ fn says(world: &World, op: Op, input: u64, output: u64) {
     world.vendor.script(move |_| Reply::json(200, &said));
 }
 
-/// Rows of the table in `docs/metrics.md`: name, type, labels.
+/// The rows of the tables in `docs/metrics.md`: name, type and labels of each metric.
 fn documented() -> BTreeMap<String, (String, BTreeSet<String>)> {
     let text = include_str!("../../docs/metrics.md");
     let rows = text.lines().filter_map(|line| {
@@ -169,7 +169,7 @@ async fn documented_metrics_equal_those_of_a_scrape() {
     let hook = "[[webhook]]\nname = \"w\"\nurl = \"https://hooks.example/\"\nsecrets = [\"${WEBHOOK_SECRET}\"]\n[ledger]";
     let setup = Setup::default().edit(route, &with_cost);
     let world = setup.edit("[ledger]", hook).start().await;
-    // A code becomes a series with its first refusal.
+    // A series of refusals appears with the first refusal of its code.
     let refused = world.get("/v1/models", &[]).await;
     assert_eq!(refused.status, 401);
     let scrape = scrape(&world).await;
@@ -247,7 +247,7 @@ async fn calls_are_counted_by_tokens_rubles_and_ends() {
             ("tollgate_tokens_total{model=\"chat\",class=\"input\"}", 9.0),
             ("tollgate_tokens_total{model=\"chat\",class=\"output\"}", 2.0),
             ("tollgate_tokens_total{model=\"messages\",class=\"output\"}", 2.0),
-            // Charged are 9 × 100 + 2 × 200 µ₽, and ten times that.
+            // A call of `chat` costs 9 × 100 + 2 × 200 µ₽, and a call of `messages` ten times that.
             ("tollgate_charged_rubles_total{model=\"chat\"}", 0.0013),
             ("tollgate_charged_rubles_total{model=\"messages\"}", 0.013),
             ("tollgate_loss_rubles_total", 0.0),
@@ -373,7 +373,7 @@ async fn refusals_are_counted_by_status_and_code() {
 async fn overruns_losses_and_estimates_are_counted() {
     let world = World::start().await;
     let rich = world.key().await;
-    // 3000 bytes are held as 2000 tokens, and may be 3000.
+    // The hold counts these 3000 bytes as 2000 tokens, but the vendor may count up to 3000.
     let dense = Op::Chat.body(&"x".repeat(3000));
     says(&world, Op::Chat, 3000, 100);
     let first = world.chat(&rich, &dense).await;
@@ -384,7 +384,7 @@ async fn overruns_losses_and_estimates_are_counted() {
     let said = answer(Op::Chat, "да", &Value::Null);
     world.vendor.script(move |_| Reply::json(200, &said));
     assert_eq!(world.chat(&rich, &chat_body("x")).await.status, 200);
-    // The vendor reports 50 output tokens more than the request allows.
+    // The vendor counts 150 output tokens, but the request allows only 100.
     says(&world, Op::Chat, 9, 150);
     assert_eq!(world.chat(&rich, &chat_body("x")).await.status, 200);
     let loss = f64::from(u32::try_from(320_000 - funds + 50 * 200).unwrap()) / 1e6;
@@ -408,7 +408,7 @@ async fn calls_with_more_input_than_is_priced_are_counted() {
     );
     let world = setup.start().await;
     let key = world.key().await;
-    // 3000 bytes are held as 2000 tokens and 520 around them, and may be 3000.
+    // The hold counts these 3000 bytes as 2000 tokens, and adds 520 for the call. The vendor may count up to 3000.
     let dense = Op::Chat.body(&"x".repeat(3000));
     for input in [2600, 2601] {
         says(&world, Op::Chat, input, 100);
@@ -433,13 +433,13 @@ async fn further_classes_and_unpriced_calls_are_counted() {
         (of_class("cache_write_1h"), 4.0),
         (of_class("web_search_call"), 2.0),
     ];
-    // One gateway has prices for every class, the other for the four usual classes.
+    // The first gateway has a price for every class, the second one only for the four usual classes.
     for (setup, unpriced) in [(with_rules(), 0.0), (Setup::default(), 1.0)] {
         let world = setup.start().await;
         let key = world.key().await;
         let reply = said.clone();
         world.vendor.script(move |_| Reply::json(200, &reply));
-        // The hold of a long request can pay for searches that were not requested.
+        // The request does not ask for searches, but its hold is large enough to pay for them.
         let long = messages_body(&"x".repeat(30_000));
         let answered = world.messages(&key, &long).await;
         assert_eq!(answered.status, 200, "{answered:?}");
@@ -617,7 +617,7 @@ async fn a_client_that_leaves_before_the_answer_is_counted_as_499() {
     .await;
 }
 
-/// How many series there are.
+/// The names and labels of all series.
 async fn series(world: &World) -> BTreeSet<String> {
     scrape(world).await.samples.into_keys().collect()
 }
@@ -649,12 +649,12 @@ async fn names_with_special_characters_are_valid_labels() {
     let setup = Setup::default().edit("id = \"chat\"", &format!("id = \"{name}\""));
     let world = setup.start().await;
     let scrape = scrape(&world).await;
-    // TOML escapes these characters like the text format.
+    // TOML and the text format escape the characters of this name in the same way.
     let series = format!("tollgate_tokens_total{{model=\"{name}\",class=\"input\"}}");
     assert_eq!(scrape.samples.get(&series), Some(&0.0), "{scrape:?}");
 }
 
-/// While Redis is away, a scrape shows the last known values, and is fast.
+/// While Redis does not answer, a scrape returns the last known values without waiting.
 #[tokio::test]
 async fn a_scrape_does_not_wait_for_redis() {
     let server = RedisServer::start().await;
@@ -709,7 +709,7 @@ async fn a_reload_brings_series_of_new_models_and_keeps_the_old_ones() {
         (scrape.get("tollgate_config_reloads_total{result=\"ok\"}") == 1.0).then_some(())
     })
     .await;
-    // This call may have been half counted at the time of the scrape.
+    // The scrape that first counted the reload may still lack the new model, so the test scrapes again.
     let after = scrape().await;
     for model in ["chat", "newer"] {
         assert!(after.samples.contains_key(&tokens(model)), "{model}");
@@ -724,7 +724,7 @@ async fn a_reload_brings_series_of_new_models_and_keeps_the_old_ones() {
     .await;
 }
 
-/// A panic in a report is the embedding program's own fault: calls are still settled.
+/// The embedding program's own report of an event panics. The gateway still settles calls.
 #[tokio::test]
 async fn panic_in_a_metrics_report_stops_nothing() {
     let vendor = ScriptedVendor::start().await.unwrap();

@@ -1,5 +1,5 @@
-//! The commands for groups of keys, owner keys, alerts, events and their receivers, run as an operator runs them:
-//! output, exit codes and effects.
+//! The commands for groups of keys, owner keys, alerts, events and receivers, run as an operator runs them: output,
+//! exit codes and effects.
 
 use std::sync::{
     Arc,
@@ -18,24 +18,24 @@ use crate::{
     webhooks::{Hook, Say},
 };
 
-/// Runs a command that must exit with this code, and returns its output.
+/// Runs a command that must exit with this code, and returns its standard output.
 async fn typed(world: &World, line: &str, code: i32) -> String {
     let args: Vec<&str> = line.split(' ').collect();
     said(&tollgate(world, &args, "").await, code)
 }
 
-/// Runs it with --json, and returns the JSON.
+/// Runs a command with `--json`, and returns the parsed output.
 async fn answered(world: &World, line: &str) -> Value {
     serde_json::from_str(&typed(world, &format!("{line} --json"), 0).await).unwrap()
 }
 
-/// The error of a command that must fail.
+/// Runs a command that must fail with this exit code, and returns its error.
 async fn refused(world: &World, line: &str, code: i32) -> String {
     let args: Vec<&str> = line.split(' ').collect();
     complained(&tollgate(world, &args, "").await, code)
 }
 
-/// The value next to a label.
+/// The value that follows a label in the output.
 fn fact(shown: &str, label: &str) -> String {
     let value = shown.lines().find_map(|line| {
         let value = line.strip_prefix(label)?;
@@ -71,7 +71,7 @@ async fn group_commands_create_list_change_fill_and_remove() {
     ] {
         assert_eq!(fact(&made, label), value, "{made}");
     }
-    // A repetition with other values is refused, and so is a group of an unknown account.
+    // A second `group create` with other values is refused, and so is a group of an unknown account.
     let again = "group create acme support --name Other";
     let text = refused(&world, again, 1).await;
     assert!(text.contains("exists already"), "{text}");
@@ -235,7 +235,7 @@ async fn events_are_listed_by_place_account_and_kind() {
         (&answer["last"], &answer["events"][2]["entry"]),
         (&json!(3), &json!("second"))
     );
-    // However far back: filters do not apply only to the last events.
+    // A filter also finds events that are more than a page old.
     let store = world.gateway.store();
     for number in 1..=1200 {
         let telling = Telling {
@@ -263,7 +263,7 @@ async fn events_are_listed_by_place_account_and_kind() {
     refused(&world, "event list --limit 0", 64).await;
 }
 
-/// A receiver that answers with this status.
+/// A gateway with a receiver that answers with this status, which the test may change.
 async fn with_receiver() -> (Hook, Arc<AtomicU16>, World) {
     let hook = Hook::start().await;
     let status = Arc::new(AtomicU16::new(200));
@@ -308,7 +308,7 @@ async fn a_receiver_is_shown_stopped_resumed_and_sent_events_again() {
     };
     assert_eq!(sent(0), [1, 2]);
 
-    // Accepted events are sent again if requested, in that order.
+    // `event replay` sends also events that the receiver has accepted, in the order of the command.
     let again = typed(&world, "event replay crm 2 1", 0).await;
     assert_eq!(again, "event 2 is taken\nevent 1 is taken\n");
     assert_eq!(sent(2), [2, 1]);
@@ -323,7 +323,7 @@ async fn a_receiver_is_shown_stopped_resumed_and_sent_events_again() {
         "nothing to send\n"
     );
     assert_eq!(answered(&world, "event dead crm").await["dead"], json!([]));
-    // A dead letter and a receiver's state, as after days of retries.
+    // Stores a dead letter, as the gateway does after days of retries.
     let events = answered(&world, "event list --after 0").await;
     let letter = json!({ "event": events["events"][1], "dead_ms": 1_795_000_000_000_u64, "error": "answered 500" });
     let name = format!("dead/crm/{:020}", 2);

@@ -20,7 +20,7 @@ const CALLS: u64 = 120;
 const SEED: u64 = 3;
 const FUNDS_RUB: &str = "100000000";
 
-/// A field's value that no honest vendor reports, or an honest one.
+/// A random value of a usage field: sometimes one that no honest vendor reports.
 fn odd(random: &mut Random) -> Value {
     match random.between(0, 13) {
         0 => Value::Null,
@@ -37,7 +37,7 @@ fn odd(random: &mut Random) -> Value {
     }
 }
 
-/// An object with some of these fields.
+/// An object that has some of these fields, with random values.
 fn some(random: &mut Random, fields: &[&str]) -> Value {
     if random.chance(100) {
         return odd(random);
@@ -51,7 +51,7 @@ fn some(random: &mut Random, fields: &[&str]) -> Value {
     object.into()
 }
 
-/// The formats, for requests and answers.
+/// The format of a request, and of the answer to it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Form {
     Of(Op),
@@ -60,7 +60,8 @@ enum Form {
 
 const FORMS: [Form; 3] = [Form::Of(Op::Chat), Form::Of(Op::Messages), Form::Responses];
 
-/// Every class has a price, and so has every set of conditions. One vendor speaks two of the formats.
+/// A setup with prices for every class, and with price rules for every set of conditions. One vendor speaks two
+/// formats.
 fn with_all_priced() -> Setup {
     let classes = |times: u32| {
         format!(
@@ -112,12 +113,12 @@ fn with_all_priced() -> Setup {
     setup
 }
 
-/// Separately billed parts of a request: classes, and fields that control how it is served.
+/// The parts of a request that are billed separately: names of classes, and of fields that choose how it is served.
 #[derive(Debug, Default)]
 struct Asked(Vec<&'static str>);
 
 impl Asked {
-    /// Whether everything that the vendor reported was requested.
+    /// Whether every class and condition of this receipt was requested.
     fn covers(&self, receipt: &Value) -> bool {
         let of = |object: &Value| -> Vec<String> {
             let names = object.as_object().into_iter().flatten();
@@ -133,7 +134,7 @@ impl Asked {
     }
 }
 
-/// A body that requests some of the billed parts.
+/// A random body that requests some of the separately billed parts, and the list of these parts.
 fn body(form: Form, random: &mut Random) -> (Value, Asked) {
     let mut asked = Asked::default();
     let mut fields = Map::new();
@@ -199,7 +200,7 @@ fn body(form: Form, random: &mut Random) -> (Value, Asked) {
     (with(body, fields.into()), asked)
 }
 
-/// The usage, and further fields of the answer.
+/// A random usage, and random fields that an answer has next to its usage.
 fn usage(form: Form, random: &mut Random) -> (Value, Value) {
     const OF_INPUT: &[&str] = &[
         "cached_tokens",
@@ -271,7 +272,7 @@ fn usage(form: Form, random: &mut Random) -> (Value, Value) {
         ] {
             if random.chance(300) {
                 let word = json!(words[random.index(5)]);
-                // The messages format has this field within the usage, the others next to it.
+                // In the messages format this field is in the usage object, in other formats next to it.
                 match form {
                     Form::Of(Op::Messages) => drop(said.insert(field.into(), word)),
                     _ => drop(beside.insert(field.into(), word)),
@@ -286,12 +287,12 @@ fn usage(form: Form, random: &mut Random) -> (Value, Value) {
     (said, beside.into())
 }
 
-/// The vendor's answer with this usage, plain or streamed.
+/// The vendor's answer with this usage, plain or streamed. `beside` are fields next to the usage.
 fn reply(form: Form, streamed: bool, said: &Value, beside: Value) -> Reply {
     match (form, streamed) {
         (Form::Of(op), false) => Reply::json(200, &with(answer(op, "да и нет", said), beside)),
         (Form::Of(op), true) => {
-            // The last usage of a stream is the complete one.
+            // Only the last usage of a stream is complete, so it is replaced.
             let mut parts = events(op, &["да", " и нет"], 9, 5);
             let last = parts
                 .iter()
@@ -323,7 +324,7 @@ async fn call(world: &World, key: &Key, form: Form, body: &Value) -> Answer {
     }
 }
 
-/// The usage that an answer states; in a stream, later events override earlier ones.
+/// The usage that an answer has. In a stream, later events override earlier ones.
 fn stated(answer: &Answer, streamed: bool) -> Value {
     if !streamed {
         return answer.json()["usage"].clone();
@@ -341,7 +342,7 @@ fn stated(answer: &Answer, streamed: bool) -> Value {
     usage
 }
 
-/// Input and output of a usage, by its format.
+/// The counts of input and of output in a usage of this format.
 fn totals(form: Form, usage: &Value) -> (u64, u64) {
     let count = |name: &str| usage[name].as_u64().unwrap_or_default();
     match form {
@@ -354,7 +355,7 @@ fn totals(form: Form, usage: &Value) -> (u64, u64) {
     }
 }
 
-/// Input and output of a receipt.
+/// The counts of input and of output in a receipt.
 fn charged_tokens(receipt: &Value) -> (u64, u64) {
     let usage = &receipt["usage"];
     let count = |name: &str| usage[name].as_u64().expect("a count");
@@ -373,7 +374,7 @@ fn charged_tokens(receipt: &Value) -> (u64, u64) {
     (input, output)
 }
 
-/// The cost of a receipt's usage by its price, in micro-rubles: rounded up once.
+/// The cost of a receipt's usage at the receipt's prices, in micro-rubles, rounded up once.
 fn reckoned(receipt: &Value) -> Decimal {
     let (usage, price) = (&receipt["usage"], &receipt["price"]);
     let million = Decimal::from(1_000_000);
@@ -430,12 +431,12 @@ async fn books_balance_after_any_usage_of_a_vendor() {
                     "{what}"
                 );
             }
-            // An estimated usage is stated as charged, in plain answers, and in streams that state one.
+            // If the usage was estimated, the answer has the charged counts, unless the vendor's stream had no usage.
             if receipt["estimated"] == true && (!streamed || !said.is_null()) {
                 let stated = stated(&answered, streamed);
                 assert_eq!(totals(form, &stated), tokens, "{what}: {stated}");
             }
-            // The hold covers everything that was requested.
+            // If the vendor used only what was requested, the hold covered the cost.
             if receipt["bounded"] == false
                 && receipt.get("unpriced").is_none()
                 && asked.covers(&receipt)
@@ -455,7 +456,7 @@ async fn books_balance_after_any_usage_of_a_vendor() {
     assert_eq!(audit.json()["breaches"], json!([]), "{audit:?}");
 }
 
-/// A usage of this format with 400 cached tokens that are not included in a prompt of 30.
+/// A usage whose 400 cached tokens cannot be a part of its prompt, which has 30.
 fn beside_the_prompt(vendor: Form) -> Value {
     let cached = json!({ "cached_tokens": 400 });
     match vendor {
@@ -497,7 +498,8 @@ async fn cache_not_included_in_the_prompt_is_charged_and_stated_as_cached() {
                 assert_eq!(answered.status, 200, "{answered:?}");
                 let receipt = world.receipt(&answered.number()).await;
                 let what = format!("{form:?} {vendor:?} {streamed}: {receipt}");
-                // The charge is 30 × 100 + 400 × 10 + 5 × 200 µ₽, not 405 tokens of output.
+                // The charge is 30 × 100 + 400 × 10 + 5 × 200 µ₽. The difference to the total is cached input, and not
+                // output.
                 assert_eq!(micro(&receipt["charged_rub"]), 8000, "{what}");
                 assert_eq!(receipt["usage"]["cached_input"], 400, "{what}");
                 assert_eq!(receipt["estimated"], true, "{what}");
@@ -513,8 +515,8 @@ async fn cache_not_included_in_the_prompt_is_charged_and_stated_as_cached() {
 async fn cut_usage_is_on_the_operators_receipt_and_is_a_loss() {
     let world = World::start().await;
     let key = world.key().await;
-    // The vendor reports 700 output tokens, although 100 are allowed. The model generates at most 4000, so the vendor
-    // bills no more than that.
+    // The request allows 100 output tokens, and the vendor reports 700. The model generates at most 4000, so a larger
+    // report counts as 4000 in the loss.
     for (count, loss) in [(700, 600 * 200), (1_000_000, 3900 * 200)] {
         let used = json!({ "prompt_tokens": 9, "completion_tokens": count });
         let reply = reply(Form::Of(Op::Chat), false, &used, json!({}));
@@ -531,7 +533,7 @@ async fn cut_usage_is_on_the_operators_receipt_and_is_a_loss() {
             micro(&receipt["held_rub"]) >= micro(&receipt["charged_rub"]),
             "{receipt}"
         );
-        // The caller's receipt only shows that it was cut.
+        // The caller's receipt is marked `bounded`, but does not have the vendor's count.
         let own = format!("/v1/tollgate/receipts/{}", answered.number());
         let own = world
             .get(&own, &[("x-api-key", key.secret.as_str())])
@@ -557,7 +559,7 @@ async fn cut_usage_is_on_the_operators_receipt_and_is_a_loss() {
     assert_eq!(audit.json()["breaches"], json!([]), "{audit:?}");
 }
 
-/// An answer of this format with a usage of 20 and 5 tokens.
+/// An answer of this format whose usage is 20 input and 5 output tokens.
 fn counted(form: Form) -> Value {
     match form {
         Form::Of(op) => answer(op, "да и нет", &crate::replies::usage(op, 20, 5)),
@@ -568,7 +570,7 @@ fn counted(form: Form) -> Value {
     }
 }
 
-/// The field with the content in an answer of this format.
+/// The name of the field that has the content in an answer of this format.
 const fn place(form: Form) -> &'static str {
     match form {
         Form::Of(Op::Chat) => "choices",
@@ -577,7 +579,7 @@ const fn place(form: Form) -> &'static str {
     }
 }
 
-/// Answers without content, or with invalid text.
+/// Answers of this format without content, or with invalid text.
 fn wordless(form: Form) -> Vec<(&'static str, Vec<u8>)> {
     let with_words = |words: Option<Value>| {
         let mut answer = counted(form);

@@ -14,7 +14,7 @@ async fn post(world: &World, path: &str, body: Value) -> Answer {
     world.admin(Method::POST, path, Some(body)).await
 }
 
-/// Checks a refusal of the admin API and returns its text.
+/// Checks that the admin API refused a request with this status. Returns the refusal's text.
 fn no(answer: &Answer, status: u16) -> String {
     assert_eq!(answer.status, status, "{answer:?}");
     let body = answer.json();
@@ -312,7 +312,7 @@ async fn admin_key_guesses_are_limited_per_forwarded_address() {
         world.gateway.admin_address().unwrap()
     );
     let right = format!("Bearer {ADMIN_KEY}");
-    // On connections that have not signed in.
+    // Each request uses a new connection, because connections with an accepted key are not limited.
     let ask = async |key: &str, from: &str| {
         let headers = [("authorization", key), ("x-forwarded-for", from)];
         let req = request(Method::GET, &url, &headers, "".into());
@@ -326,7 +326,7 @@ async fn admin_key_guesses_are_limited_per_forwarded_address() {
         no(&answer, 429);
         assert!(answer.headers.contains_key("retry-after"), "{answer:?}");
     }
-    // Entries that a caller puts before those of the proxy change nothing.
+    // A caller may forge entries before the one that the proxy appends. The limit counts only the proxy's entry.
     for forged in 0..20 {
         let from = format!("198.51.100.{forged}, 203.0.113.1");
         no(&ask("Bearer wrong", &from).await, 429);

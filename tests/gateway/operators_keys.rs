@@ -1,4 +1,4 @@
-//! Interface, "Admin API": keys, from the secret that is shown once to their deletion.
+//! Interface, "Admin API": keys, from their creation, which shows the secret once, to their deletion.
 
 use http::Method;
 use serde_json::{Value, json};
@@ -125,7 +125,7 @@ async fn key_disabled_on_another_node_gets_no_hold_despite_this_nodes_cache() {
     let here = Setup::default().ledger(&redis.url()).start().await;
     let there = Setup::default().ledger(&redis.url()).start().await;
     let key = here.key().await;
-    // From now on this node caches the key for five seconds.
+    // This call makes the first gateway cache the key's record for five seconds.
     assert_eq!(call(&here, &key).await.status, 200);
     patch(&there, &key, json!({ "status": "disabled" })).await;
     for op in BOTH {
@@ -176,7 +176,7 @@ async fn renamed_key_has_the_time_of_the_change() {
     let time = |value: &Value| value.as_str().unwrap().to_owned();
     assert_eq!(renamed["created_at"], before["created_at"]);
     assert!(time(&renamed["changed_at"]) >= time(&before["changed_at"]));
-    // The account is renamed too, and keeps its id.
+    // A change of the account's name does not change its id.
     let name = Some(json!({ "name": "Acme Holding" }));
     let account = "/admin/v1/accounts/acme";
     let renamed = world.admin(Method::PATCH, account, name).await.json();

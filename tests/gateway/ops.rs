@@ -1,4 +1,4 @@
-//! Both operations with the same code, for promises of the chat format and of the messages format.
+//! The chat and the messages operation behind one type, so that a test can check both with the same code.
 
 use bytes::Bytes;
 use http::{Method, Request};
@@ -24,7 +24,7 @@ impl Op {
         }
     }
 
-    /// The catalog name of the model whose vendor speaks this format.
+    /// The name, in the catalog, of the model whose vendor speaks this operation's format.
     pub const fn model(self) -> &'static str {
         match self {
             Self::Chat => "chat",
@@ -32,7 +32,7 @@ impl Op {
         }
     }
 
-    /// The vendor's name of that model.
+    /// The name under which the vendor sells that model.
     pub const fn vendor_model(self) -> &'static str {
         match self {
             Self::Chat => "vendor-chat-1",
@@ -59,7 +59,7 @@ impl Op {
         world.ask(self.request(world, key, body)).await
     }
 
-    /// A call with these headers, and the usual content-type and version unless they are among them.
+    /// Sends a body with these headers. Adds the usual content type and format version if they are missing.
     pub async fn post(
         self,
         world: &World,
@@ -83,7 +83,7 @@ impl Op {
     }
 }
 
-/// The key as the header that both operations accept.
+/// The `authorization` header with this key, which both operations accept.
 pub fn bearer(key: &Key) -> String {
     format!("Bearer {}", key.secret)
 }
@@ -93,12 +93,12 @@ pub fn limits(lines: &str) -> Setup {
     Setup::default().edit("[tariff]", &format!("[limits]\n{lines}\n[tariff]"))
 }
 
-/// A setup with lines at the top of the configuration.
+/// A setup with these lines at the top of the configuration, outside any section.
 pub fn top(lines: &str) -> Setup {
     Setup::default().edit("base_url =", &format!("{lines}\nbase_url ="))
 }
 
-/// A setup with both vendors behind another address, like `127.0.0.1:1`, and more lines for each of them.
+/// A setup whose two vendors have another address, like `127.0.0.1:1`, and these further lines.
 pub fn vendors_at(address: &str, lines: &str) -> Setup {
     ["chat", "messages"]
         .into_iter()
@@ -110,7 +110,7 @@ pub fn vendors_at(address: &str, lines: &str) -> Setup {
         })
 }
 
-/// A setup with more lines for both vendors.
+/// A setup with these further lines for both vendors.
 pub fn vendors(lines: &str) -> Setup {
     Setup::default().edit(
         "key = \"${VENDOR_KEY}\"",

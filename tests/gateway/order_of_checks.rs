@@ -1,5 +1,5 @@
-//! Decisions, "Order of checks": if two things are wrong, the one that is checked first is answered. Each test takes
-//! two neighbours of the order
+//! Decisions, "Order of checks": if a request has two faults, the gateway reports the one that it checks first. Each
+//! test takes two neighbours of this order:
 //!
 //! path, method → overload → address limit → key → declared size → body → model exists → model allowed → hold → vendor.
 
@@ -15,7 +15,7 @@ use crate::{
     replies::{Running, refusal},
 };
 
-/// Sends requests until the address has used up its limit, and returns the refusal.
+/// Sends requests until one is refused with 429, and returns that refusal.
 async fn over_the_limit(mut ask: impl AsyncFnMut() -> Answer) -> Answer {
     for _ in 0..100 {
         let answer = ask().await;
@@ -55,7 +55,7 @@ async fn overload_refuses_before_the_address_limit() {
         .start()
         .await;
     let key = world.key().await;
-    // This also uses the address's only request of the second.
+    // The running call is the only one that the gateway admits, and uses the address's only request of this second.
     let running = Running::start(&world, Op::Chat, &key, &Op::Chat.body("x")).await;
     for op in BOTH {
         let answer = op.call(&world, &key, &op.body("x")).await;
@@ -113,7 +113,8 @@ async fn declared_size_is_refused_before_the_body_is_read() {
     let world = limits("body_bytes_max = 1000").start().await;
     let key = world.key().await;
     for op in BOTH {
-        // Further faults: the body is not JSON, has another content type, and the version is missing.
+        // The request has more faults: its body is not JSON, its content type is wrong, and its format version is
+        // missing.
         let head = head(op, Some(&key.secret), "content-length: 1001\r\n")
             .replace("application/json", "text/plain")
             .replace("anthropic-version", "x-version");

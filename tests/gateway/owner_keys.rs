@@ -41,14 +41,14 @@ async fn owner(world: &World) -> Key {
     world.another_key("acme", json!({ "kind": "owner" })).await
 }
 
-/// An owner's first day, on any ledger.
+/// Checks the permissions of an owner key, on the ledger of this gateway.
 async fn looks_after_keys(world: &World) {
     let caller = world.key().await;
     let owner = owner(world).await;
     let shown = done(world, &owner, Method::GET, "/v1/tollgate/key", None).await;
     assert_eq!(shown["kind"], "owner");
 
-    // The owner key creates a key that can call, within its limits.
+    // The owner key creates an ordinary key, which can call models within its limits.
     let wish = json!({ "name": "ci", "ceiling_day_rub": "5", "models": ["chat"] });
     let made = done(world, &owner, Method::POST, KEYS, Some(wish)).await;
     let ci = Key {
@@ -66,7 +66,7 @@ async fn looks_after_keys(world: &World) {
         .number();
     let receipt = world.receipt(&number).await;
 
-    // The owner key sees all keys, all spending and all receipts, but no secret.
+    // The owner key sees all keys, spending and receipts of its account, but no secret.
     let listed = done(world, &owner, Method::GET, KEYS, None).await;
     let keys = listed["keys"].as_array().unwrap();
     assert_eq!(keys.len(), 3, "{listed}");
@@ -83,7 +83,7 @@ async fn looks_after_keys(world: &World) {
     let one = format!("/v1/tollgate/receipts/{number}");
     done(world, &owner, Method::GET, &one, None).await;
 
-    // The owner key limits and revokes the other key; this applies to the next call.
+    // The owner key limits and then deletes the ordinary key. The gateway applies each change to the next call.
     let path = format!("{KEYS}/{}", ci.id);
     let change = json!({ "status": "disabled", "ceiling_day_rub": null });
     let changed = done(world, &owner, Method::PATCH, &path, Some(change)).await;
@@ -98,7 +98,7 @@ async fn looks_after_keys(world: &World) {
     let again = ask(world, &owner, Method::DELETE, &path, None).await;
     assert_eq!(again.status, 404, "{again:?}");
 
-    // No model answers it, and no ledger holds money for it.
+    // The gateway refuses a model call with the owner key, and the ledger refuses a hold on it.
     for op in BOTH {
         let call = op.call(world, &owner, &op.body("x")).await;
         refused(op.path(), &call, 403, PERMISSION, "owner_key");
@@ -117,7 +117,7 @@ async fn looks_after_keys(world: &World) {
         matches!(held, Err(LedgerError::Refused(Refusal::Disabled))),
         "{held:?}"
     );
-    // To gateways without support for owner keys it is a key of one model that does not exist.
+    // Gateways that do not know owner keys see a key whose only model does not exist, so they refuse its calls too.
     let record = world.gateway.store().key(&hold.key).await.unwrap().record;
     assert_eq!(record.models, [OWNER_MARK]);
 }
@@ -232,7 +232,7 @@ async fn misspelt_field_creates_and_changes_no_key() {
     assert_eq!(listed["keys"].as_array().unwrap().len(), 2, "{listed}");
 }
 
-/// If an owner key could change its kind, it could become a key that makes calls.
+/// No change may turn an owner key into a key that can call models.
 #[tokio::test]
 async fn owner_key_stays_an_owner_key_after_any_change() {
     let world = World::start().await;

@@ -1,4 +1,4 @@
-//! The price list for people: `GET /` by a browser.
+//! The price list for people, which `GET /` returns to a browser.
 
 use http::{Method, StatusCode};
 use rust_decimal::Decimal;
@@ -21,7 +21,7 @@ async fn page(world: &World) -> String {
     answer.text()
 }
 
-/// Every tag of a document, in order, after checking that they nest.
+/// All tags of a document, in order. Checks that they are nested correctly.
 pub fn tags(html: &str) -> Vec<String> {
     const VOID: [&str; 3] = ["!doctype", "meta", "link"];
     let (mut tags, mut open) = (Vec::new(), Vec::new());

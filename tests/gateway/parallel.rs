@@ -1,4 +1,4 @@
-//! Two hundred concurrent calls on a key that can pay for thirty-seven: I1 and I4, on each store.
+//! Two hundred concurrent calls on a key whose money pays for thirty-seven (I1 and I4), on each store.
 
 use std::{
     collections::BTreeMap,
@@ -34,14 +34,14 @@ const CALLS: usize = 200;
 const PAID_FOR: usize = 37;
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Each of these tests opens some five hundred sockets, and some machines allow a thousand.
+/// These tests run one at a time: each opens some five hundred sockets, and some machines allow a process a thousand.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::const_new(());
 
-/// The limit of spending.
+/// Which limit of the key the calls use up.
 #[derive(Clone, Copy)]
 enum Short {
     Balance,
-    /// The ceiling in this field of the admin API.
+    /// A ceiling, by its field in the admin API.
     Ceiling(&'static str),
 }
 
@@ -82,7 +82,7 @@ async fn two_hundred_calls(setup: Setup, short: Short) {
     let key = world.key().await;
     let body = chat_body("Привет");
 
-    // One call shows what each of them holds and costs.
+    // A first call shows the hold and the cost of every call.
     let first = world.chat(&key, &body).await;
     let receipt = world.receipt(&first.number()).await;
     let [held, cost] = ["held_rub", "charged_rub"].map(|field| rubles(&receipt[field]));
@@ -91,7 +91,7 @@ async fn two_hundred_calls(setup: Setup, short: Short) {
     leave(&world, &key, short, cost, funds).await;
     let before = world.settled(&key).await;
 
-    // The vendor answers only after every call is admitted or refused, so all holds exist at once.
+    // The vendor answers after every call is admitted or refused, so all holds exist at the same time.
     let decided = Arc::new(Notify::new());
     let all_decided = Arc::clone(&decided);
     let served_before = world.vendor.received().len();
@@ -143,7 +143,7 @@ async fn two_hundred_calls(setup: Setup, short: Short) {
             assert_eq!(answer.json()["error"]["code"], "insufficient_balance");
         }
     }
-    // I6: refused calls never reach the vendor; I3: served calls are charged once.
+    // I6: the vendor receives no refused call. I3: each served call is charged once.
     assert_eq!(world.vendor.received().len() - served_before, PAID_FOR);
     let after = world.settled(&key).await;
     let spent = cost * i64::try_from(PAID_FOR).unwrap();
@@ -158,7 +158,7 @@ async fn two_hundred_calls(setup: Setup, short: Short) {
     is_sound(world.gateway.store()).await;
 }
 
-/// Leaves exactly `funds` to spend for the key, which has spent `cost` of its account's 1000 ₽.
+/// Changes the balance or the ceiling so that the key, which has spent `cost` of 1000 ₽, may spend exactly `funds`.
 async fn leave(world: &World, key: &Key, short: Short, cost: i64, funds: i64) {
     world.settled(key).await;
     let text = |amount| MicroRub::new(amount).to_string();
@@ -187,7 +187,7 @@ async fn leave(world: &World, key: &Key, short: Short, cost: i64, funds: i64) {
     assert_eq!(rubles(&shown["free_rub"]), funds, "{shown}");
 }
 
-/// Micro-rubles of an amount in an answer.
+/// An amount of an answer in micro-rubles.
 fn rubles(amount: &Value) -> i64 {
     let amount = amount.as_str().unwrap_or_else(|| panic!("{amount}"));
     amount.parse::<MicroRub>().unwrap().micro()
@@ -252,7 +252,7 @@ async fn two_hundred_holds<L: Books>(ledger: &L) {
     let account = ledger.account(&acme()).await.unwrap();
     assert_eq!(account.held_rub, micro(all));
 
-    // Each is settled three times at once, and charged once: I5.
+    // I5: each call is settled three times concurrently, and charged once.
     let mut settlements = JoinSet::new();
     for (n, id) in granted.iter().copied().cycle().take(3 * PAID_FOR) {
         let ledger = ledger.clone();

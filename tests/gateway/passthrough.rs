@@ -1,5 +1,4 @@
-//! Hardening, "Headers" and architecture, rule 4: data that is forwarded between caller and vendor, and data that is
-//! not.
+//! Hardening, "Headers", and architecture, rule 4: which data the gateway forwards between caller and vendor.
 
 use http::HeaderMap;
 use serde_json::json;
@@ -11,7 +10,7 @@ use crate::{
     replies::{answer, events, refusal, usage},
 };
 
-/// The headers of a caller that sends many.
+/// The headers of a caller that sends many headers, some of which the vendor must not receive.
 fn talkative(key: &str) -> Vec<(&'static str, &str)> {
     vec![
         ("authorization", key),
@@ -82,7 +81,7 @@ async fn headers_to_vendors_are_built_from_scratch() {
             assert!(agent.starts_with("tollgate/"), "{agent}");
             let host = world.vendor.address().to_string();
             assert_eq!(headers["host"], host.as_str());
-            // The usage was read all the same.
+            // The gateway stores the session that the caller's header names in the receipt.
             let receipt = world.receipt(&answer.number()).await;
             assert_eq!(receipt["session"], "s-1");
         }
@@ -134,7 +133,7 @@ async fn the_vendor_gets_our_key_and_never_the_callers() {
     }
 }
 
-/// A reply whose headers must not be forwarded, with any body.
+/// Adds headers to a vendor's reply that the gateway must not forward.
 fn gossip(reply: Reply) -> Reply {
     reply
         .header("openai-organization", "org-secret")
@@ -243,7 +242,7 @@ async fn fields_that_we_do_not_read_reach_the_vendor_byte_for_byte() {
             let body = body.replace("MODEL", model);
             let answer = op.post(&world, &headers, body.clone()).await;
             assert_eq!(answer.status, 200, "{body}: {answer:?}");
-            // The one field that must change, only at the top level.
+            // The gateway may change only the value of the top-level field `model`, in place.
             let name = if body.contains("mod\\u0065l") { "\"mod\\u0065l\"" } else { "\"model\"" };
             let at = body
                 .match_indices(name)

@@ -1,4 +1,4 @@
-//! docs/prices.md, "Prices of some customers": one rule is chosen with the hold, receipts name it, and its customers
+//! docs/prices.md, "Prices of some customers": the hold chooses one price rule, the receipt names it, and its customers
 //! see their own prices.
 
 use serde_json::{Value, json};
@@ -15,7 +15,8 @@ use crate::{
 
 const LAST: &str = "model = \"vendor-messages-1\" } ]";
 
-/// A million tokens cost 100 ₽ per USDT, for everybody except acme and the partners.
+/// Price rules for acme and for the partners. For other customers a million tokens cost 100 ₽ per USDT of the vendor's
+/// price.
 fn rules(acme_times: &str) -> (String, String) {
     let rules = format!(
         r#"{LAST}
@@ -47,7 +48,7 @@ fn with_lists() -> Setup {
     Setup::default().edit(&from, &to)
 }
 
-/// The rate of input and rule, by account and model.
+/// By account and model: the price of a million input tokens, and the rule that sets it.
 const PAID: [(&str, Op, &str, Option<&str>); 6] = [
     ("acme", Op::Chat, "150.00", Some("acme 2026")),
     ("acme", Op::Messages, "700.00", Some("acme, by hand")),
@@ -72,7 +73,7 @@ async fn own(world: &World, key: &Key, path: &str) -> Answer {
     answer
 }
 
-/// The receipt, after checks that apply to every receipt.
+/// The receipt of a call, after checking its sum, its hold and its rule.
 async fn receipt(world: &World, number: &str, rule: Option<&str>) -> Value {
     let receipt = world.receipt(number).await;
     assert_eq!(
@@ -246,7 +247,7 @@ async fn a_call_is_charged_by_the_rule_that_it_was_held_for() {
         );
         let mut edit = rules(next);
         if op == Op::Messages {
-            // The rule applies to nobody any more: the model has its general price.
+            // No rule applies to the account after the reload, so the general price of the model does.
             edit.1 = LAST.to_owned();
         }
         let config = Config::parse(&edited(text, &[edit]), &secret).unwrap();

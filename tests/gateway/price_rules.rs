@@ -1,5 +1,5 @@
-//! docs/prices.md: a call is held at the dearest price that it may cause, charged by the service that the vendor
-//! reports, and its receipt is enough to compute the charge again.
+//! docs/prices.md: the hold uses the highest price that a call may have, and the charge the price of the service that
+//! the vendor reports. The receipt has everything to compute the charge again.
 
 use http::Method;
 use serde_json::{Value, json};
@@ -13,7 +13,7 @@ use crate::{
     usage_report::{said, tollgate},
 };
 
-/// Rates that are easy to compute with: a million tokens cost 100 ₽ per USDT.
+/// A setup with price rules. At its rate a million tokens cost 100 ₽ for each USDT, so one token costs 100 µ₽.
 pub fn with_rules() -> Setup {
     let rules = |input: u32, output: u32| {
         let rule = |condition: &str, times: u32, search: &str| {
@@ -67,7 +67,8 @@ pub fn with_rules() -> Setup {
     .fold(Setup::default(), |setup, (from, to)| setup.edit(from, to))
 }
 
-/// The charge computed from the receipt: counts times rates, calls in units, rounded up once.
+/// The charge computed again from the receipt: tokens and tool calls, each times its price, and the sum rounded up
+/// once.
 pub fn computed(receipt: &Value) -> i64 {
     let (usage, price) = (&receipt["usage"], &receipt["price"]);
     let tokens = ["input", "cached_input", "cache_write", "output"]
@@ -123,7 +124,7 @@ pub fn usage(op: Op, input: u64, more: Value) -> Value {
     }
 }
 
-/// A request whose hold covers this much input.
+/// Makes a call with about `text` tokens of input, and these further fields.
 pub async fn ask(world: &World, key: &Key, op: Op, text: usize, more: Value) -> Answer {
     let body = with(op.body(&"x ".repeat(text)), more);
     op.call(world, key, &body).await
@@ -156,7 +157,7 @@ async fn tier_is_sold_only_with_a_price_and_billed_as_served() {
         for (served, condition) in [
             ("priority", json!({ "service_tier": "priority" })),
             ("default", Value::Null),
-            // A vendor that reports no tier has served the requested one.
+            // If the vendor reports no tier, the gateway assumes that it served the requested one.
             ("", json!({ "service_tier": "priority" })),
         ] {
             let told = match served {
@@ -177,7 +178,7 @@ async fn tier_is_sold_only_with_a_price_and_billed_as_served() {
         let answer = ask(&world, &key, op, 1, streamed).await;
         let receipt = receipt(&world, &answer).await;
         assert_eq!(receipt["price"]["condition"], tier("priority"), "{receipt}");
-        // The field is not sent to a vendor of another format.
+        // The service tier is not sent to a vendor of another format, so it does not change the price there.
         let vendor = if op == Op::Chat {
             Op::Messages
         } else {
@@ -198,7 +199,7 @@ async fn tier_is_sold_only_with_a_price_and_billed_as_served() {
     assert!(text.contains("«inference_geo»"), "{text}");
 }
 
-/// The worked example of the documentation, with its rates.
+/// A worked example of docs/prices.md, with the rates given there.
 #[tokio::test]
 async fn speed_and_region_are_refused_if_no_price_covers_them() {
     let rule = |condition: &str, input: &str, output: &str| {
@@ -242,7 +243,7 @@ async fn speed_and_region_are_refused_if_no_price_covers_them() {
             Value::Null,
             "1.40",
         ),
-        // The answer reports neither tier nor speed.
+        // If the answer reports neither tier nor speed, the requested ones are charged.
         (json!({}), both.clone(), "3.08"),
     ] {
         for stream in [false, true] {
@@ -252,7 +253,7 @@ async fn speed_and_region_are_refused_if_no_price_covers_them() {
             );
             let said = match stream {
                 false => Reply::json(200, &answer(op, "да", &used)),
-                // The first event states the service tier, the last one the usage.
+                // The first event has the service tier, and the last event has the usage.
                 true => {
                     let mut said = events(op, &["да"], 1000, 500);
                     let (head, data) = said[0].split_once("data: ").unwrap();
@@ -299,7 +300,7 @@ async fn better_service_than_requested_is_charged_dearest_and_flagged() {
         assert_eq!(answer.status, 200, "{answer:?}");
         let receipt = world.receipt(&answer.number()).await;
         assert_eq!(receipt["unpriced"], true, "{receipt}");
-        // The dearest rule applies: six times the usual price.
+        // No price covers what the vendor reports, so the dearest rule applies: six times the usual price.
         let dearest = if op == Op::Chat { "600.00" } else { "6000.00" };
         assert_eq!(receipt["price"]["input"], dearest, "{receipt}");
         assert_eq!(micro(&receipt["cost_rub"]), computed(&receipt), "{receipt}");
@@ -332,7 +333,7 @@ async fn searches_that_the_vendor_runs_are_held_up_to_their_end_and_charged_by_t
     assert_eq!(world.vendor.received().len(), before);
 }
 
-/// The worked example of the documentation, with its rates.
+/// A worked example of docs/prices.md, with the rates given there.
 #[tokio::test]
 async fn search_results_are_held_and_charged_by_the_vendors_count() {
     let setup = Setup::default().edit(
@@ -357,7 +358,7 @@ async fn search_results_are_held_and_charged_by_the_vendors_count() {
     for field in ["bounded", "estimated"] {
         assert_eq!(receipt[field], false, "{receipt}");
     }
-    // If a vendor counts the input again after each search, that is its usage too, and the account pays it.
+    // A vendor may count the input again after each search. The account pays the vendor's count.
     let used = with(used, json!({ "input_tokens": 90_000 }));
     let said = answer(Op::Messages, "да", &used);
     world.vendor.script(move |_| Reply::json(200, &said));
@@ -431,7 +432,7 @@ async fn vendor_costs_follow_their_own_rules_and_margins_are_summed() {
     let with_cost_rules = format!("{}, cost_rules = [ {} ]", cost(1), rules.join(", "));
     let setup = with_rules()
         .edit(&cost(1), &with_cost_rules)
-        // The other vendor's prices are not known.
+        // The model `messages` has no `cost`, so its margin is unknown.
         .edit(&format!(", {}", cost(10)), "");
     let world = setup.start().await;
     let key = world.key().await;
@@ -494,7 +495,7 @@ async fn vendor_costs_follow_their_own_rules_and_margins_are_summed() {
     );
     assert!(!shown.contains("margin"), "{shown}");
 
-    // Callers see none of it, at any endpoint.
+    // No endpoint shows costs or margins to callers.
     let bearer = [("x-api-key", key.secret.as_str())];
     let own = format!("/v1/tollgate/receipts/{}", answer.number());
     for path in [
@@ -551,7 +552,7 @@ async fn estimate_lists_the_prices_that_may_apply() {
             (&said["price"]["input"], said["price"].get("condition")),
             (&json!("100.00"), None)
         );
-        // The hold uses the dearest of them, and the answer shows which.
+        // The hold uses the highest of these prices, and the answer lists them all.
         let prices = rules.iter().chain([&said["price"]]);
         let count = |field: &str| said[field].as_i64().unwrap();
         let most = |class: &str| {
@@ -590,7 +591,7 @@ async fn catalog_lists_further_prices_only_of_models_that_have_them() {
 
 #[test]
 fn documented_price_examples_are_correct() {
-    /// A decimal number in billionths.
+    /// Parses a decimal number into billionths.
     fn number(text: &str) -> i128 {
         let text: String = text
             .chars()

@@ -1,5 +1,5 @@
-//! docs/leases.md, "Rates": requests and tokens per minute of a key, over three gateways on one Redis, and on a
-//! Cluster.
+//! docs/leases.md, "Rates": the limits of requests and tokens per minute of a key, over three gateways on one Redis or
+//! on a Cluster.
 
 use std::{
     sync::Arc,
@@ -34,8 +34,7 @@ async fn three(url: &str) -> Vec<Arc<World>> {
     gateways
 }
 
-/// Sends this many calls per second to each gateway for this time. Returns the good answers, and the time in which they
-/// arrived.
+/// Sends calls to each gateway at these rates for `time`. Returns the answered calls, and how long they took in total.
 async fn load(
     gateways: &[Arc<World>],
     key: &Key,
@@ -71,7 +70,7 @@ async fn load(
     (good.collect(), elapsed)
 }
 
-/// Commands to Redis for the rates of keys, over all gateways.
+/// Commands that all gateways have sent to Redis for the rates of keys.
 async fn commands(gateways: &[Arc<World>]) -> f64 {
     let mut sum = 0.0;
     for gateway in gateways {
@@ -99,7 +98,7 @@ async fn requests_hold(url: &str, what: &str, per_second: [u32; 3]) {
     let limited = json!({ "requests_per_minute": 1200 });
     let key = gateways[0].key_with("acme", "1000", limited).await;
     let (good, elapsed) = load(&gateways, &key, per_second, Duration::from_secs(20)).await;
-    // The limit is a burst of 200, and 20 per second.
+    // 1200 requests per minute: a burst of 200, and 20 per second.
     let ideal = 200.0 + 20.0 * elapsed.as_secs_f64();
     is_near(what, good.len() as f64, ideal);
 }
@@ -126,7 +125,7 @@ async fn requests_a_minute_hold_over_three_gateways_on_a_cluster() {
 async fn a_few_requests_a_minute_are_exact_over_three_gateways_and_the_wait_is_true() {
     let redis = RedisServer::start().await;
     let gateways = three(&redis.url()).await;
-    // The limit is a burst of five, and one every two seconds.
+    // 30 requests per minute: a burst of five, and one every two seconds.
     let limited = json!({ "requests_per_minute": 30 });
     let key = gateways[0].key_with("acme", "1000", limited).await;
     let began = Instant::now();
@@ -146,7 +145,7 @@ async fn a_few_requests_a_minute_are_exact_over_three_gateways_and_the_wait_is_t
             }
         }
     };
-    // The sixth came two seconds after the first, the tenth ten seconds.
+    // Five calls are a burst, and each of the other five waits two seconds.
     assert!(began.elapsed() < Duration::from_secs(12), "a slow machine");
     assert_eq!(good, 10);
     let wait: u64 = last.headers["retry-after"]
@@ -161,7 +160,7 @@ async fn a_few_requests_a_minute_are_exact_over_three_gateways_and_the_wait_is_t
         answer.status, 200,
         "whoever waits as long as told is let in"
     );
-    // No hold of a refused call remains.
+    // The refused calls hold nothing.
     gateways[0].settled(&key).await;
 }
 
@@ -174,7 +173,7 @@ async fn tokens_hold(url: &str, what: &str, per_second: [u32; 3]) {
         .iter()
         .map(|answer| answer.json()["usage"]["total_tokens"].as_u64().unwrap())
         .sum();
-    // The burst is a minute's requests, and 100 per second follow.
+    // A burst of one minute's tokens, and then 100 tokens per second.
     let ideal = 6000.0 + 100.0 * elapsed.as_secs_f64();
     is_near(what, used as f64, ideal);
 }
@@ -244,7 +243,7 @@ async fn store_returns_permits_of_a_lost_gateway_and_counts_each_batch_once() {
     let url = redis.url();
     let conn = RedisConn::connect(&url, RedisSettings::default());
     let store = RedisRates::new(conn.await.unwrap());
-    // No permit refills in the meantime.
+    // One permit per minute refills, which is none during the test.
     let quota = Quota::per_minute(1).with_burst(20);
     let take = async |node: u64, take: Take, ttl_ms: u64| {
         let ttl = Duration::from_millis(ttl_ms);
@@ -274,7 +273,7 @@ async fn store_returns_permits_of_a_lost_gateway_and_counts_each_batch_once() {
         take(here, calls(20), 300).await.ok()
     });
     assert_eq!(came_back.await, 12);
-    // Returned permits are available at once, and only once.
+    // A gateway returns five permits, which another gateway can take at once, and only once.
     assert_eq!(take(here, back(5), 300).await, Ok(0));
     assert_eq!(take(other, calls(20), 300).await, Ok(5));
     assert!(take(other, calls(1), 300).await.is_err());
@@ -291,7 +290,7 @@ async fn store_returns_permits_of_a_lost_gateway_and_counts_each_batch_once() {
     assert_eq!(spend(other, 3, 0).await, 1500, "it only asks");
 }
 
-/// For example after a failover to a server with a slower clock.
+/// The clock goes back, for example, if Redis fails over to a server whose clock is slow.
 #[tokio::test]
 async fn token_limit_refills_after_the_servers_clock_went_back() {
     let redis = RedisServer::start().await;
@@ -304,7 +303,7 @@ async fn token_limit_refills_after_the_servers_clock_went_back() {
         store.spend(1, "tokens:key", quota, batch).await.unwrap()
     };
     assert_eq!(spend(1, 50).await, 50_000);
-    // The tokens are recorded as taken at a time twenty minutes in the future.
+    // Changes the stored state as if tokens had been taken twenty minutes in the future.
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
     let then = (now + Duration::from_secs(1200)).as_micros().to_string();
     let set: i64 = redis

@@ -18,7 +18,7 @@ async fn ask(world: &World, key: &Key, number: &str) -> Answer {
     world.get(&path, &[("authorization", &bearer)]).await
 }
 
-/// The receipt once it is booked.
+/// The receipt as the key sees it, once the call is booked.
 async fn receipt(world: &World, key: &Key, number: &str) -> Value {
     eventually("the key finds its receipt", async || {
         let answer = ask(world, key, number).await;
@@ -100,7 +100,7 @@ async fn receipt_has_the_end_reason_and_the_bounded_flag() {
         (&json!(true), &json!(true)),
         "{own}"
     );
-    // The hold covers what `max_tokens` allowed.
+    // The vendor counted more than `max_tokens`, and the receipt counts only the 100 tokens that were held.
     assert_eq!(own["usage"]["output"], 100, "{own}");
 }
 
@@ -116,7 +116,7 @@ async fn receipt_has_the_session_sent_by_its_caller() {
             ("x-session-id", "nightly_7", Some("nightly_7")),
             ("x-session-affinity", "ses_2f", Some("ses_2f")),
             ("x-claude-code-agent-id", "a-1", None),
-            // An invalid id is ignored, and not an error.
+            // The gateway ignores an invalid session id, and does not refuse the request.
             ("x-session-id", "two words", None),
             ("x-session-id", "=cmd()", None),
             ("x-session-id", "сессия", None),
@@ -162,14 +162,14 @@ async fn call_of_another_key_is_answered_like_an_unknown_one() {
     running.finish().await;
 }
 
-/// An unknown number costs one look-up, however many accounts there are, so requests for it are free.
+/// An unknown number costs one look-up, in the caller's own account, so the gateway may answer such requests for free.
 #[tokio::test]
 async fn receipt_is_searched_only_in_the_callers_account() {
     let server = RedisServer::start().await;
     let world = Setup::default().ledger(&server.url()).start().await;
     let key = world.key().await;
     world.key_with("other", "10", json!({})).await;
-    // This entry is of the wrong type, so a look-up there would fail.
+    // A look-up in the other account would fail, because this entry has the wrong type.
     let trap = format!("tg:{{other}}:r:{UNKNOWN}");
     let _: i64 = server.ask(&["LPUSH", &trap, "x"]).await.unwrap();
     let answer = ask(&world, &key, UNKNOWN).await;

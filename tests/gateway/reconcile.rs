@@ -1,4 +1,5 @@
-//! The books compared with a vendor's own export: agreement, drift and the receipts that explain it, unreadable files.
+//! `tollgate reconcile` compares the books with a vendor's own export: agreement, differences with the receipts that
+//! explain them, and unreadable files.
 
 use std::{fs, path::Path};
 
@@ -13,7 +14,7 @@ use crate::{
     usage_report::{complained, said, tollgate},
 };
 
-/// The vendor's usage of each call.
+/// The usage that the vendor reports for each call.
 const TOKENS: Tokens = Tokens {
     input: 40,
     cached_input: 30,
@@ -21,7 +22,7 @@ const TOKENS: Tokens = Tokens {
     output: 10,
 };
 
-/// Three calls that the vendor counted, and the day on which all of them were booked.
+/// Makes three calls, and returns the day on which all of them were booked.
 async fn three_calls(world: &World, op: Op, key: &Key) -> String {
     let reply = replies::answer(op, "ответ", &TOKENS.usage(op));
     world.vendor.script(move |_| Reply::json(200, &reply));
@@ -39,7 +40,7 @@ fn day_of(receipt: &Value) -> String {
     receipt["at"].as_str().unwrap()[..10].to_owned()
 }
 
-/// The next day, by the calendar of the books.
+/// The day after this one.
 fn next_day(day: &str) -> String {
     let begins = |text: &str| text.parse::<i64>().unwrap();
     let days = tollgate_layers::calendar::day_of_date(
@@ -61,7 +62,7 @@ fn unix(day: &str) -> i64 {
         )
 }
 
-/// The answer of OpenAI's usage API for this many calls, with additional output.
+/// A page of OpenAI's usage API with this many calls, and `more_output` tokens in addition to theirs.
 fn openai(day: &str, calls: u64, more_output: u64) -> Value {
     json!({
         "object": "page",
@@ -81,7 +82,7 @@ fn openai(day: &str, calls: u64, more_output: u64) -> Value {
     })
 }
 
-/// Anthropic's usage report for this many calls.
+/// A page of Anthropic's usage report with this many calls.
 fn anthropic(day: &str, calls: u64) -> Value {
     json!({
         "data": [{
@@ -105,7 +106,8 @@ fn write(dir: &Path, name: &str, text: impl ToString) -> String {
     path.to_str().unwrap().to_owned()
 }
 
-/// The gateway's configuration as a file: its secrets are names of variables, none of which is set.
+/// Writes the gateway's configuration to a file. Its secrets are variables that are not set, which the command must
+/// accept.
 fn config(world: &World, dir: &Path) -> String {
     write(
         dir,
@@ -114,13 +116,13 @@ fn config(world: &World, dir: &Path) -> String {
     )
 }
 
-/// Runs the command with these and further arguments.
+/// Runs `tollgate reconcile` for this vendor and file, with more arguments.
 async fn run(world: &World, vendor: &str, file: &str, more: &[&str]) -> std::process::Output {
     let args = ["reconcile", "--vendor", vendor, "--file", file];
     tollgate(world, &[&args, more].concat(), "").await
 }
 
-/// Class, our count and the vendor's count of all rows that drift.
+/// Rows that drift: class, the gateway's count, the vendor's count.
 fn drifts(answer: &str) -> Vec<(String, u64, u64)> {
     let answer: Value = serde_json::from_str(answer).unwrap();
     let rows = answer["rows"].as_array().unwrap().iter();
@@ -143,7 +145,7 @@ async fn on_a_ledger(ledger: &str) {
     let day = three_calls(&world, Op::Chat, &key).await;
     three_calls(&world, Op::Messages, &key).await;
 
-    // Books and vendor files agree, in each vendor's shape.
+    // The books agree with the files of both vendors, each in its own format.
     let chat = write(dir.path(), "openai.json", openai(&day, 3, 0));
     let messages = write(dir.path(), "anthropic.json", anthropic(&day, 3));
     for (vendor, file, rows) in [("chat-vendor", &chat, 4), ("messages-vendor", &messages, 4)] {
@@ -154,12 +156,12 @@ async fn on_a_ledger(ledger: &str) {
         assert!(text.contains(&format!("{day}  vendor-")), "{text}");
     }
 
-    // Without the configuration the vendor's names of models must be given.
+    // Without the configuration, the arguments must name the vendor's models.
     let named = ["--route", "chat=vendor-chat-1"];
     said(&run(&world, "chat-vendor", &chat, &named).await, 0);
     said(&run(&world, "chat-vendor", &chat, &[]).await, 1);
 
-    // A stream whose client leaves: the vendor generated more than the gateway received.
+    // The client leaves this stream, so the gateway estimates its output, and the vendor counts more.
     let running = Running::start(&world, Op::Chat, &key, &Op::Chat.body("вопрос")).await;
     let number = running.number.clone();
     drop(running);
@@ -214,7 +216,7 @@ async fn on_a_ledger(ledger: &str) {
         "{text}"
     );
 
-    // The result is the same if the books come from an export, and with a tolerance.
+    // Books read from an export give the same result as the admin API. A tolerance hides the drift.
     let books = dir.path().join("books.ndjson").to_str().unwrap().to_owned();
     said(
         &tollgate(&world, &["export", "--output", &books], "").await,
@@ -258,7 +260,7 @@ async fn books_in_redis_agree_or_receipts_explain_the_drift() {
 async fn costs_are_compared_with_the_configured_prices() {
     let (world, dir) = (World::start().await, folder());
     let key = world.key().await;
-    // Expensive enough for a difference of more than a cent: two and four USDT.
+    // The vendor's costs are two USDT of input and four of output, so that a difference exceeds a cent.
     let big = json!({ "prompt_tokens": 2_000_000, "completion_tokens": 2_000_000, "total_tokens": 4_000_000 });
     let config = config(&world, dir.path());
     let reply = replies::answer(Op::Chat, "ответ", &big);
@@ -266,7 +268,8 @@ async fn costs_are_compared_with_the_configured_prices() {
     let body = with(Op::Chat.body("вопрос"), json!({ "max_tokens": 4000 }));
     let answer = Op::Chat.call(&world, &key, &body).await;
     let receipt = world.receipt(&answer.number()).await;
-    // A call of this size has fewer tokens: the gateway cut them, but the vendor bills them.
+    // The request allows fewer tokens than the vendor reports. The receipt has the allowed count, but the vendor bills
+    // its own.
     assert_eq!(receipt["bounded"], true, "{receipt}");
     let day = day_of(&receipt);
     let item = |direction: &str, value: f64| {
@@ -313,8 +316,8 @@ async fn costs_are_compared_with_the_configured_prices() {
     );
 }
 
-/// A class of its own, cache writes of one hour, at the vendor's price on the day of the call, even if the
-/// configuration has changed.
+/// Cache writes of one hour are compared as a class of their own. Costs use the price on the day of the call, even if
+/// the configuration has changed since.
 #[tokio::test]
 async fn classes_are_compared_separately_and_costs_as_booked() {
     let rates = |input: &str, hour: &str| {
@@ -379,7 +382,7 @@ async fn classes_are_compared_separately_and_costs_as_booked() {
     let writes = |short: u64, long: u64| json!({ "ephemeral_5m_input_tokens": short, "ephemeral_1h_input_tokens": long });
     result["cache_creation"] = writes(2000, 4000);
     let same = write(dir.path(), "same.json", &said_so);
-    // The sum is the same, and the vendor bills more of it for one hour.
+    // The vendor's total of cache writes is the same, but it counts more of them as writes of one hour.
     said_so["data"][0]["results"][0]["cache_creation"] = writes(1000, 5000);
     let moved = write(dir.path(), "moved.json", &said_so);
     let costs = |total: &str| {
@@ -397,7 +400,7 @@ async fn classes_are_compared_separately_and_costs_as_booked() {
             "has_more": false, "next_page": null,
         })
     };
-    // (40 + 10 + 2000) × 4 + 4000 × 7 dollars for a million: 3.62 cents.
+    // (40 + 10 + 2000) × 4 + 4000 × 7 USDT for a million tokens are 3.62 cents.
     let (right, wrong) = (
         write(dir.path(), "right.json", costs("3.62")),
         write(dir.path(), "wrong.json", costs("9.62")),
@@ -485,7 +488,7 @@ async fn unreadable_export_is_65_and_names_the_place() {
         64,
     );
     assert!(errors.contains("did you mean chat-vendor?"), "{errors}");
-    // Exit code 1 means drift only, not an error.
+    // Exit code 1 is only for drift. An unreachable gateway has a code of its own.
     let away = ["--admin-url", "http://127.0.0.1:1"];
     complained(&run(&world, "chat-vendor", &good, &away).await, 69);
 }

@@ -1,4 +1,5 @@
-//! Redis dies, is emptied, or stops responding: no new spending (I13), no lost charge (I7), no gateway down.
+//! Redis dies, loses its data, or stops responding: no new spending (I13), no lost charge (I7), and the gateway keeps
+//! running.
 
 use std::{sync::Arc, time::Duration};
 
@@ -18,7 +19,7 @@ use crate::{
     ledger::{self, acme, hold, is_sound, number, open, settlement},
 };
 
-/// The maximum wait of a caller for the refusal while the ledger is away.
+/// A caller must be refused within this time while the ledger does not answer.
 const SOON: Duration = Duration::from_secs(1);
 
 /// The cost of `chat_body("Привет")` at the cooperative vendor, in rubles.
@@ -28,7 +29,7 @@ async fn over(url: &str) -> World {
     Setup::default().ledger(url).start().await
 }
 
-/// Checks that the answer reports the missing ledger, soon and with a `retry-after`.
+/// Checks that the call is refused soon, because the ledger is away, and with a `retry-after`.
 async fn is_away(answering: impl Future<Output = Answer>) -> Answer {
     let asked = Instant::now();
     let answer = answering.await;
@@ -46,7 +47,7 @@ async fn is_away(answering: impl Future<Output = Answer>) -> Answer {
     answer
 }
 
-/// A stream that is half read when the server dies, and ends normally; returns its number.
+/// Starts a stream, kills the server in the middle of it, and checks that the stream ends normally. Returns its number.
 async fn streams_past_its_death(server: &RedisServer, world: &World, key: &Key) -> String {
     let go_on = Arc::new(Notify::new());
     let res = half_read(world, key, &go_on).await;
@@ -57,7 +58,7 @@ async fn streams_past_its_death(server: &RedisServer, world: &World, key: &Key) 
     number
 }
 
-/// A stream whose vendor waits in the middle, read up to there.
+/// Starts a stream whose vendor waits in the middle, and reads it up to there.
 async fn half_read(world: &World, key: &Key, go_on: &Arc<Notify>) -> Response<Incoming> {
     let go_on = Arc::clone(go_on);
     world
@@ -87,7 +88,7 @@ async fn call_is_refused_without_a_request_to_a_vendor_while_redis_is_down() {
     let server = RedisServer::start().await;
     let world = over(&server.url()).await;
     let known = world.key().await;
-    // A key that was not looked up yet: even its record cannot be read.
+    // The gateway has never looked up this key, so it cannot even read the key's record.
     let unknown = world.another_key("acme", json!({})).await;
     assert_eq!(world.chat(&known, &chat_body("Привет")).await.status, 200);
     world.settled(&known).await;
@@ -101,7 +102,7 @@ async fn call_is_refused_without_a_request_to_a_vendor_while_redis_is_down() {
         }
     }
     assert_eq!(world.vendor.received().len(), 1, "I6");
-    // Free requests are still served.
+    // The gateway still answers requests that cost nothing.
     assert_eq!(world.get("/", &[]).await.status, 200);
     assert_eq!(world.get("/v1/tollgate/models", &[]).await.status, 200);
 }
@@ -126,7 +127,7 @@ async fn a_stream_ends_undisturbed_while_redis_is_dead_and_is_charged_once_when_
     is_sound(world.gateway.store()).await;
 }
 
-/// The number of the first call that is served; every call before it is refused with 503.
+/// Repeats a call until it is served, and returns its number. Each earlier call must be refused with 503.
 async fn served_again(world: &World, key: &Key) -> String {
     let answer = eventually("calls are served again", async || {
         let answer = world.chat(key, &chat_body("Привет")).await;
@@ -137,7 +138,7 @@ async fn served_again(world: &World, key: &Key) -> String {
     answer.await.number()
 }
 
-/// While Redis has no data, keys are not refused as unknown, and no charge is lost.
+/// While Redis has no data, the gateway must not refuse keys as unknown, and must not drop a charge.
 #[tokio::test]
 async fn redis_without_its_data_serves_no_call_until_the_data_is_back() {
     let server = RedisServer::start_durable().await;
@@ -145,7 +146,7 @@ async fn redis_without_its_data_serves_no_call_until_the_data_is_back() {
     let key = world.key().await;
     assert_eq!(world.chat(&key, &chat_body("Привет")).await.status, 200);
     world.settled(&key).await;
-    // Never looked up, so nothing of it is cached.
+    // The gateway has never looked up this key, so its record is not cached.
     let unknown = world.another_key("acme", json!({})).await;
     let go_on = Arc::new(Notify::new());
     let res = half_read(&world, &key, &go_on).await;
@@ -159,11 +160,11 @@ async fn redis_without_its_data_serves_no_call_until_the_data_is_back() {
         is_away(world.chat(&unknown, &chat_body("Привет"))).await;
     }
     assert_eq!(world.vendor.received().len(), 2, "I6");
-    // The running stream ends normally; its account is not there to be charged yet.
+    // The stream ends normally, although its account does not exist in the empty Redis and cannot be charged now.
     go_on.notify_one();
     ends_undisturbed(res).await;
     is_away(world.chat(&key, &chat_body("Привет"))).await;
-    // Operators get an error too, not an empty ledger.
+    // Operators also get an error, instead of an empty ledger.
     for (method, path) in [
         (Method::GET, "/admin/v1/accounts"),
         (Method::GET, "/admin/v1/accounts/acme"),
@@ -201,13 +202,13 @@ async fn restarted_gateway_on_an_empty_redis_starts_a_new_ledger() {
     assert_eq!(anew.receipt(&served).await["charged_rub"], COST);
     assert_eq!(anew.settled(&newcomer).await["balance_rub"], "0.9985");
     is_sound(anew.gateway.store()).await;
-    // The first gateway does not use the new data set.
+    // The first gateway does not accept the new data set, although another gateway uses it.
     is_away(world.chat(&newcomer, &chat_body("Привет"))).await;
 }
 
 #[tokio::test]
 async fn a_gateway_started_while_redis_loads_its_data_waits_and_serves() {
-    // Loading takes one millisecond per entry.
+    // Redis needs one millisecond to load each entry.
     let slowly = ["--key-load-delay", "1000"];
     let often = ["--loading-process-events-interval-bytes", "1024"];
     let server = RedisServer::start_with(&[slowly, often].concat()).await;
@@ -220,7 +221,8 @@ async fn a_gateway_started_while_redis_loads_its_data_waits_and_serves() {
     assert_eq!(world.chat(&key, &chat_body("Привет")).await.status, 200);
 }
 
-/// Charges that Redis has not acknowledged are in the outbox, so a stop need not wait and loses nothing.
+/// The outbox has all charges that Redis has not acknowledged, so a stop loses nothing and waits only for a limited
+/// time.
 #[tokio::test]
 async fn shutdown_without_redis_is_bounded_and_the_next_start_charges() {
     let server = RedisServer::start_durable().await;
@@ -234,7 +236,7 @@ async fn shutdown_without_redis_is_bounded_and_the_next_start_charges() {
     let World { gateway, dir, .. } = world;
     let told = Instant::now();
     gateway.drain().await.unwrap();
-    // The time for cut calls is five seconds, for the ledger five, and a busy machine needs some more.
+    // The stop waits at most five seconds for calls, and five for the ledger. A busy machine adds some time.
     let took = told.elapsed();
     assert!(took < Duration::from_secs(20), "{took:?}");
 
@@ -250,7 +252,8 @@ async fn shutdown_without_redis_is_bounded_and_the_next_start_charges() {
     assert_eq!(next.settled(&key).await["balance_rub"], "999.9985");
 }
 
-/// `limits.drain_seconds` covers the charges too; the remaining ones are logged, and sent by the next start.
+/// A stop waits at most `limits.drain_seconds` for charges to be acknowledged. It logs the others, and the next start
+/// sends them.
 #[tokio::test]
 async fn stop_with_unacknowledged_charges_takes_the_drain_time_and_logs_them() {
     const DRAIN: Duration = Duration::from_secs(2);
@@ -261,7 +264,7 @@ async fn stop_with_unacknowledged_charges_takes_the_drain_time_and_logs_them() {
     edge.vendor.script(polite);
     let secret = edge.key().await;
     let body = chat_body("Привет");
-    // From here on the gateway has the key cached.
+    // This call makes the gateway cache the key's record.
     assert_eq!(edge.chat(&secret, &body).await.status, 200);
     edge.nothing_is_held().await;
     let go_on = Arc::new(Notify::new());
@@ -292,7 +295,7 @@ async fn stop_with_unacknowledged_charges_takes_the_drain_time_and_logs_them() {
     let took = told.elapsed();
     assert_eq!(code, Some(0), "{}", edge.log());
     assert!(took >= DRAIN, "{took:?}");
-    // The bound includes some time for a busy machine.
+    // A busy machine adds up to two seconds.
     assert!(took < DRAIN + Duration::from_secs(2), "{took:?}");
     let log = edge.log();
     let line = log
@@ -318,11 +321,11 @@ async fn stopped_redis_is_unavailable_and_leaves_no_hold_when_it_continues() {
     let server = RedisServer::start_durable().await;
     let world = over(&server.url()).await;
     let key = world.key().await;
-    // The key is cached from here on for some seconds, so the call waits for its hold.
+    // The gateway caches the key's record for some seconds, so the next call fails only at its hold.
     assert_eq!(world.chat(&key, &chat_body("Привет")).await.status, 200);
     world.settled(&key).await;
     server.stop_signal();
-    // The call's hold was requested, and will be made, or found released, when Redis continues.
+    // The hold was sent to Redis. When Redis continues, it makes the hold, unless the release was executed before.
     let late = is_away(world.chat(&key, &chat_body("Привет")))
         .await
         .number();
@@ -356,7 +359,7 @@ async fn stopped_redis_is_unavailable_and_leaves_no_hold_when_it_continues() {
     assert!(late.is_err(), "{late:?}");
 }
 
-/// Data that was acknowledged before the server died is still there after its return: I10.
+/// I10: data that was acknowledged before the server died is there when the server returns.
 #[tokio::test]
 async fn payments_and_keys_outlive_redis() {
     let server = RedisServer::start_durable().await;
@@ -384,7 +387,7 @@ async fn payments_and_keys_outlive_redis() {
     assert!(answer.headers.contains_key("retry-after"));
 
     server.restart().await;
-    // The request is repeated, as the answer suggests.
+    // The refusal suggests repeating the request. The payment must be booked once.
     for _ in 0..2 {
         let paid = eventually("the payment is taken", async || {
             let answer = pay().await;
@@ -398,7 +401,7 @@ async fn payments_and_keys_outlive_redis() {
     is_sound(world.gateway.store()).await;
 }
 
-/// A repeated RESERVE may arrive long after the call was settled and its tombstone was deleted: such a hold must not be
+/// A repeated RESERVE may arrive after its call was settled and its tombstone was deleted. The new hold must not be
 /// charged.
 #[tokio::test]
 async fn hold_that_reappears_after_its_receipt_is_not_charged_again() {

@@ -1,4 +1,5 @@
-//! Redis with replicas, under Sentinels, as a Cluster: which server is used, which is awaited, and what is lost.
+//! Redis with replicas, behind Sentinels, or as a Cluster: which server the ledger uses, which it waits for, and what a
+//! failover may lose.
 
 use std::time::Duration;
 
@@ -22,12 +23,12 @@ use crate::{
     support::redis::{RedisCluster, RedisSentinels, RedisServer, eventually, slot_of},
 };
 
-/// The time for a call that waits for nothing, on a busy machine; shorter than the wait for a server that stopped
-/// responding.
+/// A call that need not wait is answered within this time on a busy machine. Waiting for a server that has stopped
+/// takes longer.
 const AT_ONCE: Duration = Duration::from_millis(400);
-/// The maximum time for a call to learn that its server is away.
+/// A call whose server is away must fail within this time.
 const IN_TIME: Duration = Duration::from_secs(1);
-/// The time after a failover until calls are served again.
+/// Calls must be served again within this time after a failover.
 const SOON: Duration = Duration::from_millis(1500);
 
 /// Creates an account with a key `key-<account>` and 1000 µ₽.
@@ -47,7 +48,7 @@ fn hold_in(account: &AccountId, n: u128) -> Hold {
     hold
 }
 
-/// The result of a hold, and how long it took: `Ok`, or the ledger's absence.
+/// Requests a hold. Returns `Ok`, or why the ledger is unavailable, and how long the answer took.
 async fn timed(ledger: &RedisLedger, hold: &Hold) -> (Result<(), String>, Duration) {
     let begin = Instant::now();
     let answer = match ledger.reserve(hold).await {
@@ -58,7 +59,7 @@ async fn timed(ledger: &RedisLedger, hold: &Hold) -> (Result<(), String>, Durati
     (answer, begin.elapsed())
 }
 
-/// The ledger's reason for a failure.
+/// Why the ledger was unavailable for this command.
 fn away<T: std::fmt::Debug>(answer: Result<T, LedgerError>) -> String {
     match answer {
         Err(LedgerError::Unavailable(cause)) => cause.to_string(),
@@ -73,7 +74,7 @@ async fn watched(ledger: &RedisLedger) -> Watch {
     .await
 }
 
-/// I10: a payment acknowledged to an operator survives the primary.
+/// I10: a payment that was acknowledged to an operator is not lost with the primary.
 #[tokio::test]
 async fn a_payment_is_acknowledged_when_a_replica_has_it() {
     let primary = RedisServer::start().await;
@@ -83,7 +84,7 @@ async fn a_payment_is_acknowledged_when_a_replica_has_it() {
     let pay = async || ledger.enter(&acme(), &topup("second", 500)).await;
 
     replica.stop_signal();
-    // The repetition of the payment writes nothing, and no replica has the payment yet.
+    // The repeated payment changes nothing, but it is acknowledged only when a replica has the first one.
     for _ in 0..2 {
         match pay().await {
             Err(BookError::Unavailable(cause)) => {
@@ -93,7 +94,7 @@ async fn a_payment_is_acknowledged_when_a_replica_has_it() {
             answer => panic!("{answer:?}"),
         }
     }
-    // Callers do not wait for the operator's command.
+    // Calls do not wait while an operator's payment waits for the replica.
     let calls = async {
         for n in 1..=20 {
             let (answer, took) = timed(&ledger, &hold(n, "k1", 1)).await;
@@ -108,7 +109,7 @@ async fn a_payment_is_acknowledged_when_a_replica_has_it() {
     let view = eventually("the payment is acknowledged", async || pay().await.ok()).await;
     assert_eq!(view.balance_rub, micro(1500));
 
-    // Without replicas there is nothing to wait for.
+    // If the primary has no replica, a payment is acknowledged at once.
     replica.kill();
     eventually("the primary has no replica", async || {
         let info: String = primary.ask(&["INFO", "replication"]).await.ok()?;
@@ -141,7 +142,7 @@ async fn ledger_check_distinguishes_a_restart_from_a_loss() {
     for _ in 0..2 {
         assert_eq!(watched(&ledger).await, Watch::Lost);
     }
-    // Another gateway may start there with an empty ledger. This one may not.
+    // A new gateway may use the empty Redis as a new ledger. The gateway that has used the lost data may not.
     let newcomer = over(&server).await;
     assert_eq!(watched(&newcomer).await, Watch::Same);
     assert_eq!(watched(&ledger).await, Watch::Lost);
@@ -165,7 +166,8 @@ async fn ledger_check_distinguishes_a_restart_from_a_loss() {
     }
 }
 
-/// Even before the next check, no call is refused with an unknown key, and no charge is dropped.
+/// A call may need lost data before the gateway's regular check detects the loss. Then no key may be refused as
+/// unknown, and no charge may be dropped.
 #[tokio::test]
 async fn lost_data_is_detected_by_the_first_call_that_needs_it() {
     let server = RedisServer::start().await;
@@ -204,7 +206,7 @@ async fn shard_without_its_data_counts_as_data_loss() {
     let shard = &cluster.nodes()[(sys + 1) % 3];
     shard.ask::<String>(&["FLUSHALL"]).await.unwrap();
     assert_eq!(watched(&ledger).await, Watch::Lost);
-    // A gateway that starts later does not accept the rest as the complete ledger.
+    // A gateway that starts now must not accept the data that is left as a complete ledger.
     let newcomer = RedisLedger::connect(&cluster.url(), RedisSettings::default()).await;
     assert!(newcomer.is_err());
     assert_eq!(watched(&ledger).await, Watch::Lost);
@@ -227,7 +229,7 @@ async fn fails_over(gone: fn(&RedisServer)) {
     let ledger = over_url(&sentinels.url()).await;
     open(&ledger, 1000).await;
     ledger.reserve(&hold(1, "k1", 100)).await.unwrap();
-    // The acknowledgement of this entry implies all entries before it.
+    // A replica has this entry once it is acknowledged, so it also has everything written before.
     ledger.enter(&acme(), &topup("second", 500)).await.unwrap();
     assert_eq!(watched(&ledger).await, Watch::Same);
 
@@ -238,7 +240,7 @@ async fn fails_over(gone: fn(&RedisServer)) {
         assert!(took < IN_TIME, "{took:?}");
     }
     eventually("the replica is promoted", async || {
-        // Calls continue to arrive.
+        // The gateway keeps trying calls during the failover.
         let _ = ledger.reserve(&hold(2, "k1", 1)).await;
         (sentinels.primary().await == replica.port()).then_some(())
     })
@@ -271,7 +273,7 @@ async fn stopped_primary_delays_only_its_own_accounts() {
     }
     let gone = &cluster.nodes()[2];
     gone.stop_signal();
-    // Longer than the others take to declare it failed.
+    // The node is stopped for longer than the other nodes need to declare it failed.
     let begin = Instant::now();
     let mut n = 0;
     while begin.elapsed() < Duration::from_secs(3) {
@@ -292,7 +294,7 @@ async fn stopped_primary_delays_only_its_own_accounts() {
         }
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
-    // The data set is the same, as far as it answers.
+    // The nodes that answer still have the same data set.
     assert_eq!(watched(&ledger).await, Watch::Same);
 
     gone.continue_signal();
@@ -314,7 +316,7 @@ async fn lost_primary_does_not_delay_events_of_others() {
         accounts.push(opened(&ledger, &cluster.account_on(*index), digest).await);
     }
     let before = ledger.gather().await.unwrap();
-    // An event that no other gateway has seen.
+    // This gateway emits an event on a node that dies before another gateway has read the event.
     let teller = over_url(&cluster.url()).await;
     teller.enter(&accounts[0], &topup("lost", 5)).await.unwrap();
     teller.enter(&accounts[1], &topup("told", 7)).await.unwrap();
@@ -324,7 +326,7 @@ async fn lost_primary_does_not_delay_events_of_others() {
         (last == before + 1).then_some(())
     })
     .await;
-    // The gateway that has both addresses books an entry, too.
+    // The gateway that emitted the lost event books a further entry.
     teller
         .enter(&accounts[1], &topup("told too", 7))
         .await
@@ -400,10 +402,10 @@ async fn account_is_charged_correctly_while_its_slot_moves() {
     assert!(keys.len() > 3, "{keys:?}");
     source.migrate(target, &keys).await.unwrap();
 
-    // Commands for one key find it on its node.
+    // A command that needs only one Redis key finds that key on the node where it is.
     let key = hold(1, "k1", 1).key;
     ledger.probe(&acme(), &key).await.unwrap();
-    // A missing key cannot be distinguished from one that is still being moved.
+    // While the slot moves, a missing key may be on either node, so the call must fail.
     let (answer, took) = timed(&ledger, &hold(2, "k1", 50)).await;
     assert!(answer.is_err() && took < IN_TIME, "{answer:?} {took:?}");
 
@@ -413,7 +415,7 @@ async fn account_is_charged_correctly_while_its_slot_moves() {
             node.ask::<String>(&words).await.unwrap();
         }
     };
-    // A patient command succeeds: it is retried until the move ends.
+    // A command that may wait is repeated until the move has ended.
     let (expired, ()) = join(ledger.expire(), end).await;
     assert_eq!(expired.unwrap(), 0);
     assert_eq!(cluster.primary_of("acme"), {
@@ -435,7 +437,7 @@ async fn account_is_charged_correctly_while_its_slot_moves() {
     is_sound(&ledger).await;
 }
 
-/// A receipt is searched in the accounts of its day, and, if one is missing there, in all accounts.
+/// Receipts are searched first in the accounts that had calls on the receipt's day, and then in all accounts.
 #[tokio::test]
 async fn accounts_are_noted_under_the_day_of_their_calls() {
     let server = RedisServer::start().await;
@@ -458,7 +460,7 @@ async fn accounts_are_noted_under_the_day_of_their_calls() {
     let ttl: i64 = server.ask(&["TTL", day]).await.unwrap();
     assert!(ttl > 399 * 24 * 3600, "{ttl}");
 
-    // Once is enough: it is not written with every call.
+    // The gateway notes an account once a day. The receipts are found without the note, too.
     server.ask::<i64>(&["DEL", day]).await.unwrap();
     let second = settle().await;
     assert_eq!(server.ask::<i64>(&["EXISTS", day]).await.unwrap(), 0);
@@ -513,7 +515,7 @@ async fn wrong_kind_of_redis_address_is_refused_with_the_right_one() {
     }
 }
 
-/// The gateways of all tests have the rights of `deploy/redis.conf`, which are enough for every check.
+/// The gateways of all tests use the Redis user of `deploy/redis.conf`, whose rights must be enough for every check.
 #[tokio::test]
 async fn documented_redis_user_can_run_all_checks() {
     let primary = RedisServer::start().await;

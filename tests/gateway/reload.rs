@@ -1,4 +1,4 @@
-//! Reloading another configuration while calls run: on SIGHUP, or because its files have changed.
+//! The gateway reloads its configuration while calls run: on SIGHUP, or because a file has changed.
 
 use std::{
     sync::{Arc, Mutex},
@@ -29,14 +29,14 @@ const COST: i64 = 1500;
 const STREAMS: usize = 200;
 const RELOADS: usize = 10;
 
-/// The first model's price of input: 1 USDT at first.
+/// The configuration with another price for the input of the first model, which is 1 USDT at first.
 fn priced(config: &str, usdt: usize) -> String {
     let with = |price: &str| format!("input = \"{price}\", cached_input = \"0.1\"");
     assert!(config.contains(&with("1")));
     config.replacen(&with("1"), &with(&usdt.to_string()), 1)
 }
 
-/// The configuration with lines under `[limits]`.
+/// The configuration with these lines under `[limits]`.
 fn limited(config: &str, lines: &str) -> String {
     config.replace("[tariff]", &format!("[limits]\n{lines}\n[tariff]"))
 }
@@ -181,7 +181,7 @@ async fn settings_that_a_reload_does_not_apply_are_named() {
     );
 }
 
-/// The gateway checks its files once a second.
+/// A gateway that checks its files for changes once a second.
 async fn watching() -> Edge {
     Edge::start_with(|text| format!("reload_poll_seconds = 1\n{text}")).await
 }
@@ -193,7 +193,7 @@ async fn changed_file_is_reloaded_and_an_invalid_one_is_reported_once() {
     edge.configure(&priced(&config, 0));
     edge.says("not reloaded: ", 1).await;
     assert!(edge.log().contains("above 0"));
-    // Time for two more checks of the same mistake.
+    // The gateway checks the same invalid file twice more, and must not report it again.
     sleep(Duration::from_millis(2500)).await;
     edge.configure(&config[..config.len() / 2]);
     edge.says("not reloaded: ", 2).await;

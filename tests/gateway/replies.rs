@@ -1,5 +1,5 @@
-//! Answers of a scripted vendor: usage of every class, streams, and streams that wait in the middle until a test
-//! continues them.
+//! Answers of a scripted vendor: usage of every class, streams, and streams that wait in the middle until the test lets
+//! them continue.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use crate::{
     ops::Op,
 };
 
-/// Tokens by class, as a receipt shows them.
+/// Counts of tokens by class, with the names that receipts use.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Tokens {
     pub input: u64,
@@ -45,7 +45,7 @@ impl Tokens {
     }
 }
 
-/// A usage with this many plain tokens.
+/// A usage without cached tokens.
 pub fn usage(op: Op, input: u64, output: u64) -> Value {
     let tokens = Tokens {
         input,
@@ -55,7 +55,7 @@ pub fn usage(op: Op, input: u64, output: u64) -> Value {
     tokens.usage(op)
 }
 
-/// A complete answer; without a usage if that is null.
+/// A plain answer with this text. If `usage` is null, it has none.
 pub fn answer(op: Op, text: &str, usage: &Value) -> Value {
     let mut answer = match op {
         Op::Chat => json!({
@@ -76,7 +76,7 @@ pub fn answer(op: Op, text: &str, usage: &Value) -> Value {
     answer
 }
 
-/// The events of a stream with these words.
+/// The events of a stream that sends these words, with a usage of these counts.
 pub fn events(op: Op, words: &[&str], input: u64, output: u64) -> Vec<String> {
     match op {
         Op::Chat => chat_events(words, input, output),
@@ -146,13 +146,13 @@ fn messages_events(words: &[&str], input: u64, output: u64) -> Vec<String> {
         .collect()
 }
 
-/// A refusal by the vendor.
+/// A refusal with this status and text, as a vendor writes it.
 pub fn refusal(status: u16, text: &str) -> Reply {
     let error = json!({ "message": text, "type": "vendor_error", "code": null });
     Reply::json(status, &json!({ "type": "error", "error": error }))
 }
 
-/// A stream whose first word has arrived, and whose second one waits.
+/// A running stream: the client has read its first word, and the vendor waits before the second one.
 pub struct Running {
     pub number: String,
     body: Incoming,
@@ -160,13 +160,13 @@ pub struct Running {
 }
 
 impl Running {
-    /// An answer with nine input and two output tokens.
+    /// Starts a stream whose usage is nine input and two output tokens.
     pub async fn start(world: &World, op: Op, key: &Key, body: &Value) -> Self {
         let then = events(op, &["раз ", "два"], 9, 2);
         Self::start_with(world, op, key, body, Reply::stream(then)).await
     }
 
-    /// Any stream: its steps from the second word on wait.
+    /// Starts a stream with this reply, which waits before its second word.
     pub async fn start_with(world: &World, op: Op, key: &Key, body: &Value, reply: Reply) -> Self {
         let go = Arc::new(Notify::new());
         let reply = reply.with_step(begun(op), Step::Hold(Arc::clone(&go)));
@@ -180,14 +180,14 @@ impl Running {
         Self { number, body, go }
     }
 
-    /// Lets the vendor continue, and reads the rest.
+    /// Lets the vendor continue, and returns the rest of the stream.
     pub async fn finish(mut self) -> String {
         self.go.notify_one();
         rest(&mut self.body).await
     }
 }
 
-/// Reads until this text has arrived.
+/// Reads a body until `text` has arrived. Returns everything read.
 pub async fn read_until(body: &mut Incoming, text: &str) -> String {
     let mut seen = String::new();
     while !seen.contains(text) {
@@ -199,7 +199,7 @@ pub async fn read_until(body: &mut Incoming, text: &str) -> String {
     seen
 }
 
-/// A stream without the comment before its last event, and the cost in that comment.
+/// Removes the comment with the cost from a stream. Returns the stream without it, and the cost.
 pub fn told_cost(text: &str) -> (String, &str) {
     let (before, comment) = text
         .split_once(": cost_rub ")
@@ -227,7 +227,7 @@ pub fn told_cost(text: &str) -> (String, &str) {
     ([before, last].concat(), cost)
 }
 
-/// Reads to the end.
+/// Reads a body to its end.
 pub async fn rest(body: &mut Incoming) -> String {
     let mut seen = String::new();
     while let Some(more) = next_text(body).await {

@@ -1,7 +1,7 @@
-//! Hardening, "Keys": a check over the whole run. The `debug` logs, answers and folders of this binary's gateways are
-//! searched for the operator's key, the vendor's, and any caller's key.
+//! Hardening, "Keys": searches the `debug` logs, answers and folders of all gateways of this binary for the operator's
+//! key, the vendor's key and any caller's key.
 //!
-//! `edge_headers` tests a vendor that reveals everything, with a process of its own.
+//! `edge_headers` has a vendor that repeats everything, and a gateway in a process of its own.
 
 use std::{
     io,
@@ -23,10 +23,11 @@ pub use crate::support::process::{ADMIN_KEY, BOT_TOKEN, VENDOR_KEY, WEBHOOK_SECR
 /// A caller's key: `tg-` and 48 letters and digits.
 const KEY_BYTES: usize = 51;
 
-/// Secrets found in the log. A writer must not panic, because the panic would be attributed to the logging code.
+/// Secrets found in the log. A log writer stores them here, because its panic would look like a fault of the code that
+/// logs.
 static LOGGED: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
-/// Watches everything that is logged from now on.
+/// From now on every log line of this process is searched for secrets.
 pub fn watch_the_log() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
@@ -39,7 +40,7 @@ pub fn watch_the_log() {
     });
 }
 
-/// Whether an answer contains a secret. A new key is shown to its operator, once.
+/// Whether an answer contains a secret. The answer that shows a new key to its operator may contain that key.
 pub fn are_answered(headers: &HeaderMap, body: &[u8]) -> bool {
     let made = serde_json::from_slice::<Value>(body).unwrap_or_default();
     let body = String::from_utf8_lossy(body);
@@ -64,7 +65,7 @@ fn secrets_in(text: &str) -> impl Iterator<Item = &str> {
     known.chain(keys)
 }
 
-/// A gateway's folder, searched at the end, together with the log so far.
+/// The folder of a gateway. When it is dropped, its files and the log so far are searched for secrets.
 pub struct Folder(TempDir);
 
 impl Folder {

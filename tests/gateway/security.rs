@@ -10,7 +10,7 @@ pub fn read(path: impl AsRef<Path>) -> Option<String> {
     std::fs::read_to_string(repository().join(path)).ok()
 }
 
-/// The last column of the table: names in backticks, and the word before each.
+/// The names in backticks in a table row, each with the text before it.
 pub fn named(row: &str) -> Vec<(&str, &str)> {
     let parts: Vec<_> = row.split('`').collect();
     parts
@@ -19,7 +19,7 @@ pub fn named(row: &str) -> Vec<(&str, &str)> {
         .collect()
 }
 
-/// Whether this is a test: a file or module with tests, or a function in one.
+/// Whether a test with this name exists: a file or a module with tests, or a function in one.
 pub fn is_test(name: &str) -> bool {
     let segments: Vec<_> = name.split("::").filter(|part| *part != "tests").collect();
     (1..=segments.len()).any(|split| {

@@ -1,5 +1,5 @@
-//! Holds that shrink: the holds of a coding agent's calls at their start, once the vendor has counted their input, and
-//! at their end.
+//! Holds that shrink during a call: what the calls of a coding agent hold when they start, after the vendor has counted
+//! their input, and when they end.
 //!
 //! `cargo test --test gateway holds_of_a_conversation_shrink_as_documented -- --nocapture` prints the numbers of `docs/prices.md`.
 
@@ -13,7 +13,7 @@ use crate::{
     replies::{Running, Tokens},
 };
 
-/// A large model at 104 ₽ for a USDT, with 32 000 tokens of output.
+/// Prices of a large model, with 104 ₽ for a USDT and at most 32 000 tokens of output.
 const RATES: [&str; 4] = ["10", "0.25", "50", "12.5"];
 const OUTPUT_TOKENS_MAX: u64 = 32_000;
 
@@ -21,7 +21,7 @@ const fn rubles(count: i64) -> i64 {
     count * 1_000_000
 }
 
-/// A conversation of an agent, which grows with each call.
+/// The conversation of a coding agent. Each call sends all of it.
 #[derive(Clone)]
 struct Agent {
     turns: Vec<Value>,
@@ -29,7 +29,8 @@ struct Agent {
 }
 
 impl Agent {
-    /// With about this many bytes of text, at four bytes a token.
+    /// Begins a conversation with a text of about `bytes` bytes, which the vendor counts as a token for each four
+    /// bytes.
     fn new(name: &str, bytes: usize) -> Self {
         let mut agent = Self {
             turns: Vec::new(),
@@ -46,13 +47,13 @@ impl Agent {
         self.tokens += text.len() as u64 / 4;
     }
 
-    /// The agent reads the last answer, and another file.
+    /// Adds the vendor's last answer, and the file that the agent has read because of it.
     fn goes_on(&mut self) {
         self.say("assistant", "раз два");
         self.say("user", &"The file does not exist.\n".repeat(80));
     }
 
-    /// The next call, with a mark for the cache at its last turn, as Claude Code writes it.
+    /// The body of the next call. Like Claude Code, the agent marks its last turn for the cache.
     fn body(&self) -> Value {
         let mut turns = self.turns.clone();
         let last = turns.last_mut().unwrap();
@@ -65,7 +66,7 @@ impl Agent {
     }
 }
 
-/// A stream whose vendor counts `first` in its first event, and `last` in the one before its last.
+/// A stream whose first event has the usage `first`, and whose next to last event has the usage `last`.
 fn stream(first: Tokens, last: Tokens) -> Reply {
     let usage = |tokens: Tokens| tokens.usage(Op::Messages);
     let event = |event: Value| {
@@ -89,7 +90,7 @@ fn stream(first: Tokens, last: Tokens) -> Reply {
     Reply::stream(events.map(event))
 }
 
-/// A vendor that has all but the latest turn in its cache, and states that at once.
+/// The stream of a vendor that has 98 % of the input in its cache, and states that in its first event.
 fn honest(tokens: u64) -> Reply {
     let counted = Tokens {
         input: 4,
@@ -118,7 +119,8 @@ async fn start(edit: &str) -> World {
         .await
 }
 
-/// A finished call's receipt. The vendor's last count does not arrive together with its first one.
+/// The receipt of a finished call. The vendor waits between its first count and its last one, so that the hold can
+/// shrink.
 async fn called(world: &World, key: &Key, body: &Value, reply: Reply) -> Value {
     let running = Running::start_with(world, Op::Messages, key, body, reply).await;
     let number = running.number.clone();
@@ -203,7 +205,7 @@ async fn first_usage_count_is_trusted_once_proved_and_not_after_it_was_exceeded(
     };
     assert!(!call(honest).await, "not proved yet");
     assert!(call(honest).await);
-    // The account's free money pays for the difference.
+    // The vendor's first count was too low, and the account pays the difference from its free money.
     assert!(call(guess).await, "believed once too often");
     assert!(!call(honest).await, "not any more");
     assert!(!call(honest).await);

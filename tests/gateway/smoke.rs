@@ -1,4 +1,4 @@
-//! The shortest path through the gateway.
+//! One call in each format, through the whole gateway.
 
 use crate::harness::{World, chat_body, messages_body};
 
@@ -13,7 +13,7 @@ async fn a_call_is_answered_and_charged_in_both_formats() {
     );
     let messages = world.messages(&key, &messages_body("Привет")).await;
     assert_eq!(messages.json()["content"][0]["text"], "Вы написали: Привет");
-    // The calls have 9 input and 3 output tokens: 9 × 100 + 3 × 200 µ₽, and ten times that.
+    // Each call has 9 input and 3 output tokens: 9 × 100 + 3 × 200 µ₽, and ten times that for `messages`.
     assert_eq!(world.receipt(&chat.number()).await["charged_rub"], "0.0015");
     assert_eq!(
         world.receipt(&messages.number()).await["charged_rub"],

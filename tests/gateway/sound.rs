@@ -1,4 +1,4 @@
-//! docs/prices.md: audio and images of chat completions, if the model has prices for them.
+//! docs/prices.md: audio and images in chat completions, for a model that has prices for them.
 
 use serde_json::{Value, json};
 use tollgate::demo::vendor::Reply;
@@ -10,7 +10,7 @@ use crate::{
     replies::answer,
 };
 
-/// A million audio tokens cost 3200 and 6400 ₽, a million tokens of generated images 3000 ₽.
+/// Prices of a million tokens: 3200 ₽ for audio input, 6400 ₽ for audio output, 3000 ₽ for generated images.
 fn priced() -> Setup {
     Setup::default().edit(
         "cache_write = \"0.5\" }",
@@ -18,7 +18,7 @@ fn priced() -> Setup {
     )
 }
 
-/// A WAV file of silence: 24 kHz, 16 bits, 100 ms.
+/// A WAV file of 100 ms of silence (24 kHz, 16 bits), in base64.
 pub fn sound() -> String {
     // "RIFF....WAVEfmt " with 16 bytes of format, "data" with 4800 of samples; 48 bytes, so that the base64 texts of
     // both parts can be concatenated.

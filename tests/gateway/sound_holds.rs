@@ -1,4 +1,4 @@
-//! Large documents hold what they can cost, and callers see the usage that they are charged for.
+//! A large document holds what it may cost, and the caller sees the usage that is charged.
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 use serde_json::{Value, json};
@@ -11,7 +11,7 @@ use crate::{
     replies::answer,
 };
 
-/// 8 MB that begin like a PDF, in which no page can be counted.
+/// A file of 8 MB that begins like a PDF, but whose pages the gateway cannot count.
 fn large_pdf() -> Value {
     let mut file = b"%PDF-1.7\n".to_vec();
     file.extend((0..8_u32 << 20).map(|at| (at.wrapping_mul(2_654_435_761) >> 24) as u8));
@@ -21,7 +21,7 @@ fn large_pdf() -> Value {
 
 #[tokio::test]
 async fn ten_large_documents_at_once_on_a_balance_for_ten_texts_lose_nothing() {
-    // A document of this size fills the window, which is what the vendor bills.
+    // A document of this size may fill the whole context window, and the vendor bills that.
     const WINDOW: u64 = 1_000_000;
     let limit = "output_tokens_max = 4000\ninput_tokens_max = 1000000";
     let world = Setup::default()
@@ -38,7 +38,8 @@ async fn ten_large_documents_at_once_on_a_balance_for_ten_texts_lose_nothing() {
         chat_body("x"),
         json!({ "messages": [{ "role": "user", "content": content }] }),
     );
-    // The holds of ten texts are a ruble in all; filling the window once costs a hundred.
+    // The first account can pay for ten texts, and the second one for one full context window, which costs a hundred
+    // rubles.
     for (account, rubles, accepted_max) in [("texts", "1", 0), ("one", "150", 1)] {
         let key = world.key_with(account, rubles, json!({})).await;
         let calls = (0..10).map(|_| world.chat(&key, &body));

@@ -1,5 +1,5 @@
-//! Specification 5; docs/decisions.md, "Names" and the rows 401 and 403: which keys are admitted, and the refusals of
-//! the others.
+//! Specification 5; docs/decisions.md, "Names" and the rows 401 and 403: which keys may call, and how other keys are
+//! refused.
 
 use http::Method;
 use serde_json::json;
@@ -18,7 +18,7 @@ async fn patch(world: &World, path: &str, body: serde_json::Value) {
     assert_eq!(answer.status, 200, "{path}: {answer:?}");
 }
 
-/// A key that was valid until a moment ago.
+/// A key that has just expired.
 async fn expired(world: &World, account: &str) -> Key {
     world.key_with(account, "10", json!({})).await;
     let secret = SecretKey::generate();
@@ -39,7 +39,7 @@ async fn expired(world: &World, account: &str) -> Key {
     }
 }
 
-/// Checks that both operations refuse a key with a 401 that mentions either the key or the balance, as expected.
+/// Checks that both operations refuse a key with 401, and that the refusal names the key or the balance: see `about`.
 async fn refused_with_401(what: &str, world: &World, key: &Key, code: &str, about: &str) {
     for op in BOTH {
         let answer = op.call(world, key, &op.body("x")).await;
@@ -74,7 +74,7 @@ async fn key_is_accepted_as_bearer_or_x_api_key_or_both_if_equal() {
     }
 }
 
-/// For clients that also have a vendor's own key configured.
+/// A client may also send a vendor's own key, if one is configured for it.
 #[tokio::test]
 async fn key_is_accepted_next_to_a_foreign_credential() {
     let world = World::start().await;

@@ -1,4 +1,4 @@
-//! Specification 2.6, 4.3 and 9: the public price catalog.
+//! Specification 2.6, 4.3 and 9: the public catalog of models and prices.
 
 use http::{Method, StatusCode};
 use rust_decimal::{Decimal, RoundingStrategy};
@@ -27,7 +27,7 @@ async fn catalog(world: &World) -> Value {
     answer.json()
 }
 
-/// A setup whose exchange rate comes from an address without a listener.
+/// A setup without an exchange rate, because nothing listens at the address of the rate's source.
 fn without_a_rate() -> Setup {
     Setup::default().edit(
         "fixed = \"100\"",
@@ -93,7 +93,7 @@ async fn a_rate_is_usdt_times_exchange_rate_times_multiplier_rounded_up_at_the_s
             assert!(decimal(shown).scale() <= 6, "{shown}");
         }
     }
-    // Even the smallest price is above zero.
+    // The smallest price is rounded to an amount above zero.
     let smallest = decimal(&catalog["models"][0]["cached_input_rub_mtok"]);
     assert_eq!(smallest, Decimal::new(1, 6));
 }

@@ -14,14 +14,14 @@ fn turns() -> Value {
     json!([{ "role": "user", "content": "x" }])
 }
 
-/// A request with these messages.
+/// A chat request with these messages.
 fn of(messages: Value) -> Value {
     let mut body = json!({ "model": "chat" });
     body["messages"] = messages;
     body
 }
 
-/// A valid request with one more field.
+/// A valid chat request with this field added.
 fn also(name: &str, value: Value) -> Value {
     let mut body = of(turns());
     body[name] = value;
@@ -186,7 +186,8 @@ async fn the_answer_may_contain_the_vendors_full_name_of_the_model() {
 async fn output_includes_reasoning_and_is_charged_with_it() {
     let world = World::start().await;
     let key = world.key().await;
-    // 80 of 90 output tokens are reasoning: included in the count, or, by one vendor, in addition to it.
+    // 80 of the 90 output tokens are reasoning. Most vendors count reasoning in `completion_tokens`, one vendor counts
+    // it in addition.
     for (completion, total) in [(90, 100), (10, 100)] {
         let usage = json!({
             "prompt_tokens": 10, "completion_tokens": completion, "total_tokens": total,

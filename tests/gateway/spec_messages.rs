@@ -14,21 +14,21 @@ fn turns() -> Value {
     json!([{ "role": "user", "content": "x" }])
 }
 
-/// A request with these messages.
+/// A messages request with these messages.
 fn of(messages: Value) -> Value {
     let mut body = json!({ "model": "messages", "max_tokens": 100 });
     body["messages"] = messages;
     body
 }
 
-/// A valid request with one more field, or another value of one.
+/// A valid messages request with this field added or replaced.
 fn also(name: &str, value: Value) -> Value {
     let mut body = of(turns());
     body[name] = value;
     body
 }
 
-/// A valid request without a field.
+/// A valid messages request without this field.
 fn without(name: &str) -> Value {
     let mut body = of(turns());
     body.as_object_mut().unwrap().remove(name);

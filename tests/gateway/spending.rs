@@ -1,4 +1,4 @@
-//! Spending and latest receipts of a key: the numbers of the page at `/usage`.
+//! A key's spending and latest receipts, which the page at `/usage` shows.
 
 use http::Method;
 use serde_json::{Value, json};
@@ -23,7 +23,8 @@ async fn own_json(world: &World, key: &Key, path: &str) -> Value {
     answer.json()
 }
 
-/// Calls of two sessions on this key, with one of a sibling's between them. Returns their numbers, latest first.
+/// Makes calls of two sessions with the key, and calls with a sibling key between them. Returns the numbers of the
+/// first key's calls, latest first.
 async fn busy(world: &World, key: &Key, sibling: &Key) -> Vec<String> {
     let mut numbers = Vec::new();
     for (n, session) in ["night", "night", "day", ""].into_iter().enumerate() {
@@ -51,7 +52,7 @@ fn numbers(page: &Value) -> Vec<&str> {
         .collect()
 }
 
-/// The sums, the receipts and the operator's own report agree.
+/// Checks that the key's sums, its receipts and the operators' usage report agree.
 async fn agrees(world: &World) {
     let key = world.key().await;
     let sibling = world.another_key("acme", json!({})).await;
@@ -83,7 +84,7 @@ async fn agrees(world: &World) {
     let charges: Vec<_> = report["models"].as_array().unwrap().iter().collect();
     assert!(charges.is_sorted_by_key(|row| -micro(&row["charged_rub"])));
 
-    // Every page size returns each call once, latest first, and none of the sibling's.
+    // With every page size, the list has each call of the key once, latest first, and no call of the sibling.
     for (filter, wanted) in [
         ("", (0..8).collect()),
         ("&model=chat", vec![1, 3, 5, 7]),
@@ -181,7 +182,7 @@ async fn misspelt_query_is_refused_by_name_and_a_key_is_required() {
     }
 }
 
-/// A new key has spent nothing, and gets an answer too.
+/// A key that has made no call gets a report with empty sums.
 #[tokio::test]
 async fn a_key_without_calls_has_empty_sums() {
     let world = World::start().await;

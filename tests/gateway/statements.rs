@@ -1,4 +1,4 @@
-//! Statements: an account's month for its accountant, by the admin API and by the command.
+//! Statements: the month of an account for its accountant, from the admin API and from the command.
 
 use std::{collections::BTreeMap, path::Path};
 
@@ -18,7 +18,7 @@ use crate::{
 const SELLER: &str =
     "[seller]\nname = \"ООО «Ромашка»\"\ninn = \"7701234567\"\nvat_percent = \"20\"\n[tariff]";
 
-/// The month of a time, in UTC.
+/// The month, in UTC, of a time.
 fn month_of(at: &str) -> String {
     at[..7].to_owned()
 }
@@ -41,7 +41,7 @@ async fn correct(world: &World, id: &str, rubles: &str) {
     assert!(answer.status.is_success(), "{answer:?}");
 }
 
-/// Makes calls of both models, and one correction. Returns their month, unless it ended meanwhile.
+/// Makes calls of both models and one correction. Returns their month; `None` if a month ended meanwhile.
 async fn busy(world: &World, key: &Key) -> Option<String> {
     let mut months = Vec::new();
     for op in BOTH {
@@ -57,12 +57,12 @@ async fn busy(world: &World, key: &Key) -> Option<String> {
     (months.len() == 1).then(|| months.remove(0))
 }
 
-/// Parses `12.50` to kopecks.
+/// An amount like `12.50` in kopecks.
 fn kopecks(value: &Value) -> i64 {
     micro(value) / 10_000
 }
 
-/// Checks that a statement is consistent.
+/// Checks that the statement's sums agree with each other.
 fn adds_up(statement: &Value) {
     let of = |name: &str| {
         (
@@ -93,7 +93,7 @@ fn adds_up(statement: &Value) {
     assert_eq!(exact, spending.1, "{statement}");
 }
 
-/// In each ledger: the sums agree with the usage report, the account and the audit.
+/// In every store the statement agrees with the usage report, the account and the audit.
 #[tokio::test]
 async fn statement_agrees_with_the_books() {
     let (server, folder) = (RedisServer::start().await, folder());
@@ -153,7 +153,7 @@ async fn statement_agrees_with_the_books() {
         assert_eq!(kopecks(&told["vat"]["rub"]), vat.round() as i64);
         said(&tollgate(&world, &["audit"], "").await, 0);
 
-        // Before the account existed, everything is zero; a future month has no statement.
+        // A month before the account existed has a statement of zeros, and a future month has none.
         let before = statement(&world, "2020-01").await;
         adds_up(&before);
         assert_eq!(before["closing"]["exact_rub"], "0.000000");
@@ -199,7 +199,7 @@ async fn a_statement_comes_as_a_page_as_csv_and_as_json() {
         assert_eq!(answer.headers["content-disposition"], file.as_str());
         assert!(answer.text().starts_with(begins), "{answer:?}");
         assert!(answer.text().contains("ООО «Ромашка»"));
-        // The command writes the same bytes, to a file and to standard output.
+        // The command writes the same bytes as the API, to a file or to standard output.
         let path = world.dir.path().join(format!("made.{format}"));
         let path = path.to_str().unwrap();
         let command = ["statement", "acme", "--month", "2020-01"];
@@ -263,7 +263,7 @@ async fn missing_statement_is_refused_with_its_reason() {
     assert!(errors.contains("does not end in"), "{errors}");
 }
 
-/// Moves an account's whole journal to this earlier time, as if it had been booked then.
+/// Moves all journal lines of the account to an earlier time, as if they had been booked then.
 async fn date_back(redis: &RedisServer, account: &str, by_ms: u64) {
     let journal = format!("tg:{{{account}}}:j");
     let lines: Vec<(String, BTreeMap<String, String>)> =
@@ -287,7 +287,7 @@ async fn date_back(redis: &RedisServer, account: &str, by_ms: u64) {
     }
 }
 
-/// Appends `-changed` to the id of the account's first entry, as an attacker might.
+/// Appends `-changed` to the id of the account's first entry in Redis, as an attacker might. Returns the changed id.
 async fn change_line(redis: &RedisServer, account: &str) -> String {
     let journal = format!("tg:{{{account}}}:j");
     let lines: Vec<(String, BTreeMap<String, String>)> =
@@ -322,7 +322,7 @@ fn said_sha256(made: &[u8]) -> String {
     made["sha256"].as_str().unwrap().to_owned()
 }
 
-/// Runs `--verify` without a file.
+/// Runs `statement --verify` without a file, and returns its JSON.
 async fn verified(world: &World, month: &str, code: i32) -> Value {
     let args = ["statement", "acme", "--month", month, "--verify", "--json"];
     let told = said(&tollgate(world, &args, "").await, code);
@@ -335,8 +335,8 @@ async fn verify(world: &World, month: &str, file: &Path, code: i32) -> String {
     said(&tollgate(world, &args, "").await, code)
 }
 
-/// Checks that later changes do not change the statement; if names or the books have changed, the answer names the
-/// change.
+/// The statement of a closed month stays the same after later changes. Verification reports a change of names or of the
+/// books.
 #[tokio::test]
 async fn closed_month_does_not_change_and_edits_are_reported() {
     const FORTY_DAYS_MS: u64 = 40 * 86_400_000;
@@ -377,7 +377,7 @@ async fn closed_month_does_not_change_and_edits_are_reported() {
         std::fs::write(&file, &made).unwrap();
         kept.push((format, file, made));
     }
-    // Later calls, payments and corrections belong to other months.
+    // Later calls, payments and corrections belong to later months.
     busy_again(&world, &key).await;
     for (format, file, made) in &kept {
         assert_eq!(ask(&world, month, format).await.body, *made);
@@ -386,7 +386,7 @@ async fn closed_month_does_not_change_and_edits_are_reported() {
     }
     said(&tollgate(&world, &["audit"], "").await, 0);
 
-    // A file that was edited does not verify.
+    // An edited file of the statement does not verify.
     let (_, csv, made) = &kept[1];
     let text = String::from_utf8(made.to_vec()).unwrap();
     std::fs::write(
@@ -407,7 +407,7 @@ async fn closed_month_does_not_change_and_edits_are_reported() {
     );
     std::fs::write(csv, made).unwrap();
 
-    // The customer's name at that time, even after it is renamed.
+    // The statement keeps the customer's name of that month, also after the customer is renamed.
     rename(&world, "ООО «Акме»").await;
     for (format, file, made) in &kept {
         assert_eq!(ask(&world, month, format).await.body, *made);
@@ -418,7 +418,7 @@ async fn closed_month_does_not_change_and_edits_are_reported() {
     assert_eq!(told["same_sha256"], true);
     assert_eq!(said_sha256(&kept[0].2), sha256);
 
-    // The statement was made elsewhere, under another name.
+    // The file is of a statement that was made elsewhere, with another name of the customer.
     let (_, json, made) = &kept[0];
     let text = String::from_utf8(made.to_vec()).unwrap();
     let other = text.replace("\"name\":\"acme\"", "\"name\":\"Acme\"");
@@ -431,7 +431,7 @@ async fn closed_month_does_not_change_and_edits_are_reported() {
         "{told}"
     );
 
-    // A line of the journal was edited.
+    // Somebody edits a line of the journal.
     let spoiled = change_line(&redis, "acme").await;
     let answer = ask(&world, month, "json").await;
     assert_eq!(answer.status, 409, "{spoiled}: {answer:?}");
@@ -447,7 +447,7 @@ async fn closed_month_does_not_change_and_edits_are_reported() {
         .await
         .unwrap();
 
-    // A line of the journal was removed.
+    // Somebody removes a line of the journal.
     let (line, _) = lines
         .iter()
         .find(|(_, fields)| fields["kind"] == "call")
@@ -461,7 +461,7 @@ async fn closed_month_does_not_change_and_edits_are_reported() {
     let message = answer.json()["error"]["message"].to_string();
     assert!(message.contains(sha256), "{message}");
 
-    // A month that is still open cannot be verified.
+    // The current month has not ended, so it cannot be verified.
     let open = said(
         &tollgate(&world, &["usage", "--by", "day", "--format", "csv"], "").await,
         0,
@@ -478,7 +478,7 @@ async fn closed_month_does_not_change_and_edits_are_reported() {
     complained(&tollgate(&world, &args, "").await, 64);
 }
 
-/// A month's statement in all formats.
+/// The statement of a month, in every format.
 async fn all_forms(world: &World, month: &str) -> Vec<Bytes> {
     let mut forms = Vec::new();
     for format in ["json", "csv", "html", "pdf"] {
@@ -489,7 +489,8 @@ async fn all_forms(world: &World, month: &str) -> Vec<Bytes> {
     forms
 }
 
-/// In each ledger, and in a copy: its stored inputs are used, not the current ones.
+/// In every store, and in a copy of the ledger, the statement uses the names that were stored with it, not the current
+/// ones.
 #[tokio::test]
 async fn closed_month_keeps_its_first_customer_and_seller_names() {
     let (server, folder) = (RedisServer::start().await, folder());
@@ -530,7 +531,7 @@ async fn closed_month_keeps_its_first_customer_and_seller_names() {
     }
 }
 
-/// Copies all books, as the command does.
+/// Copies all books with `tollgate ledger copy`.
 async fn copied(from: &str, to: &str) {
     let mut command = std::process::Command::new(TOLLGATE);
     command.args(["ledger", "copy", "--from", from, "--to", to]);
@@ -538,7 +539,7 @@ async fn copied(from: &str, to: &str) {
     said(&output.await.unwrap(), 0);
 }
 
-/// Concurrent requests to two gateways with different settings of the seller.
+/// Two gateways have different settings of the seller, and receive the first requests for a statement at the same time.
 #[tokio::test]
 async fn statement_has_the_same_hash_on_all_gateways() {
     let server = RedisServer::start().await;

@@ -1,5 +1,5 @@
-//! Decisions, "Status table": refusals by the gateway. The rows 401 and 403 are in `spec_auth`, 429 in `limits`, and
-//! faults of vendors in `status_vendor`.
+//! Decisions, "Status table": the gateway's own refusals. The rows 401 and 403 are tested in `spec_auth`, 429 in
+//! `limits`, and faults of vendors in `status_vendor`.
 
 use std::io::Write as _;
 
@@ -86,7 +86,7 @@ async fn duplicate_field_is_400_however_it_is_escaped() {
 async fn untranslatable_field_is_400_and_named() {
     let world = World::start().await;
     let key = world.key().await;
-    // The messages format has no field for several choices.
+    // `n` requests several answers, which the messages format cannot express.
     let body = with(Op::Chat.body("x"), json!({ "model": "messages", "n": 2 }));
     let answer = world.chat(&key, &body).await;
     let text = refused("n", &answer, 400, INVALID, "");
@@ -405,7 +405,7 @@ async fn an_answer_to_an_inference_call_is_never_kept_by_a_cache() {
     }
 }
 
-/// The text in gzip.
+/// Compresses the text with gzip.
 fn packed(text: &str) -> Vec<u8> {
     let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::best());
     encoder.write_all(text.as_bytes()).unwrap();

@@ -1,5 +1,5 @@
-//! Decisions, "Status table": a vendor's faults, and the caller's answer to them. None of them costs the caller
-//! anything.
+//! Decisions, "Status table": how the gateway answers the caller if the vendor fails. Such calls cost the caller
+//! nothing.
 
 use std::sync::Arc;
 
@@ -15,7 +15,8 @@ use crate::{
     replies::{answer, events, refusal, usage},
 };
 
-/// Checks that both operations, plain and streamed, are refused like this when the vendor answers `reply`.
+/// Checks that, if the vendor answers with `reply`, both operations are refused with this status, type and code, plain
+/// and streamed. Returns the text.
 async fn said(what: &str, reply: Reply, status: u16, kind: &str, code: &str) -> String {
     let world = World::start().await;
     let key = world.key().await;
@@ -73,7 +74,7 @@ async fn vendors_409_451_and_flagged_input_are_returned_without_a_retry() {
     }
 }
 
-/// Agents shorten the conversation because of the code, or of the words at the beginning.
+/// Coding agents shorten the conversation if they find this code, or these words at the beginning of the message.
 #[tokio::test]
 async fn vendors_error_message_reaches_the_caller_from_any_shape() {
     const LONG: &str = "prompt is too long: 201234 tokens > 200000 maximum";
@@ -113,7 +114,8 @@ async fn vendors_error_message_reaches_the_caller_from_any_shape() {
     }
 }
 
-/// Phrases that Claude Code 2.1.332 finds in a refusal, to retry without the cause; some of them only at the beginning.
+/// Error texts that Claude Code 2.1.332 searches for, to retry without the cause. Some must be at the beginning of the
+/// message.
 const ACTED_ON: [&str; 40] = [
     "prompt is too long: 210000 tokens > 200000 maximum",
     "Input is too long.",
@@ -172,11 +174,11 @@ async fn phrases_that_clients_search_for_in_errors_are_unchanged() {
                     error["message"].as_str().unwrap(),
                     answer.headers["x-request-id"].to_str().unwrap(),
                 );
-                // The vendor's text comes before the gateway's, in one line, with the call's number at the end.
+                // The message is one line: the vendor's text, the gateway's text, and the call's number at the end.
                 assert!(message.starts_with(&format!("{text} — ")), "{message}");
                 assert!(message.ends_with(&format!(" ({number})")), "{message}");
                 assert!(!message.contains('\n'), "{message}");
-                // The complete text is there, for clients that search for it.
+                // `error.vendor` has the vendor's text alone, for clients that search for it.
                 assert_eq!(error["vendor"], json!({ "message": text }));
                 assert_eq!(error["type"], INVALID);
             }
@@ -184,7 +186,7 @@ async fn phrases_that_clients_search_for_in_errors_are_unchanged() {
     }
 }
 
-/// Clients recognise it by its code, whichever format its vendor speaks.
+/// Clients recognise a request beyond the context window by this code, so every vendor's refusal of one must get it.
 #[tokio::test]
 async fn request_beyond_the_context_window_has_its_own_code() {
     let world = World::start().await;
@@ -374,7 +376,7 @@ async fn error_with_status_200_is_an_error() {
 
 #[tokio::test]
 async fn a_vendor_that_accepts_and_is_silent_is_504() {
-    // Connections wait in the listener's queue: the request is never read.
+    // Nothing accepts these connections: they wait in the listener's queue, so the gateway gets no answer.
     let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = silent.local_addr().unwrap().to_string();
     let world = vendors_at(&address, "first_byte_seconds = 1\nplain_seconds = 1")
@@ -405,7 +407,7 @@ async fn a_vendor_that_falls_silent_in_a_plain_answer_is_504() {
     cost_nothing("falls silent", &world, &key, &answer).await;
 }
 
-/// A first event that is an error makes the answer a refusal, whatever its other fields are.
+/// If the first event has an error, the caller gets a refusal, although the event has content or usage too.
 #[tokio::test]
 async fn stream_that_begins_with_an_error_costs_nothing() {
     let world = World::start().await;

@@ -1,4 +1,4 @@
-//! Specification 6: streams of the caller's own format, byte for byte and event by event.
+//! Specification 6: streams between a caller and a vendor of the same format are forwarded unchanged, event by event.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ fn streamed(body: Value) -> Value {
     with(body, json!({ "stream": true }))
 }
 
-/// The client requests usage, so that the gateway adds nothing to a chat stream.
+/// Requests a stream with usage, because the gateway would otherwise remove the usage from the vendor's stream.
 fn with_usage(body: Value) -> Value {
     with(
         streamed(body),
@@ -47,7 +47,8 @@ async fn a_stream_reaches_the_client_byte_for_byte() {
                 event: message_delta\ndata: {\"type\":\"message_delta\",\"delta\":{\"stop_reason\":\"end_turn\"},\
                 \"usage\":{\"output_tokens\":2}}  \n\nevent: message_stop\ndata: {\"type\":\"message_stop\"}\n\n";
     for (op, said) in [(Op::Chat, chat), (Op::Messages, messages)] {
-        // In frames that cut events, lines and characters. Data after the last event is not part of the stream.
+        // The vendor's frames may end inside an event, a line or a character. The gateway drops data after the last
+        // event.
         for (size, behind) in [(1, ": bye\n\n"), (7, ""), (64, ""), (10_000, ": bye\n\n")] {
             let steps = in_pieces(&[said, behind].concat(), size);
             world
@@ -68,8 +69,8 @@ async fn each_event_is_delivered_before_the_next_one_is_made() {
     for op in BOTH {
         let said = events(op, &["раз ", "два ", "три"], 9, 3);
         let go = Arc::new(Notify::new());
-        // The vendor waits before each event until the client has read the previous one. The first one comes with the
-        // head of the answer.
+        // The vendor sends an event only after the client has read the one before it. It sends the first event with the
+        // head.
         let steps: Vec<Step> = said
             .iter()
             .flat_map(|event| {
@@ -104,7 +105,7 @@ async fn each_event_is_delivered_before_the_next_one_is_made() {
     }
 }
 
-/// Case 78 of the translation cases.
+/// Case 78 of the cases of translation.
 #[tokio::test]
 async fn an_error_as_the_first_event_has_a_status_and_costs_nothing() {
     let world = World::start().await;
@@ -211,8 +212,8 @@ async fn a_chat_stream_ends_with_done_even_if_its_vendor_leaves_that_out() {
     assert!(events.ends_with("\n\ndata: [DONE]\n\n"), "{text}");
 }
 
-/// The last event of a failed stream. Checks that it is in this format and ends with the number, and that nothing
-/// reports a normal end.
+/// The error in the last event of a failed stream. Checks the event's format and that its text ends with the call's
+/// number, and that no event reports a normal end.
 fn error_event(op: Op, text: &str, number: &str) -> Value {
     assert!(!text.contains("[DONE]"), "{text}");
     assert!(!text.contains("message_stop"), "{text}");
@@ -266,7 +267,7 @@ async fn a_vendors_error_inside_a_stream_is_an_error_event_without_the_vendors_w
             let answer = op.call(&world, &key, &streamed(op.body("x"))).await;
             let text = answer.text();
             assert_eq!(answer.status, 200, "{op:?}");
-            // No byte of the vendor's error is forwarded, however it is cut.
+            // The gateway forwards nothing of the vendor's error event, wherever the vendor cuts it.
             let ours = text
                 .strip_prefix(&before)
                 .unwrap_or_else(|| panic!("{text}"));
@@ -294,7 +295,8 @@ async fn truncated_stream_never_looks_finished() {
             if half_an_event {
                 steps.push(Step::Send(Bytes::from_static(b"data: {\"half")));
             }
-            // Cut only after the client has read the data, because a cut may overtake it.
+            // The vendor resets its connection only after the client has read the data, because a reset may overtake
+            // data.
             steps.extend([Step::Hold(Arc::clone(&go)), Step::Cut]);
             world
                 .vendor

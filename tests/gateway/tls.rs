@@ -1,4 +1,4 @@
-//! TLS for callers: protocols, timeouts, and a certificate that changes while connections are open.
+//! TLS for callers: protocols, timeouts, and a certificate that is replaced while connections are open.
 
 use std::{io, net::SocketAddr, path::Path, sync::Arc, time::Duration};
 
@@ -34,11 +34,11 @@ use crate::{
     proxies::Authority,
 };
 
-/// A limit of one second, plus the delays of a busy machine.
+/// The gateway's timeouts are one second here; a busy machine adds some time.
 const SOON: Duration = Duration::from_secs(15);
 const BOTH: [&SupportedProtocolVersion; 2] = [&TLS13, &TLS12];
 
-/// `[tls]` with these files.
+/// The section `[tls]` with these files.
 fn section(certificate: &Path, key: &Path) -> String {
     format!(
         "[tls]\ncertificate_file = \"{}\"\nkey_file = \"{}\"\n",
@@ -55,7 +55,7 @@ fn over_tls(setup: Setup, authority: &Authority) -> Setup {
     setup.edit("[admin]", &format!("{}[admin]", of(authority)))
 }
 
-/// Connects as a client that trusts this authority and speaks these protocols.
+/// Connects with a TLS client that trusts this authority and offers these protocols and TLS versions.
 async fn connect(
     to: SocketAddr,
     trusted: &Authority,
@@ -81,7 +81,7 @@ async fn connect(
         .await
 }
 
-/// In the form of HTTP/1.1: the path, and a `host` header.
+/// The request in the form of HTTP/1.1: only the path as target, and a `host` header.
 fn of_path(req: Request<Full<Bytes>>) -> Request<Full<Bytes>> {
     let (mut parts, body) = req.into_parts();
     parts.uri = parts.uri.path().parse().unwrap();
@@ -90,7 +90,7 @@ fn of_path(req: Request<Full<Bytes>>) -> Request<Full<Bytes>> {
     Request::from_parts(parts, body)
 }
 
-/// A client of HTTP/1.1 over a connection, which is driven by one of the tasks.
+/// Starts an HTTP/1.1 client on this connection. A task in `tasks` polls it.
 async fn speak_http1(
     stream: TlsStream<TcpStream>,
     tasks: &mut JoinSet<()>,
@@ -147,11 +147,12 @@ async fn http1_and_h2_work_over_tls_1_2_and_1_3() {
             }
         }
     }
-    // Without a common protocol there is no connection.
+    // The client offers only a protocol that the gateway does not support, so the handshake fails.
     assert!(connect(to, &authority, &["gopher"], &BOTH).await.is_err());
 }
 
-/// The client closes with `close_notify`; without that, an attacker may have cut the data.
+/// A client that closes with `close_notify` gets its answer. Without `close_notify` an attacker may have cut the
+/// request.
 #[tokio::test]
 async fn a_client_that_closes_its_sending_side_gets_its_answer() {
     let authority = Authority::new();
@@ -229,7 +230,7 @@ async fn silent_and_idle_tls_connections_are_closed_in_order() {
     idle.write_all(asked).await.unwrap();
     let mut answer = Vec::new();
     let closed = tokio::time::timeout(SOON, idle.read_to_end(&mut answer)).await;
-    // An end without `close_notify` would be an error.
+    // The gateway ends the connection with `close_notify`; the client would report any other end as an error.
     closed.expect("it is closed").unwrap();
     assert!(answer.starts_with(b"HTTP/1.1 200"));
 }
@@ -258,7 +259,8 @@ async fn a_certificate_is_renewed_under_open_connections() {
     assert_eq!(get_root(&mut open).await, 200);
     assert!(connect(edge.address, &second, &[], &BOTH).await.is_err());
 
-    // The key is written later, and until then the two do not match.
+    // The new certificate's key is written later. Until then the files do not match, and the gateway keeps the old
+    // ones.
     install(&second, "vendor.pem", &certificate);
     edge.says("not reloaded: ", 1).await;
     assert!(edge.log().contains("is not the key of the certificate"));
@@ -270,7 +272,7 @@ async fn a_certificate_is_renewed_under_open_connections() {
     assert_eq!(get_root(&mut open).await, 200);
 }
 
-/// Mistakes or warnings of `check` about a `[tls]` section, each with its field.
+/// The mistakes or warnings that `check` reports for a `[tls]` section, each with its field.
 fn told(tls: &str, base_url: &str) -> Vec<(String, String)> {
     let vendor = SocketAddr::from(([127, 0, 0, 1], 9));
     let text = crate::harness::config_text(vendor, "memory:", "outbox.db")

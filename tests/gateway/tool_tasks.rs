@@ -1,6 +1,6 @@
-//! Tool tasks of several turns on strict chat vendors: a vendor with reasoning refuses a call without the reasoning
-//! that led to it, a vendor that signs its calls refuses a call without its signature, and no vendor accepts a tool's
-//! name over 64 characters. The callers speak other formats and send back what they received.
+//! Tasks with tools over several turns, at strict chat vendors. A vendor with reasoning refuses a call without the
+//! reasoning that led to it, and a vendor that signs its calls refuses one without its signature. No vendor accepts a
+//! tool name of more than 64 characters. The callers speak other formats, and send back what they received.
 
 use serde_json::{Value, json};
 use tollgate::demo::vendor::{Received, Reply};
@@ -12,25 +12,26 @@ use crate::{
     responses,
 };
 
-/// Turns of a task: all but the last call two tools.
+/// Calls of a task. The vendor answers each call but the last with two calls of tools.
 const TURNS: usize = 5;
-/// 82 characters, which the messages format allows for names of tools.
+/// A tool name of 82 characters, which the messages format allows and chat vendors do not.
 const TOOL: &str =
     "mcp__plugin_a-rather-long-plugin-name_its-server-of-tools__a_tool_with_a_long_name";
 
-/// The state that a vendor requires to be sent back.
+/// The state that a vendor requires to be sent back with its earlier turns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Vendor {
-    /// The vendor's reasoning is in this field.
+    /// Reasoning text in the field with this name.
     Thinks(&'static str),
-    /// The vendor's reasoning is in `reasoning_details`, with a proof.
+    /// Reasoning in `reasoning_details`, with a signature.
     Proves,
-    /// The signature of the first call of each turn.
+    /// A signature on the first tool call of each turn.
     Signs,
 }
 
 impl Vendor {
-    /// The fields of this turn's message in addition to its calls: in the answer, and in the next request.
+    /// The fields of the vendor's message for this turn, in addition to its tool calls. The next request must have them
+    /// too.
     fn reasoning(self, turn: usize) -> Value {
         let thought = format!("thought {turn} \"ж\"\n");
         match self {
@@ -54,7 +55,7 @@ impl Vendor {
         json!([first, call("b", "get_time")])
     }
 
-    /// The reason why it refuses the conversation, or the number of the next turn.
+    /// The number of the next turn, or why the vendor refuses the conversation.
     fn next_turn(self, sent: &Value) -> Result<usize, String> {
         let mut turn = 0;
         for message in sent["messages"].as_array().unwrap() {
@@ -118,7 +119,7 @@ impl Vendor {
     }
 }
 
-/// The tool's name as the vendor gets it.
+/// The shortened name of the tool, which the gateway sends to the vendor.
 fn short() -> String {
     let hash = TOOL.bytes().fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
@@ -126,7 +127,7 @@ fn short() -> String {
     format!("{}-{hash:016x}", &TOOL[..47])
 }
 
-/// A message as the deltas in which it arrives.
+/// Splits a message into the deltas of a stream.
 fn in_pieces(message: &Value) -> Vec<Value> {
     let mut deltas = Vec::new();
     let detail = &message["reasoning_details"][0];
@@ -170,7 +171,7 @@ fn in_pieces(message: &Value) -> Vec<Value> {
     deltas
 }
 
-/// Content that a caller receives and sends back.
+/// A caller, by its format. It sends back the content that it receives.
 #[derive(Clone, Debug)]
 enum Caller {
     /// Sends messages requests, with these fields added.
@@ -179,7 +180,7 @@ enum Caller {
 }
 
 impl Caller {
-    /// The request with this conversation after the first question.
+    /// The body of the next call: the first question, and then these turns.
     fn body(&self, turns: &[Value], model: &str, stream: bool) -> Value {
         let schema = json!({ "type": "object", "properties": { "city": { "type": "string" } } });
         let names = [TOOL, "get_time"];
@@ -203,7 +204,7 @@ impl Caller {
         }
     }
 
-    /// The blocks or the items of the answer.
+    /// Makes a call, and returns the blocks or the items of its answer.
     async fn ask(&self, world: &World, key: &Key, body: &Value) -> Vec<Value> {
         let answer = match self {
             Self::Messages(_) => Op::Messages.call(world, key, body).await,
@@ -233,7 +234,7 @@ impl Caller {
             .clone()
     }
 
-    /// Messages that follow the answer in the next request; none if it called no tool.
+    /// The messages with the tools' results that follow the answer in the next request. `None` if it called no tool.
     fn results(&self, parts: &[Value]) -> Option<Vec<Value>> {
         let (kind, id) = match self {
             Self::Messages(_) => ("tool_use", "id"),
@@ -264,7 +265,7 @@ impl Caller {
     }
 }
 
-/// The content of a streamed messages answer.
+/// The content blocks of a streamed messages answer.
 fn blocks(text: &str) -> Value {
     let mut blocks: Vec<Value> = Vec::new();
     let mut input = String::new();
@@ -332,7 +333,7 @@ async fn five_turn_tool_task_works_on_vendors_that_require_their_state() {
                     assert_eq!(shown, asked && thinks, "{what}: turn {turn}");
                     turns.extend(results.into_iter().flatten());
                 }
-                // The same conversation continues at another vendor, which gets none of the state.
+                // The conversation continues at another vendor, which must not receive the first vendor's state.
                 world.vendor.script(tollgate::demo::script::polite);
                 let body = caller.body(&turns, "messages", stream);
                 caller.ask(&world, &key, &body).await;

@@ -1,5 +1,5 @@
-//! Spans as a collector receives them: their content, the traces that they join, and a collector that does not respond,
-//! which costs nothing.
+//! Spans as a collector receives them: their content, the callers' traces that they join, and a collector that does not
+//! respond, which must not delay calls.
 
 use std::{
     sync::atomic::{AtomicUsize, Ordering},
@@ -21,14 +21,14 @@ use crate::{
 
 const PARENT: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
 
-/// A collector that accepts everything.
+/// A collector that accepts every export.
 async fn collector() -> ScriptedVendor {
     let collector = ScriptedVendor::start().await.unwrap();
     collector.script(|_| Reply::json(200, &json!({})));
     collector
 }
 
-/// A gateway that sends spans there.
+/// A gateway that exports its spans to this collector.
 async fn traced(collector: &str) -> World {
     let section = format!(
         "[traces]\nurl = \"http://{collector}/v1/traces\"\n\
@@ -37,7 +37,7 @@ async fn traced(collector: &str) -> World {
     Setup::default().edit("[ledger]", &section).start().await
 }
 
-/// Spans that a collector received.
+/// The spans in the exports that a collector received.
 fn spans_in(received: &[Received]) -> Vec<Value> {
     let mut spans = Vec::new();
     for one in received {
@@ -51,13 +51,13 @@ fn spans_in(received: &[Received]) -> Vec<Value> {
     spans
 }
 
-/// All spans of a gateway that is stopped.
+/// Stops the gateway, and returns all spans that the collector has received.
 async fn spans(world: World, collector: &ScriptedVendor) -> Vec<Value> {
     world.gateway.drain().await.unwrap();
     spans_in(&collector.received())
 }
 
-/// A request's span and those of its attempts.
+/// The span of a request, and the spans of its attempts at vendors.
 fn of_call<'s>(spans: &'s [Value], answer: &Answer) -> (&'s Value, Vec<&'s Value>) {
     let is_its = |span: &&Value| attribute(span, "tollgate.request_number") == answer.number();
     let requests: Vec<_> = spans.iter().filter(is_its).collect();
@@ -71,7 +71,7 @@ fn of_call<'s>(spans: &'s [Value], answer: &Answer) -> (&'s Value, Vec<&'s Value
     (request, attempts)
 }
 
-/// An attribute's value, of any type; null if absent.
+/// The value of a span's attribute, of any type; null if the span does not have it.
 fn attribute(span: &Value, key: &str) -> Value {
     let attributes = span["attributes"].as_array().unwrap();
     let found = attributes.iter().find(|attribute| attribute["key"] == key);
@@ -83,14 +83,14 @@ fn nanos(span: &Value, field: &str) -> u64 {
     span[field].as_str().unwrap().parse().unwrap()
 }
 
-/// Adds a header.
+/// Adds a header to a request.
 fn headed<B>(mut req: Request<B>, name: &'static str, value: &str) -> Request<B> {
     let value = HeaderValue::from_str(value).unwrap();
     req.headers_mut().insert(name, value);
     req
 }
 
-/// A call without a key, which is refused.
+/// Makes a call without a key, which the gateway refuses.
 async fn refused(world: &World) -> Answer {
     let body = chat_body("x").to_string();
     let headers = [("content-type", "application/json")];
@@ -198,7 +198,7 @@ async fn call_and_vendor_attempt_are_separate_spans() {
     assert_nothing_is_told(&collector, &key);
 }
 
-/// Checks that neither secrets nor content are sent, except the collector's own header.
+/// Checks that the exports have no secrets and no content of calls. The collector's own header is the only secret sent.
 fn assert_nothing_is_told(collector: &ScriptedVendor, key: &Key) {
     let received = collector.received();
     assert!(!received.is_empty());
@@ -336,9 +336,9 @@ async fn permanently_rejected_batch_is_dropped_and_counted() {
 
 #[tokio::test]
 async fn hanging_trace_collector_delays_neither_calls_nor_shutdown() {
-    /// The number of spans that exceeds the queue and a batch.
+    /// The spans of this number of calls exceed the queue and one batch.
     const CALLS: usize = 2_700;
-    // The kernel accepts connections, but nothing reads from them.
+    // Nothing accepts these connections: the kernel completes them, and nobody reads from them.
     let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let world = traced(&silent.local_addr().unwrap().to_string()).await;
     let key = world.key().await;

@@ -1,5 +1,5 @@
-//! Translation through the whole gateway, in both directions: numbered cases that pure functions cannot show, errors,
-//! charges, counting, and conversations translated there and back.
+//! Translation through the whole gateway, in both directions: the numbered cases that need more than a pure function,
+//! errors, charges, token counts, and conversations that are translated there and back.
 
 use std::{io::ErrorKind, sync::Arc, time::Duration};
 
@@ -31,10 +31,10 @@ use crate::{
     replies::{Tokens, answer, begun, events, read_until, refusal, rest, told_cost},
 };
 
-/// The caller's and the vendor's format.
+/// Pairs of formats: the caller's, and the vendor's.
 const WAYS: [(Op, Op); 2] = [(Op::Chat, Op::Messages), (Op::Messages, Op::Chat)];
 
-/// Builds a call of a model whose vendor has the format `vendor`. If it streams, it also requests usage.
+/// A body in the format `caller` for a model whose vendor has the format `vendor`. A streamed one also requests usage.
 fn asked(caller: Op, vendor: Op, stream: bool) -> Value {
     let body = with(
         caller.body("x"),
@@ -46,7 +46,7 @@ fn asked(caller: Op, vendor: Op, stream: bool) -> Value {
     }
 }
 
-/// The answer of a caller of one format to a vendor of the other.
+/// Makes a call in the caller's format, which the vendor of the other format answers with `reply`.
 async fn told(world: &World, key: &Key, way: (Op, Op), stream: bool, reply: Reply) -> Answer {
     let (caller, vendor) = way;
     world.vendor.script(move |_| reply.clone());
@@ -55,7 +55,7 @@ async fn told(world: &World, key: &Key, way: (Op, Op), stream: bool, reply: Repl
         .await
 }
 
-/// The data of each event, without pings and the time of the translation.
+/// The data of each event of a stream. Pings are dropped, and the time of the translation is removed.
 fn spoken(text: &str) -> Vec<Value> {
     text.split_terminator("\n\n")
         .filter_map(|event| {
@@ -71,11 +71,11 @@ fn spoken(text: &str) -> Vec<Value> {
         .collect()
 }
 
-/// The content of a complete stream.
+/// The content of a stream, collected from its events.
 #[derive(Debug, Default, PartialEq)]
 struct Heard {
     text: String,
-    /// Arguments of all tools, concatenated.
+    /// The arguments of all tool calls, concatenated.
     arguments: String,
     stop: Value,
     usage: Value,
@@ -125,7 +125,7 @@ const fn stop(caller: Op) -> &'static str {
     }
 }
 
-/// Checks that every count of `expected` is in `usage`.
+/// Checks that `usage` has every count of `expected`.
 fn counts(what: &str, usage: &Value, expected: &Value) {
     for (name, count) in expected.as_object().unwrap() {
         match count {
@@ -156,7 +156,7 @@ fn event(data: Value) -> String {
     )
 }
 
-/// An event stream in frames of this size, with cuts at any position.
+/// A reply whose stream is sent in frames of this size, which may end anywhere in an event.
 fn in_pieces(text: &str, size: usize) -> Reply {
     let steps = text
         .as_bytes()
@@ -374,7 +374,7 @@ async fn usage_is_charged_whatever_the_choices_contain() {
             let answer = told(&world, &key, (caller, Op::Chat), false, reply).await;
             match caller {
                 Op::Chat => assert_eq!(answer.json(), said, "{what}"),
-                // An answer without content, but with usage.
+                // The vendor's answer has usage but no content, and so has the caller's.
                 Op::Messages => assert_eq!(answer.json()["content"], json!([]), "{what}"),
             }
             let receipt = world.receipt(&answer.number()).await;
@@ -383,7 +383,7 @@ async fn usage_is_charged_whatever_the_choices_contain() {
         }
     }
 
-    // The other format has a delta in this place.
+    // One event has an invalid value in one of these fields. That changes neither the answer nor the charge.
     for odd in [
         json!({ "delta": "x" }),
         json!({ "delta": [] }),
@@ -481,7 +481,7 @@ async fn case_97_stream_cut_into_any_chunks_is_the_same() {
     }
 }
 
-/// More than any line buffer that could be considered sufficient.
+/// Longer than any line buffer that might seem large enough.
 const LONG: usize = 300 * 1024;
 
 #[tokio::test]
@@ -578,7 +578,7 @@ async fn case_98_long_image_is_delivered_complete() {
 async fn case_99_vendor_must_send_uncompressed_bytes() {
     let world = World::start().await;
     let key = world.key().await;
-    // The body is the head of a gzip file, followed by invalid data.
+    // A body that begins like a gzip file and continues with invalid data.
     let packed = Bytes::from_static(b"\x1f\x8b\x08\0\0\0\0\0\0\x03\xab\x56\x4a\x2d\n\n\x2a\x2a");
     for way in WAYS {
         for (stream, kind) in [(false, "application/json"), (true, "text/event-stream")] {
@@ -641,7 +641,7 @@ async fn case_100_json_in_place_of_a_stream_is_an_error_status() {
 async fn case_101_each_event_is_forwarded_before_the_next_one() {
     let world = World::start().await;
     let key = world.key().await;
-    // The caller's events for each of the vendor's events before the next one.
+    // For each event of the vendor: what the caller must have received before the vendor sends its next event.
     let of_messages = &[
         Some("\"role\":\"assistant\""),
         None,
@@ -678,7 +678,7 @@ async fn case_101_each_event_is_forwarded_before_the_next_one() {
         world
             .vendor
             .script(move |_| Reply::raw(200, "text/event-stream", steps.clone()));
-        // The head of the answer comes with the first event.
+        // The gateway sends the head of its answer together with the first event.
         holds[0].notify_one();
         let body = asked(caller, vendor, true);
         let res = world.send(caller.request(&world, &key, &body)).await;
@@ -733,11 +733,11 @@ async fn case_102_vendors_keep_alive_reaches_the_caller() {
     }
 }
 
-/// The size of the vendor's answer, if it were read completely, and the most that may be in transit, mainly in the
-/// kernel's socket buffers.
+/// The size of the vendor's answer, if the gateway read all of it. Then the most that the vendor may have sent while
+/// the client does not read, mainly into the kernel's socket buffers.
 const ENDLESS: usize = 256 << 20;
 const ON_THE_WAY_MAX: usize = 100 << 20;
-/// A vendor whose bytes are not read for this time has stopped.
+/// The gateway has stopped reading from the vendor if it takes no bytes for this time.
 const STANDSTILL: Duration = Duration::from_secs(1);
 const WORD_BYTES: usize = 64 * 1024;
 
@@ -750,7 +750,7 @@ async fn case_103_client_that_does_not_read_pauses_its_vendor() {
             Op::Chat => ("chat", "/v1"),
             Op::Messages => ("messages", ""),
         };
-        // The rest of the line becomes a comment.
+        // The `#` turns the scripted vendor's address, which follows on that line, into a comment.
         let world = Setup::default()
             .edit(
                 &format!("format = \"{format}\"\nurl = \""),
@@ -768,7 +768,7 @@ async fn case_103_client_that_does_not_read_pauses_its_vendor() {
         let taken = standstill.await.unwrap();
         assert!(taken < ON_THE_WAY_MAX, "{caller:?}: {taken} bytes taken");
 
-        // Nothing was lost meanwhile.
+        // The client reads on, and gets every word that the vendor has sent.
         let answer = whole(res).await;
         let words = talker.join_next().await.unwrap().unwrap();
         let seen = answer.body.iter().filter(|byte| **byte == b'~').count();
@@ -782,7 +782,8 @@ async fn case_103_client_that_does_not_read_pauses_its_vendor() {
     }
 }
 
-/// Sends words until the reader stops, reports the number of bytes, and ends the stream. Returns the number of words.
+/// Sends words until the gateway stops reading, reports the number of bytes to `taken`, and ends the stream when the
+/// gateway reads on. Returns the number of words.
 async fn talk_without_end(
     listener: TcpListener,
     vendor: Op,
@@ -853,7 +854,7 @@ async fn case_103a_client_that_closes_after_the_last_event_pays_in_full() {
     }
 }
 
-/// Recorded answers of vendors, by format and file extension, except those with an error.
+/// Recorded answers of vendors, by format and file extension. Recordings of errors are left out.
 fn recorded(op: Op, ending: &str) -> Vec<(String, String)> {
     let dir = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/gateway/fixtures");
     let begin = format!("{}-", op.model());
@@ -873,7 +874,7 @@ fn recorded(op: Op, ending: &str) -> Vec<(String, String)> {
     found
 }
 
-/// Whether an event is a chunk with only usage.
+/// Whether an event is a chunk that has only the usage.
 fn usage_alone(event: &str) -> bool {
     let data = event.trim_end().strip_prefix("data: ");
     let chunk: Value = data
@@ -887,7 +888,7 @@ async fn case_104_recorded_answers_pass_unchanged_between_equal_formats() {
     let world = World::start().await;
     let key = world.key_with("rich", "1000000", json!({})).await;
     for op in BOTH {
-        // Long enough for the counts of the recording.
+        // The request is long enough that its hold covers the recorded counts.
         let body = |stream: bool| {
             let long = op.body(&"x".repeat(20_000));
             with(
@@ -910,7 +911,8 @@ async fn case_104_recorded_answers_pass_unchanged_between_equal_formats() {
                 let text = answer.text();
                 assert!(told_cost(&text).0 == said, "{name}: {text}");
             }
-            // The caller's stream lacks the usage that only the gateway requested.
+            // If the caller requested no usage, the gateway requests it from the vendor, and removes its chunk from the
+            // caller's stream.
             let expected: String = said
                 .split_inclusive("\n\n")
                 .filter(|event| op == Op::Messages || !usage_alone(event))
@@ -919,7 +921,8 @@ async fn case_104_recorded_answers_pass_unchanged_between_equal_formats() {
             let mut body = body(true);
             body.as_object_mut().unwrap().remove("stream_options");
             let text = op.call(&world, &key, &body).await.text();
-            // A chat client that requests no usage gets no cost.
+            // The caller's stream has a comment with the cost only if it requested usage, or if its format always has
+            // usage.
             let events = match op {
                 Op::Chat => text,
                 Op::Messages => told_cost(&text).0,
@@ -968,7 +971,7 @@ async fn error_in_the_form_of_an_answer_is_detected_in_translated_calls() {
     }
 }
 
-/// Checks that a stream sends its first word, and then its failure, in the caller's format.
+/// Checks that a stream has its first word, and then the error event of the caller's format.
 fn failed(what: &str, caller: Op, text: &str, number: &str) {
     let said = spoken(text);
     let error = said.last().unwrap();
@@ -996,7 +999,7 @@ fn failed(what: &str, caller: Op, text: &str, number: &str) {
         text.contains("раз") && !text.contains("два"),
         "{what}: {text}"
     );
-    // These streams have neither an end nor a finish reason.
+    // A failed stream must not have an event that reports a normal end.
     for end in [
         "[DONE]",
         "message_stop",
@@ -1078,7 +1081,8 @@ async fn a_stream_that_cannot_be_translated_is_booked_as_the_vendors_failure() {
             begun(vendor),
             "data: {\"choices\":7,\"type\":7}\n\n".to_owned(),
         );
-        // Data that follows at once would be read with it, including the vendor's counts.
+        // The vendor is silent after the faulty event, because the gateway would also read the counts in data that
+        // follows at once.
         let silent = Step::Hold(Arc::new(Notify::new()));
         let reply = Reply::stream(said).with_step(begun(vendor) + 1, silent);
         let answer = told(&world, &key, (caller, vendor), true, reply).await;
@@ -1087,7 +1091,7 @@ async fn a_stream_that_cannot_be_translated_is_booked_as_the_vendors_failure() {
         assert_eq!(receipt["end"], "vendor_cut", "{what}: {receipt}");
         assert_eq!(receipt["estimated"], true, "{what}: {receipt}");
     }
-    // An end without an answer is an error for the caller.
+    // A stream that has only its end marker is an error for the caller.
     let reply = Reply::stream(["data: [DONE]\n\n".to_owned()]);
     let way = (Op::Messages, Op::Chat);
     let world = World::start().await;
@@ -1097,7 +1101,7 @@ async fn a_stream_that_cannot_be_translated_is_booked_as_the_vendors_failure() {
     cost_nothing("no answer", &world, &unpaid, &answer).await;
 }
 
-/// A vendor's answer with this usage.
+/// The vendor's answer with this usage, plain or streamed.
 fn used(vendor: Op, tokens: Tokens, stream: bool) -> Reply {
     let usage = tokens.usage(vendor);
     if !stream {
@@ -1182,7 +1186,7 @@ async fn count(world: &World, headers: &[(&str, &str)], body: &Value) -> Answer 
 
 const VERSION: (&str, &str) = ("anthropic-version", "2026-10-21");
 
-/// A request to count tokens: it needs no maximum of output.
+/// The body of a request to count tokens, which needs no maximum of output.
 fn counted(model: &str) -> Value {
     json!({ "model": model, "system": "Be brief.", "messages": [{ "role": "user", "content": "привет" }] })
 }
@@ -1299,7 +1303,7 @@ async fn token_counting_is_refused_like_calls() {
     }
 }
 
-/// A conversation that must be unchanged after both translations, in the chat format.
+/// A conversation in the chat format that must be the same after it was translated to the other format and back.
 fn chat_conversation() -> Value {
     let call = |id: &str, name: &str, arguments: Value| {
         json!({ "id": id, "type": "function",
@@ -1354,7 +1358,7 @@ fn chat_conversation() -> Value {
     })
 }
 
-/// The conversation in the messages format.
+/// A conversation in the messages format that must be the same after it was translated to the other format and back.
 fn messages_conversation() -> Value {
     let text = |text: &str| json!({ "type": "text", "text": text });
     let source =
@@ -1498,7 +1502,7 @@ fn answer_translated_there_and_back_is_unchanged() {
         let mut back = parsed(&back);
         let first = back["content"].get_mut(0);
         if let Some(signature) = first.and_then(|block| block.get_mut("signature")) {
-            // The thinking now belongs to another vendor.
+            // The thinking comes from a vendor of the other format, so its signature is the gateway's own envelope.
             let marked = std::mem::replace(signature, json!(""));
             assert!(marked.as_str().unwrap().starts_with("tg1."), "{marked}");
         }
@@ -1506,7 +1510,7 @@ fn answer_translated_there_and_back_is_unchanged() {
     }
 }
 
-/// The translation of these events.
+/// Splits the bytes into events, and collects what `each` writes for them.
 fn translated(said: &[u8], mut each: impl FnMut(&Event, &mut BytesMut)) -> BytesMut {
     let (mut splitter, mut out) = (Splitter::default(), BytesMut::new());
     splitter

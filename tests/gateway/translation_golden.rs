@@ -1,7 +1,7 @@
-//! Requests as real tools send them, and their translations: pairs of files under `fixtures/golden/DIRECTION/`,
-//! `NAME.in.json` and `NAME.out.json`.
+//! Requests as real tools send them, and the gateway's translations of them. The files
+//! `fixtures/golden/DIRECTION/NAME.in.json` and `NAME.out.json` are pairs.
 //!
-//! `UPDATE_GOLDEN=1` writes the translations; check every difference then.
+//! `UPDATE_GOLDEN=1` overwrites the expected translations. Check every difference after that.
 
 use std::{fs, path::Path};
 
@@ -16,7 +16,7 @@ use tollgate_layers::{
     },
 };
 
-/// The maximum of output if a request has none.
+/// The maximum of output that the gateway sets if a request has none.
 const OUTPUT_TOKENS: u64 = 4000;
 
 type Translate = fn(&[u8], &RequestCx<'_>) -> Result<Bytes, Error>;
@@ -78,7 +78,7 @@ fn translated(name: &str, asked: &[u8], translate: Translate) -> Value {
     let ceiling = ["max_completion_tokens", "max_tokens"]
         .iter()
         .find_map(|field| fields[field].as_u64());
-    // The model decides how thinking is requested.
+    // How thinking is requested from the vendor depends on the model.
     let dialect = Dialect::default().thinking(if name.contains("budget") {
         Thinking::Budget
     } else {
@@ -94,7 +94,7 @@ fn translated(name: &str, asked: &[u8], translate: Translate) -> Value {
     serde_json::from_slice(&became).unwrap()
 }
 
-/// The places where two values differ.
+/// The paths at which two values differ.
 fn differences(expected: &Value, became: &Value) -> String {
     let mut found = Vec::new();
     differ("", expected, became, &mut found);

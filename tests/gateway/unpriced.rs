@@ -1,5 +1,5 @@
-//! Decisions, "Money": never a price by accident. A request that a vendor bills at a rate that the model does not have
-//! is refused; if the model has the rate, it is used for the hold, the charge and the receipt.
+//! Decisions, "Money": a request that the vendor bills at a rate which the model does not have is refused. If the model
+//! has the rate, the hold, the charge and the receipt use it.
 
 use http::Method;
 use serde_json::{Value, json};
@@ -12,7 +12,7 @@ use crate::{
     replies::{Tokens, answer},
 };
 
-/// Prices of `chat` and of `messages`, with cache writes of one hour: four times those of five minutes.
+/// Models with a price for cache writes of one hour, which is four times the price for five minutes.
 fn with_an_hour() -> Setup {
     Setup::default()
         .edit(
@@ -25,7 +25,7 @@ fn with_an_hour() -> Setup {
         )
 }
 
-/// A body with a part for each lifetime; an empty one is a mark without a `ttl`.
+/// A body with a part for each of these cache lifetimes. An empty lifetime is a mark without a `ttl`.
 fn marked(op: Op, lifetimes: &[&str]) -> Value {
     let parts: Vec<_> = lifetimes
         .iter()
@@ -43,7 +43,7 @@ fn marked(op: Op, lifetimes: &[&str]) -> Value {
     )
 }
 
-/// Another path that accepts the body of a call of this operation.
+/// Posts the body of a call to another path that accepts it, like the one that counts tokens.
 async fn posted(world: &World, op: Op, key: &Key, path: &str, body: &Value) -> Answer {
     let mut headers = vec![
         ("x-api-key", key.secret.as_str()),
@@ -81,7 +81,7 @@ async fn cache_lifetime_without_a_price_is_refused_by_name() {
             [with(op.body("x"), tools)],
         )
         .await;
-        // A request with both lifetimes has no price either.
+        // One of the two lifetimes has no price, so the request is refused.
         let second = "messages[0].content[1].cache_control.ttl";
         refuses(op, second, [marked(op, &["", "1h"])]).await;
     }
@@ -206,7 +206,8 @@ async fn each_cache_lifetime_is_charged_by_the_vendors_count() {
         );
         serde_json::from_str(&usage).unwrap()
     };
-    // Reported in full, in part, and not at all: unreported writes have the dearest requested lifetime.
+    // The vendor reports the lifetimes of all cache writes, of some, or of none. Writes without one have the dearest
+    // requested lifetime.
     for (creation, five, hour) in [
         (
             r#","cache_creation":{"ephemeral_5m_input_tokens":300,"ephemeral_1h_input_tokens":100}"#,
@@ -243,7 +244,7 @@ async fn each_cache_lifetime_is_charged_by_the_vendors_count() {
             + 7 * rate("/price/output");
         assert_eq!(micro(&receipt["charged_rub"]), charge, "{receipt}");
     }
-    // A rate of one hour does not apply to another lifetime.
+    // A price for one hour is not used for another lifetime.
     for op in BOTH {
         let before = world.vendor.received().len();
         let answer = op.call(&world, &key, &marked(op, &["2h"])).await;
@@ -300,7 +301,7 @@ async fn one_hour_cache_rate_is_shown_only_if_configured() {
     );
     assert_eq!(page.matches(&shown).count(), 1, "{page}");
 
-    // Except for that, everything is the same as without it.
+    // Without the new price, the catalog is the same as that of the usual configuration.
     let mut known = catalog.clone();
     let model = known["models"][1].as_object_mut().unwrap();
     model.remove("cache_write_1h_rub_mtok").unwrap();
@@ -315,8 +316,8 @@ async fn one_hour_cache_rate_is_shown_only_if_configured() {
     );
 }
 
-/// A chat body whose input is held as this many tokens: 512 for the call, 8 for its message, the rest for text at 1.5
-/// bytes per token.
+/// A chat body whose hold counts this number of input tokens: 512 for the call, 8 for its message, and one for each 1.5
+/// bytes of text.
 fn held_as(tokens: usize) -> Value {
     Op::Chat.body(&"x".repeat((tokens - 520) / 2 * 3))
 }
@@ -346,11 +347,11 @@ async fn call_longer_than_the_priced_input_is_refused_with_both_numbers() {
     }
     assert_eq!(world.vendor.received().len(), received);
     assert_eq!(world.account(&key).await["held_rub"], "0.00");
-    // A request to count tokens is free, so it may exceed the bound.
+    // A request to count tokens is free, so the limit of input does not apply.
     let count = with(long, json!({ "max_tokens": null }));
     let answer = posted(&world, Op::Messages, &key, COUNT, &count).await;
     assert_eq!(answer.status, 200, "{answer:?}");
-    // The other model has no such limit.
+    // The model `messages` has no limit of input.
     let long = Op::Messages.body(&"x".repeat(30_000));
     assert_eq!(world.messages(&key, &long).await.status, 200);
 }

@@ -1,4 +1,4 @@
-//! A new process takes over from an old one: no call is refused, no stream is cut.
+//! A new process replaces a running gateway: no call is refused, and no stream is cut.
 
 use std::{
     io::{BufRead, BufReader, Write},
@@ -36,13 +36,13 @@ use crate::{
     support::process::{Log, Start, TOLLGATE, addresses, signal, with_secrets},
 };
 
-/// The maximum duration of a start or a stop on a busy machine.
+/// A process must start or stop within this time, also on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// The cost of `chat_body("Привет")`, in micro-rubles.
+/// The cost of a call with `chat_body("Привет")`, in micro-rubles.
 const COST: i64 = 1500;
 const STREAMS: usize = 20;
 
-/// Addresses of callers and operators.
+/// The addresses of both listeners: for callers, and for operators.
 pub(crate) fn both(
     (callers, operators): (SocketAddr, Option<SocketAddr>),
 ) -> (SocketAddr, SocketAddr) {
@@ -85,7 +85,7 @@ fn call(to: SocketAddr, key: &str, stream: bool) -> Request<Full<bytes::Bytes>> 
     request(Method::POST, &url, &headers, body.to_string().into())
 }
 
-/// A vendor whose streams wait after their first word until released.
+/// A vendor whose streams wait after their first word until the test lets them continue.
 struct Vendor {
     scripted: ScriptedVendor,
     holds: Arc<Mutex<Vec<Arc<Notify>>>>,
@@ -114,7 +114,7 @@ impl Vendor {
     }
 }
 
-/// Streams that have begun, each over its own connection.
+/// Opens streams, each on its own connection, and reads the first word of each.
 async fn begin_streams(to: SocketAddr, key: &str) -> Vec<Incoming> {
     let client = client();
     let mut streams = Vec::new();
@@ -135,7 +135,7 @@ async fn finish_streams(streams: Vec<Incoming>) {
     }
 }
 
-/// Makes calls one after the other, each on its own connection, until stopped.
+/// Makes calls one after the other, each on a new connection, until the test stops it.
 struct Caller {
     done: Arc<AtomicUsize>,
     stop: Arc<AtomicBool>,
@@ -182,7 +182,7 @@ impl Caller {
         caller
     }
 
-    /// Waits for this many more calls.
+    /// Waits until this many more calls are done.
     async fn goes_on(&self, more: usize) {
         let (begun, until) = (Instant::now(), self.done.load(Ordering::SeqCst) + more);
         while self.done.load(Ordering::SeqCst) < until {
@@ -192,7 +192,7 @@ impl Caller {
         }
     }
 
-    /// Returns the number of answered calls, and the failures of the others.
+    /// Stops the calls. Returns the number of answered calls, and the failures of the others.
     async fn stop(mut self) -> (usize, Vec<String>) {
         self.stop.store(true, Ordering::SeqCst);
         while self.tasks.join_next().await.is_some() {}
@@ -201,7 +201,7 @@ impl Caller {
     }
 }
 
-/// Checks that every call is charged once, and that the books balance.
+/// Checks that exactly this many calls were charged, each once, and that the audit finds no breach.
 async fn books_balance(to: SocketAddr, calls: usize) {
     let begun = Instant::now();
     let account = loop {
@@ -224,7 +224,7 @@ async fn books_balance(to: SocketAddr, calls: usize) {
     assert_eq!(audit["breaches"], json!([]), "{audit}");
 }
 
-/// Next to the old process, on the same port (`reuse_port`), with an outbox of its own.
+/// The new process listens on the same port as the old one (`reuse_port`), and has its own outbox.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn new_process_takes_calls_while_the_old_one_finishes_its_streams() {
     let (redis, vendor) = (RedisServer::start().await, Vendor::start().await);
@@ -264,16 +264,16 @@ async fn new_process_takes_calls_while_the_old_one_finishes_its_streams() {
     assert_eq!(old.ended().await.code(), Some(0));
     caller.goes_on(20).await;
     let (calls, failures) = caller.stop().await;
-    // The kernel resets a connection that it hands to a socket that is just closing, unless net.ipv4.tcp_migrate_req is
-    // set: one call may have been affected, and none was refused.
+    // If a socket closes, the kernel resets connections in its queue, unless net.ipv4.tcp_migrate_req is set. So one
+    // call may fail after it has connected, but none may be refused.
     let refused = |failure: &String| !failure.starts_with("connecting false");
     assert!(!failures.iter().any(refused), "{failures:?}");
     assert!(failures.len() <= 1, "{failures:?}");
     books_balance(operators, calls + STREAMS).await;
 }
 
-/// Opens two sockets, prints their ports, and starts a gateway on them for each line that it reads: the line is the
-/// path of its log. Prints the process id.
+/// A Python program that opens two sockets and prints their ports. For each line that it reads, it starts a gateway on
+/// these sockets, whose log has the path in that line, and prints the process id.
 const SUPERVISOR: &str = r#"
 import fcntl, os, signal, socket, sys
 signal.signal(signal.SIGCHLD, signal.SIG_IGN)
@@ -294,7 +294,7 @@ for line in sys.stdin:
     print(pid, flush=True)
 "#;
 
-/// Acts like systemd with a socket unit.
+/// Opens the gateway's sockets and passes them to each process, as systemd does with a socket unit.
 struct Supervisor {
     child: Child,
     input: ChildStdin,
@@ -343,7 +343,7 @@ impl Supervisor {
 impl Drop for Supervisor {
     fn drop(&mut self) {
         for pid in &self.started {
-            // Most of these processes have ended already.
+            // Kills the processes that have not ended.
             let mut kill = Command::new("kill");
             let _ = kill
                 .args(["-KILL", &pid.to_string()])
@@ -355,7 +355,8 @@ impl Drop for Supervisor {
     }
 }
 
-/// On sockets that outlive both: new connections wait in the kernel until the ledger's file is free.
+/// The sockets stay open between the processes: connections wait in the kernel until the new process can open the
+/// ledger's file.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn calls_on_inherited_sockets_wait_until_the_new_process_has_the_ledger() {
     let vendor = Vendor::start().await;

@@ -12,7 +12,7 @@ use crate::{
 
 const TEXT: &str = "Это ответ, за который поставщик ничего разумного не насчитал.";
 
-/// The names of input and output in the format's usage.
+/// The names of the counts of input and output in this format's usage.
 const fn counts(op: Op) -> (&'static str, &'static str) {
     match op {
         Op::Chat => ("prompt_tokens", "completion_tokens"),
@@ -20,7 +20,7 @@ const fn counts(op: Op) -> (&'static str, &'static str) {
     }
 }
 
-/// Usage that no honest vendor reports.
+/// Usage reports that no honest vendor sends.
 fn nonsense(op: Op) -> Vec<Value> {
     let (input, output) = counts(op);
     let mut all = vec![Value::Null, json!({}), json!("x"), json!([])];
@@ -46,7 +46,7 @@ fn nonsense(op: Op) -> Vec<Value> {
     all
 }
 
-/// The tokens of a receipt.
+/// The counts of tokens that a receipt has charged.
 fn charged(receipt: &Value) -> Tokens {
     let count = |class: &str| receipt["usage"][class].as_u64().expect("a count");
     Tokens {
@@ -76,11 +76,12 @@ async fn implausible_usage_is_bounded_or_estimated_and_flagged() {
             assert_eq!(receipt["estimated"], true, "{what}");
             let huge = |field: &str| nonsense[field].as_u64().is_some_and(|it| it > 100_000);
             let (input, output) = counts(op);
-            // Impossible counts are cut to the hold, and flagged.
+            // Counts that the hold does not allow are cut to the hold, and the receipt is marked `bounded`.
             assert_eq!(receipt["bounded"], huge(input) || huge(output), "{what}");
             let (held, charged) = (micro(&receipt["held_rub"]), micro(&receipt["charged_rub"]));
             assert!(charged > 0, "{what}");
-            // A usual hold counts 1.5 bytes per token, and a token has at least one byte.
+            // The hold counts a token for each 1.5 bytes of text. A vendor counts at most a token per byte, which is
+            // 3/2 of the hold.
             assert!(2 * charged <= 3 * held, "{what}");
             assert_eq!(receipt["loss_rub"], "0.00", "{what}");
         }
@@ -196,12 +197,12 @@ async fn repeated_usage_in_a_stream_is_charged_once_by_the_last_one() {
     assert_eq!(receipt["charged_rub"], "0.0023", "{receipt}");
 }
 
-/// 3000 bytes are held as 2000 tokens, and may be 3000.
+/// The hold counts these 3000 bytes as 2000 tokens, but the vendor may count up to 3000.
 fn dense() -> Value {
     Op::Chat.body(&"x".repeat(3000))
 }
 
-/// A world whose vendor reports 3000 input and 100 output tokens: 320 000 µ₽; and the hold.
+/// A gateway whose vendor reports 3000 input and 100 output tokens, which cost 320 000 µ₽, and what such a call holds.
 async fn dense_world() -> (World, i64) {
     let world = World::start().await;
     let said = answer(Op::Chat, TEXT, &usage(Op::Chat, 3000, 100));
@@ -211,7 +212,7 @@ async fn dense_world() -> (World, i64) {
     let receipt = world.receipt(&answer.number()).await;
     let held = micro(&receipt["held_rub"]);
     assert!(held < 320_000, "{receipt}");
-    // With enough money the surplus is taken from the free balance.
+    // The account has enough money, so it also pays the part of the cost that exceeds the hold.
     assert_eq!(micro(&receipt["charged_rub"]), 320_000, "{receipt}");
     assert_eq!(receipt["loss_rub"], "0.00", "{receipt}");
     assert_eq!(receipt["estimated"], false, "{receipt}");

@@ -1,4 +1,4 @@
-//! The page of a key's holder: `GET /usage`.
+//! `GET /usage`: the page on which the holder of a key sees its spending.
 
 use http::Method;
 
@@ -53,7 +53,7 @@ async fn usage_page_uses_the_browsers_or_the_configured_language() {
     }
 }
 
-/// Every tag, after checking that they nest; an input field has no end tag.
+/// All tags of a page, after checking that they are nested correctly. `input` has no end tag, so it counts as `meta`.
 fn tags_of(html: &str) -> Vec<String> {
     let plain = html.replace("<input ", "<meta ");
     tags(&plain)

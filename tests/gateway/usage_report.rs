@@ -1,4 +1,4 @@
-//! Reports for operators: usage, exports, audits, by the admin API and by the commands.
+//! Reports for operators: usage, exports and audits, from the admin API and from the commands.
 
 use std::{
     collections::BTreeMap,
@@ -26,7 +26,7 @@ use crate::{
     support::process::TOLLGATE,
 };
 
-/// Runs the binary against this gateway. The gateway runs on this thread, so another thread waits.
+/// Runs the binary against this gateway. The gateway runs on this thread, so another thread waits for the binary.
 pub async fn tollgate(world: &World, args: &[&str], input: &str) -> Output {
     let mut command = Command::new(TOLLGATE);
     let address = world.gateway.admin_address().unwrap();
@@ -40,27 +40,27 @@ pub async fn tollgate(world: &World, args: &[&str], input: &str) -> Output {
     let input = input.to_owned();
     let run = move || {
         let mut child = command.spawn().unwrap();
-        // A command that does not read its input may have ended.
+        // The write fails if the command ends without reading its input.
         let _ = child.stdin.take().unwrap().write_all(input.as_bytes());
         child.wait_with_output().unwrap()
     };
     tokio::task::spawn_blocking(run).await.unwrap()
 }
 
-/// The output of a command, which must have ended with this code.
+/// The standard output of a command, after checking its exit code.
 pub fn said(output: &Output, code: i32) -> String {
     let errors = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(code), "{output:?}: {errors}");
     String::from_utf8(output.stdout.clone()).unwrap()
 }
 
-/// The error that a command printed.
+/// The standard error of a command, after checking its exit code.
 pub fn complained(output: &Output, code: i32) -> String {
     assert_eq!(said(output, code), "");
     String::from_utf8(output.stderr.clone()).unwrap()
 }
 
-/// Calls of two accounts on three keys, as receipts.
+/// Makes calls of two accounts with three keys. Returns the keys and the receipts.
 async fn busy(world: &World) -> (Vec<Key>, Vec<Value>) {
     let keys = vec![
         world.key_with("acme", "1000", json!({})).await,
@@ -151,7 +151,7 @@ async fn further_classes_have_columns_if_a_call_used_them() {
     assert_eq!(all["rows"][0]["usage"].get("classes"), None, "{all}");
 }
 
-/// Calls, input, output and charge by the fields of a group, from receipts.
+/// The expected sums of a report: calls, input, output and charge of these receipts, grouped by these fields.
 fn sums(receipts: &[Value], group: &[&str]) -> BTreeMap<Vec<String>, [i64; 4]> {
     let mut sums = BTreeMap::new();
     for receipt in receipts {
@@ -170,7 +170,7 @@ fn sums(receipts: &[Value], group: &[&str]) -> BTreeMap<Vec<String>, [i64; 4]> {
     sums
 }
 
-/// The groups and sums of an answer's rows, in their order.
+/// The rows of a report: the values of the grouping fields, and the sums.
 fn rows(answer: &Value, group: &[&str]) -> Vec<(Vec<String>, [i64; 4])> {
     let rows = answer["rows"].as_array().unwrap().iter();
     rows.map(|row| {
@@ -223,7 +223,7 @@ async fn usage_is_the_sum_of_the_receipts_however_it_is_grouped() {
     assert_eq!(unnamed, usage(&world, "?group=account,key,model").await);
 }
 
-/// Percentiles come from a histogram: they are between the exact value and one eighth more.
+/// Percentiles come from a histogram: at least the exact value, and at most one eighth more.
 #[tokio::test]
 async fn usage_durations_agree_with_receipts() {
     let world = World::start().await;
@@ -333,7 +333,7 @@ async fn calls_that_take_no_parameters_refuse_them() {
     }
 }
 
-/// In each ledger: each stores the session in its own way.
+/// Tested in every store, because each stores sessions in its own way.
 #[tokio::test]
 async fn usage_is_added_up_by_session() {
     let (server, folder) = (RedisServer::start().await, folder());
@@ -348,7 +348,7 @@ async fn usage_is_added_up_by_session() {
         for (session, key, calls) in [
             (Some("s-2"), 0, 2),
             (Some("s-1"), 0, 1),
-            // The account shows whose session it is.
+            // Another account has a session of the same name.
             (Some("s-1"), 1, 3),
             (None, 1, 2),
         ] {
@@ -361,7 +361,7 @@ async fn usage_is_added_up_by_session() {
                     let answer = op.post(&world, &headers, body).await;
                     let mut receipt = world.receipt(&answer.number()).await;
                     assert_eq!(receipt["session"].as_str(), session, "{ledger}");
-                    // In the sums, a call without a session has an empty one.
+                    // Receipts without a session are summed under an empty session.
                     receipt["session"] = session.unwrap_or_default().into();
                     receipts.push(receipt);
                 }
@@ -415,7 +415,7 @@ async fn usage_is_added_up_by_session() {
     }
 }
 
-/// In each ledger, and whatever format the vendor speaks: the caller's format counts.
+/// The endpoint of a call is the caller's, whatever format the vendor speaks. Tested in every store.
 #[tokio::test]
 async fn usage_is_added_up_by_endpoint() {
     const MODEL: &str = "[[model]]\nid = \"chat\"";
@@ -499,7 +499,8 @@ async fn usage_is_added_up_by_endpoint() {
     }
 }
 
-/// In each ledger: the group's spending by the books, whichever keys were in it at the time.
+/// A group's usage is what the books have charged to it, whichever keys belonged to it at the time. Tested in every
+/// store.
 #[tokio::test]
 async fn usage_by_group_is_what_the_groups_have_spent() {
     let (server, folder) = (RedisServer::start().await, folder());
@@ -688,7 +689,7 @@ async fn usage_command_prints_exact_csv_and_reports_an_empty_result() {
     assert_eq!(complained(&nobody, 1), "error: no account nobody\n");
 }
 
-/// The lines of an export by the API.
+/// The lines of an export from the admin API.
 async fn exported(world: &World, query: &str) -> Vec<Value> {
     let path = format!("/admin/v1/export{query}");
     let answer = world.admin(Method::GET, &path, None).await;
@@ -733,7 +734,7 @@ async fn an_export_has_each_account_with_its_receipts_and_no_key() {
         assert_eq!(account["keys"].as_array().unwrap().len(), keys);
         let path = format!("/admin/v1/accounts/{}", account["id"].as_str().unwrap());
         let shown = world.admin(Method::GET, &path, None).await.json();
-        // An export contains only charges of today and of this month, and only corrections of a debt.
+        // An export has no sums of the current day or month, no keys, and no debt, so these fields are not compared.
         let of_all_times = |field: &str| {
             !matches!(
                 field,
@@ -778,7 +779,7 @@ async fn an_export_has_each_account_with_its_receipts_and_no_key() {
     assert_eq!(nobody.await.status, 404);
 }
 
-/// Exports by the command to this file.
+/// Runs `tollgate export` into this file.
 async fn export_to(world: &World, file: &Path) -> String {
     let args = ["export", "--output", file.to_str().unwrap()];
     let output = tollgate(world, &args, "").await;
@@ -812,7 +813,7 @@ async fn export_can_be_audited_offline_while_calls_run() {
         let to_stdout = said(&tollgate(&world, &["export"], "").await, 0);
         assert_eq!(to_stdout.lines().count(), export.lines().count());
 
-        // One receipt charges a micro-ruble more than its cost.
+        // One receipt charges a micro-ruble more than its usage costs.
         let charged = receipts[0]["charged_rub"].as_str().unwrap();
         let number = receipts[0]["number"].as_str().unwrap();
         let more = tollgate_layers::money::MicroRub::new(micro(&receipts[0]["charged_rub"]) + 1);
@@ -839,7 +840,7 @@ async fn export_can_be_audited_offline_while_calls_run() {
             "{text}"
         );
 
-        // The export is cut off after each line in turn.
+        // The export lacks its last line.
         let lines: Vec<&str> = export.lines().collect();
         let cut = lines[..lines.len() - 1].join("\n");
         let found = tollgate(&world, &["audit", "--export", "-"], &cut).await;
@@ -898,7 +899,7 @@ async fn export_file_is_readable_only_by_its_owner() {
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
 }
 
-/// The reports of every group, by the API.
+/// The reports of the admin API for every grouping.
 async fn reports(world: &World) -> Vec<Value> {
     let mut reports = Vec::new();
     for query in [
@@ -931,7 +932,7 @@ async fn a_report_is_the_same_before_and_after_the_journals_are_rolled_up() {
     let ledger = ledger.await.unwrap();
     rollup::roll_up(&ledger, u64::MAX).await.unwrap();
     assert_eq!(reports(&world).await, before);
-    // A later call counts at once.
+    // The reports have a call as soon as it is booked, although earlier days come from stored sums.
     let answer = Op::Chat
         .call(&world, &keys[0], &Op::Chat.body("Привет"))
         .await;
@@ -939,7 +940,7 @@ async fn a_report_is_the_same_before_and_after_the_journals_are_rolled_up() {
     let later = reports(&world).await;
     assert!(later[0]["total"]["calls"] == 13, "{later:?}");
 
-    // A wrong sum is a breach, and is computed again.
+    // The audit reports a stored sum that is wrong, and then the sum is computed again.
     let clean = tollgate(&world, &["audit"], "").await;
     said(&clean, 0);
     spoil_sums(&ledger, Scope::Days).await;
@@ -955,7 +956,7 @@ async fn a_report_is_the_same_before_and_after_the_journals_are_rolled_up() {
     assert_eq!(reports(&world).await, later);
 }
 
-/// Pages of receipts of all accounts, concatenated.
+/// All pages of receipts of all accounts, concatenated.
 async fn all_receipts(world: &World, query: &str) -> Vec<String> {
     let (mut numbers, mut after) = (Vec::new(), String::new());
     loop {
@@ -972,7 +973,8 @@ async fn all_receipts(world: &World, query: &str) -> Vec<String> {
     }
 }
 
-/// Alternating calls of two accounts, in the order in which they were booked; within a millisecond by account.
+/// Two accounts call in turn. The list has the calls in the order in which they were booked, and by account within a
+/// millisecond.
 async fn receipts_of_all(world: &World) {
     let (_, mut receipts) = busy(world).await;
     let key = world.another_key("acme", json!({})).await;

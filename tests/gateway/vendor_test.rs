@@ -1,4 +1,5 @@
-//! `tollgate vendor test` and `tollgate check --live`: what a vendor answers, what it costs, and what to mend.
+//! `tollgate vendor test` and `tollgate check --live`: they call a vendor, and report its answer, the cost, and what to
+//! correct.
 
 use std::process::{Command, Output};
 
@@ -14,7 +15,8 @@ use crate::{
     support::process::{TOLLGATE, with_secrets},
 };
 
-/// Runs a command with the configuration of a gateway with this vendor, and lines for its `chat` vendor.
+/// Runs a command with the configuration of a gateway whose vendor is this one, with these lines for its `chat` vendor.
+/// Returns exit code, output and error.
 async fn run(vendor: &ScriptedVendor, lines: &str, args: &[&str]) -> (Option<i32>, String, String) {
     let dir = TempDir::new().unwrap();
     let name = "name = \"chat-vendor\"\n";
@@ -64,7 +66,7 @@ async fn a_plain_call_and_a_stream_are_made_and_priced() {
         run(&vendor, "", &["vendor", "test", "chat-vendor", "--json"]).await;
     assert_eq!(code, Some(0), "{errors}");
     let printed: Value = serde_json::from_str(&printed).unwrap();
-    // 10 × 1 + 5 × 2 and 12 × 1 + 2 × 2 millionths.
+    // The costs are 10 × 1 + 5 × 2 and 12 × 1 + 2 × 2 millionths of a USDT.
     for (call, kind, input, output, cost) in [
         (&printed["calls"][0], "plain", 10, 5, "0.00002"),
         (&printed["calls"][1], "stream", 12, 2, "0.000016"),

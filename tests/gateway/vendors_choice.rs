@@ -1,4 +1,4 @@
-//! Decisions, "Vendors": the route of a call.
+//! Decisions, "Vendors": which vendor of its model a call is sent to.
 
 use futures_util::future::join_all;
 use http::Method;
@@ -16,7 +16,7 @@ use crate::{
     replies::refusal,
 };
 
-/// Makes this many calls, some at a time.
+/// Makes this many calls, `at_a_time` of them concurrently.
 async fn calls(fleet: &Fleet, key: &Key, count: usize, at_a_time: usize) {
     let body = chat_body("x");
     for _ in 0..count / at_a_time {
@@ -48,7 +48,7 @@ async fn vendors_share_calls_by_weight() {
     }
     let asked: Vec<usize> = (0..WEIGHTS.len()).map(|n| fleet.asked(n)).collect();
     assert_eq!(asked.iter().sum::<usize>(), CALLS, "{asked:?}");
-    // With two degrees of freedom, a higher value occurs once in a million runs.
+    // Calls that follow the weights exceed this value once in a million runs (two degrees of freedom).
     assert!(
         chi_squared < 27.6,
         "{asked:?} for {WEIGHTS:?}: χ² = {chi_squared}"
@@ -92,7 +92,7 @@ async fn a_lower_priority_goes_first_whatever_the_weights() {
     assert_eq!([0, 1].map(|n| fleet.asked(n)), [0, 20]);
 }
 
-/// A turn of the conversation with this beginning.
+/// The body of turn number `turn` of this conversation.
 fn turn(conversation: usize, turn: usize) -> Value {
     let mut messages =
         vec![json!({ "role": "user", "content": format!("conversation {conversation}") })];
@@ -136,14 +136,14 @@ async fn conversation_of_a_sticky_model_stays_with_its_vendor() {
             3 * begins.len(),
             "vendor {n}: each one wholly or not at all"
         );
-        // The share is half of them, within four standard deviations.
+        // Each vendor gets half of the conversations, within four standard deviations.
         assert!(
             (8..=32).contains(&begins.len()),
             "vendor {n}: {}",
             begins.len()
         );
     }
-    // On another route it continues.
+    // If a conversation's vendor fails, the conversation continues at the other vendor.
     fleet.vendor(1).script(|_| refusal(500, "x"));
     for conversation in 0..CONVERSATIONS {
         let answer = fleet.world.chat(&key, &turn(conversation, 3)).await;

@@ -28,7 +28,8 @@ use crate::{
     support::redis::free_port,
 };
 
-/// A named failure: the first vendor's answer, for either operation, plain or streamed; `None` if it is not possible.
+/// A failure of the first vendor: its name, and the vendor's answer to an operation, plain or streamed. `None` if that
+/// answer cannot fail in this way.
 type Failure = (&'static str, fn(Op, bool) -> Option<Reply>);
 
 fn never() -> Step {
@@ -98,7 +99,7 @@ const FAILURES: [Failure; 19] = [
     }),
 ];
 
-/// Checks that vendor 0 has answered one request, and that only its answer is charged.
+/// Checks that vendor 0 answered after the other one failed, and that only its answer is charged.
 async fn second_answered(what: &str, fleet: &Fleet, op: Op, key: &Key, answer: &Answer) {
     assert_eq!(answer.status, 200, "{what}: {answer:?}");
     assert!(
@@ -176,7 +177,7 @@ async fn each_vendor_gets_the_request_with_its_model_name_and_format() {
 
 #[tokio::test]
 async fn a_vendor_of_the_other_format_may_be_the_next_one() {
-    // One vendor speaks both formats, and fails in the caller's own.
+    // One vendor speaks the caller's format and fails, and the next vendor speaks the other format.
     let routes = "{ vendor = \"chat-vendor\", model = \"vendor-chat-1\" }";
     let other = "{ vendor = \"messages-vendor\", model = \"vendor-messages-1\" }";
     let own_first =
@@ -288,7 +289,7 @@ async fn empty_answer_is_a_failure_and_the_next_vendor_is_tried() {
     }
 }
 
-/// The answer's head was forwarded, so no other vendor can be tried.
+/// The head of the answer was sent to the caller before the stream ended, so no other vendor can be tried.
 #[tokio::test]
 async fn stream_without_content_ends_with_an_error_and_costs_nothing() {
     let world = World::start().await;
@@ -311,7 +312,7 @@ async fn stream_without_content_ends_with_an_error_and_costs_nothing() {
 
 #[tokio::test]
 async fn if_all_vendors_fail_the_most_informative_error_is_returned_and_nothing_is_charged() {
-    // Columns: the answers of the first and the second vendor, in either order; the caller's answer.
+    // Columns: the statuses of two vendors, in either order, and the status, type and code of the caller's answer.
     for (one, other, status, kind, code) in [
         (500, 429, 429, LIMIT, "vendor_rate_limit"),
         (401, 500, 503, API, "vendor_unavailable"),
@@ -339,7 +340,7 @@ async fn if_all_vendors_fail_the_most_informative_error_is_returned_and_nothing_
     }
 }
 
-/// One of a hundred callers repeatedly sends a request that makes the vendor fail.
+/// One of a hundred callers repeatedly sends a request that makes the vendor fail. The others must still be served.
 #[tokio::test]
 async fn failing_requests_of_one_caller_do_not_close_the_only_vendor() {
     const CALLERS: usize = 100;
@@ -373,12 +374,12 @@ async fn failing_requests_of_one_caller_do_not_close_the_only_vendor() {
         let poisoned = with(op.body("poison"), json!({ "stream": true }));
         let (poisoned, well) = (&poisoned, &op.body("x"));
         for _ in 0..3 {
-            // Enough failures in a row to open a breaker.
+            // As many failures in a row as would open a breaker that counts each of them.
             for _ in 0..12 {
                 let answer = op.call(&world, poisonous, poisoned).await;
                 assert!(answer.status != 200 || answer.text().contains("\"error\""));
             }
-            // The failures also run concurrently with the others' calls.
+            // The failing calls also run at the same time as the others' calls.
             let poisoning = join_all((0..20).map(|_| op.call(&world, poisonous, poisoned)));
             let calling = join_all(others.iter().map(|key| op.call(&world, key, well)));
             let (_, answers) = tokio::join!(poisoning, calling);
@@ -392,7 +393,7 @@ async fn failing_requests_of_one_caller_do_not_close_the_only_vendor() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn recovered_vendor_is_used_at_once() {
     const CALLERS: usize = 4;
-    /// A quarter of a second, plus the delays of a busy machine.
+    /// A vendor that is back must be used within a quarter of a second; a busy machine adds some time.
     const FOUND_WITHIN: Duration = Duration::from_millis(900);
     let address = std::net::SocketAddr::from(([127, 0, 0, 1], free_port()));
     let world = vendors_at(&address.to_string(), "").start().await;
@@ -413,7 +414,7 @@ async fn recovered_vendor_is_used_at_once() {
         }
     };
     let revival = async {
-        // By then a breaker with doubling would wait for more than two seconds.
+        // After this time a breaker that doubles its interval would wait for more than two seconds.
         tokio::time::sleep(Duration::from_millis(3_500)).await;
         let vendor = ScriptedVendor::start_at(address).await.unwrap();
         back.set(Instant::now()).unwrap();
@@ -473,7 +474,7 @@ async fn vendor_without_a_free_slot_is_skipped() {
             .world
             .send(op.request(&fleet.world, &key, &body))
             .await;
-        // The stream occupies the vendor's slot to its end.
+        // The stream counts as running at vendor 1 until it ends, so these calls go to vendor 0.
         for _ in 0..3 {
             assert_eq!(op.call(&fleet.world, &key, &op.body("x")).await.status, 200);
         }
@@ -493,7 +494,7 @@ async fn vendor_without_a_free_slot_is_skipped() {
     }
 }
 
-/// A world whose vendors have two keys each, `one` and `two`.
+/// A gateway whose vendors have two API keys each, `one` and `two`.
 async fn two_keys() -> (World, tempfile::TempDir) {
     let dir = tempfile::tempdir().unwrap();
     let secrets = ["one", "two"].map(|name| {
@@ -509,7 +510,7 @@ async fn two_keys() -> (World, tempfile::TempDir) {
     (world, dir)
 }
 
-/// The interval at which each key was sent.
+/// The number of requests that the vendor received with key `one`, and with key `two`.
 fn shown(world: &World) -> (usize, usize) {
     let of = |name: &str| {
         let received = world.vendor.received();
@@ -579,7 +580,7 @@ async fn failing_vendors_get_few_retries() {
     assert_eq!(fleet.world.settled(&key).await["spent_rub"], "0.00");
 }
 
-/// Reads a request to its end; whether one arrived.
+/// Reads a request to its end. Returns whether a request arrived.
 async fn read_request(socket: &mut TcpStream) -> bool {
     let mut read = Vec::new();
     loop {
@@ -597,7 +598,7 @@ async fn read_request(socket: &mut TcpStream) -> bool {
     }
 }
 
-/// A vendor may close an idle connection while the next request is on its way.
+/// A vendor may close an idle connection while the gateway sends the next request on it.
 #[tokio::test]
 async fn a_reused_connection_that_ends_without_a_byte_is_replaced_under_the_same_hold() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -609,7 +610,7 @@ async fn a_reused_connection_that_ends_without_a_byte_is_replaced_under_the_same
     vendor.spawn(async move {
         let mut connections = JoinSet::new();
         loop {
-            // Each connection answers one request and ends with the second one.
+            // The vendor answers one request on each connection, and closes the connection when the second one arrives.
             let (mut socket, _) = listener.accept().await.unwrap();
             let reply = reply.clone();
             connections.spawn(async move {

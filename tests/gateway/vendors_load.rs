@@ -1,4 +1,5 @@
-//! Vendors under load: one that is killed, one that stalls with a thousand streams, one that sends more than is read.
+//! Vendors under load: a vendor that is killed, a vendor whose thousand streams stall, and a vendor that sends more
+//! than the clients read.
 
 use std::{
     process::Command,
@@ -31,7 +32,7 @@ async fn vendor_killed_under_load_fails_no_plain_call() {
     let mut fleet = Fleet::start(Setup::default(), 2, |_| String::new(), |_| String::new()).await;
     let key = fleet.world.key().await;
     let killed = fleet.others.pop().unwrap();
-    // Both vendors are slow enough to have running calls at any time.
+    // Each vendor takes 20 ms per call, so some calls are running when the vendor is killed.
     let slow = |received: &tollgate::demo::vendor::Received| {
         let reply = tollgate::demo::script::polite(received);
         reply.with_step(0, Step::Wait(Duration::from_millis(20)))
@@ -53,7 +54,7 @@ async fn vendor_killed_under_load_fails_no_plain_call() {
         .await;
         let before = killed.received().len();
         drop(killed);
-        // The load lasts long enough for the breaker to test the vendor once, without success.
+        // Meanwhile the breaker tests the dead vendor once, without success.
         sleep(Duration::from_millis(2_500)).await;
         over.store(true, Ordering::Relaxed);
         before
@@ -68,7 +69,7 @@ async fn vendor_killed_under_load_fails_no_plain_call() {
         assert_eq!(answer.status, 200, "{answer:?}");
         assert!(!answer.failed);
     }
-    // Each call is charged once, whichever vendor answered.
+    // All calls cost the same, and each was charged once, whichever vendor answered.
     let receipt = fleet.world.receipt(&answers[0].number()).await;
     let spent = micro(&fleet.world.settled(&key).await["spent_rub"]);
     let calls = i64::try_from(answers.len()).unwrap();
@@ -116,7 +117,7 @@ async fn vendor_killed_under_load_cuts_only_started_streams() {
         })
         .await;
         drop(killed);
-        // Data that it sent before may still be on its way.
+        // The gateway may still forward data that the vendor sent before it was killed.
         sleep(Duration::from_millis(100)).await;
         dead.store(true, Ordering::SeqCst);
         sleep(Duration::from_secs(1)).await;
@@ -132,8 +133,8 @@ async fn vendor_killed_under_load_cuts_only_started_streams() {
     fleet.world.settled(&key).await;
 }
 
-/// Whether this is a process for the test alone. If not, starts one, with the maximum of open files that the system
-/// allows: each stream has four sockets here.
+/// Whether this process runs only this test. If not, runs the test in a child process with the highest limit of open
+/// files, because each stream needs four sockets.
 fn alone(test: &str) -> bool {
     const ALONE: &str = "TOLLGATE_TEST_ALONE";
     if std::env::var_os(ALONE).is_some() {
@@ -172,12 +173,12 @@ fn resident() -> u64 {
         .unwrap()
 }
 
-/// Opens this many streams and reads the first word of each.
+/// Opens this many streams, and reads the first word of each.
 async fn open(world: &World, key: &Key, count: usize) -> Vec<Response<Incoming>> {
     let mut streams = Vec::new();
     for op in BOTH {
         let body: Value = with(op.body("x"), json!({ "stream": true }));
-        // The streams are opened in steps, because the listener's queue is short.
+        // Opens 25 streams at a time, because the queue of the listener is short.
         for _ in 0..count / 2 / 25 {
             let opened = (0..25).map(|_| async {
                 let mut res = world.send(op.request(world, key, &body)).await;
@@ -225,7 +226,7 @@ fn thousand_stalled_streams_use_little_and_constant_memory() {
         assert_eq!(world.vendor.open(), 1000);
         let each = after.saturating_sub(before) / 900;
         assert!(each <= KIB_PER_STREAM_MAX, "{each} KiB for each stream");
-        // Pings are sent meanwhile.
+        // The gateway sends pings during this time, which must not need memory.
         sleep(Duration::from_secs(11)).await;
         let grown = resident().saturating_sub(after);
         assert!(
@@ -252,8 +253,8 @@ fn unread_data_of_a_slow_client_stays_at_the_vendor() {
     const STREAMS: usize = 50;
     const EVENT_BYTES: usize = 60_000;
     const EVENTS: usize = 500;
-    // The sockets of the vendor, the gateway and the client have buffers in the kernel, which do not count; hyper's
-    // buffers of both connections do, and so do those of the vendor and the client in this process.
+    // Bound for the memory of a stream. It includes the buffers of hyper, of the scripted vendor and of the client,
+    // which are in this process, but not the kernel's socket buffers.
     const KIB_PER_STREAM_MAX: u64 = 3 * 1024;
     runtime().block_on(async {
         let world = Setup::default()
@@ -270,7 +271,7 @@ fn unread_data_of_a_slow_client_stays_at_the_vendor() {
             } else {
                 Op::Chat
             };
-            // The same bytes again and again: the vendor has them once.
+            // Every event shares the same bytes, so the vendor itself needs no memory for them.
             let said = events(op, &["x".repeat(EVENT_BYTES).as_str()], 9, 2);
             let word = begun(op) - 1;
             let mut steps: Vec<Step> = said[..word]
@@ -288,7 +289,7 @@ fn unread_data_of_a_slow_client_stays_at_the_vendor() {
         });
         let before = resident();
         let streams = open(&world, &key, STREAMS).await;
-        // A complete stream has thirty megabytes.
+        // A complete stream has 30 MB, of which the gateway must not store much.
         let mut last = 0;
         eventually("nothing moves any more", async || {
             let now = resident();

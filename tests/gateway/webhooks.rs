@@ -1,4 +1,4 @@
-//! Webhooks: every event reaches every receiver, in order, signed, whatever fails on either side.
+//! Webhooks: every event reaches every receiver, signed and in order, whatever fails at the gateway or at the receiver.
 
 use std::{
     collections::BTreeSet,
@@ -28,7 +28,7 @@ use crate::{
     support::{config::edited, process::Start},
 };
 
-/// A webhook as received.
+/// A request that the receiver got.
 #[derive(Clone, Debug)]
 pub(crate) struct Post {
     at: Instant,
@@ -49,7 +49,7 @@ impl Post {
     }
 }
 
-/// A receiver's reaction to a webhook.
+/// How the test's receiver reacts to a webhook.
 #[derive(Clone, Debug)]
 pub(crate) enum Say {
     Status(u16, &'static str),
@@ -58,7 +58,7 @@ pub(crate) enum Say {
 
 type Script = Box<dyn FnMut(&Post) -> Say + Send>;
 
-/// A receiver of webhooks.
+/// A receiver of webhooks on a real socket.
 pub(crate) struct Hook {
     port: u16,
     posts: Arc<Mutex<Vec<Post>>>,
@@ -106,7 +106,7 @@ impl Hook {
         self.posts().iter().map(Post::number).collect()
     }
 
-    /// The receiver's section of the configuration.
+    /// The section of the configuration for this receiver.
     pub(crate) fn section(&self, name: &str, more: &str) -> String {
         let port = self.port;
         format!(
@@ -200,7 +200,7 @@ async fn receiver(world: &World, name: &str) -> Value {
     all.iter().find(|one| one["name"] == name).unwrap().clone()
 }
 
-/// The example of `docs/events.md`.
+/// Verifies a webhook with the Python code that `docs/events.md` shows.
 fn verify(post: &Post) -> bool {
     let page = include_str!("../../docs/events.md");
     let code = page.split("```python\n").nth(1).unwrap();
@@ -264,7 +264,7 @@ async fn each_event_is_posted_in_order_and_signed() {
     assert_eq!(standing["to"], "127.0.0.1");
 }
 
-/// For example an event of another customer whose number was mistyped.
+/// An operator may mistype a number, and name another customer's event. It must not be sent to this receiver.
 #[tokio::test]
 async fn filtered_event_cannot_be_replayed_to_a_receiver() {
     let hook = Hook::start().await;
@@ -419,7 +419,7 @@ async fn a_receiver_that_hangs_slows_neither_calls_nor_another_receiver() {
     let world = world(&sections).await;
     let key = world.key().await;
     cheap(&world.vendor);
-    // The slow receiver has the first event, and hangs from here on.
+    // The receiver accepts the connection for the first event, and never answers it.
     slow.has(1).await;
     quick.has(1).await;
     alert(&world, json!(["999.9", "999", "995"])).await;
@@ -443,7 +443,7 @@ async fn a_receiver_that_hangs_slows_neither_calls_nor_another_receiver() {
     );
 }
 
-/// Makes a call, and repeats it while a busy machine's Redis does not answer in time.
+/// Makes a call, and repeats it while Redis does not answer in time, as on a busy machine.
 async fn all_of(world: &World, key: &Key, body: &Value) {
     loop {
         let answer = world.chat(key, body).await;
@@ -455,7 +455,7 @@ async fn all_of(world: &World, key: &Key, body: &Value) {
     }
 }
 
-/// Two gateways on one ledger: one of them sends.
+/// Two gateways share a ledger, and only one of them sends webhooks at a time.
 #[tokio::test]
 async fn each_crossing_of_five_hundred_parallel_calls_is_delivered_once() {
     let (server, hook) = (RedisServer::start().await, Hook::start().await);
@@ -484,7 +484,7 @@ async fn each_crossing_of_five_hundred_parallel_calls_is_delivered_once() {
     let ids: BTreeSet<String> = hook.posts().iter().map(|post| post.id.clone()).collect();
     assert_eq!((ids.len(), hook.posts().len()), (3, 3));
 
-    // The gateway that sends stops, and the other takes over.
+    // The first gateway stops, and the other one sends the webhooks from now on.
     one.gateway.drain().await.unwrap();
     alert(&other, json!(["899"])).await;
     for _ in 0..10 {
@@ -494,7 +494,7 @@ async fn each_crossing_of_five_hundred_parallel_calls_is_delivered_once() {
     assert_eq!(posts[3].json()["data"]["level_rub"], "899.00");
 }
 
-/// The sending gateway is killed: its lease must expire first.
+/// The gateway that sends is killed. The other one sends when the lease of the first one has expired.
 #[tokio::test]
 async fn other_gateway_continues_deliveries_of_a_killed_one() {
     let (server, hook) = (RedisServer::start().await, Hook::start().await);
@@ -506,7 +506,7 @@ async fn other_gateway_continues_deliveries_of_a_killed_one() {
     open(&one).await;
     pay(&one, "a").await;
     hook.has(1).await;
-    // The remaining gateway has to detect it, whichever it was.
+    // The gateway that is left must notice that the other one has stopped, if that one was sending.
     drop(one);
     pay(&other, "b").await;
     hook.has(2).await;
@@ -515,7 +515,7 @@ async fn other_gateway_continues_deliveries_of_a_killed_one() {
     assert_eq!(hook.numbers(), [1, 2, 3]);
 }
 
-/// A failover may lose events that a replica did not have: other events get their numbers.
+/// A failover may lose events that a replica did not have. Later events get the same numbers, and must be sent.
 #[tokio::test]
 async fn event_that_reuses_a_lost_number_is_sent() {
     let (server, hook) = (RedisServer::start().await, Hook::start().await);
@@ -539,7 +539,7 @@ async fn event_that_reuses_a_lost_number_is_sent() {
         (last().await == after + 3).then_some(())
     })
     .await;
-    // The receiver's filter excludes all events that were read.
+    // The receiver's filter excludes the events read so far, so they were skipped.
     tokio::time::sleep(Duration::from_secs(1)).await;
     for number in 1..=3 {
         let place = format!("{}-0", after + number);
@@ -560,7 +560,7 @@ async fn event_that_reuses_a_lost_number_is_sent() {
     assert_eq!(hook.has(2).await[1].number(), after + 1);
 }
 
-/// Calls a gateway that is a separate process.
+/// A gateway in another process, which the test calls.
 struct Outside {
     address: std::net::SocketAddr,
     admin: std::net::SocketAddr,
@@ -577,7 +577,7 @@ impl Outside {
         answer.json()
     }
 
-    /// Whether the call was answered.
+    /// Makes a call. Returns whether it was answered.
     async fn call(&self, key: &Key) -> bool {
         let bearer = format!("Bearer {}", key.secret);
         let url = format!("http://{}/v1/chat/completions", self.address);
@@ -593,7 +593,7 @@ impl Outside {
     }
 }
 
-/// The gateway is killed repeatedly while events wait for their receiver.
+/// Kills the gateway again and again, while events wait for their receiver.
 #[tokio::test]
 async fn a_gateway_killed_between_charge_and_delivery_loses_no_event() {
     let (vendor, hook) = (ScriptedVendor::start().await.unwrap(), Hook::start().await);
@@ -612,7 +612,7 @@ async fn a_gateway_killed_between_charge_and_delivery_loses_no_event() {
         let admin = admin.unwrap();
         (served, Outside { address, admin })
     };
-    // Every second webhook is refused, so that a delivery is always pending.
+    // The receiver refuses every second webhook, so that a delivery is always pending.
     let mut turn = false;
     hook.script(move |_| {
         turn = !turn;
@@ -648,7 +648,7 @@ async fn a_gateway_killed_between_charge_and_delivery_loses_no_event() {
         let last = told["last"].as_u64().unwrap();
         assert!(outside.call(&key).await, "round {round}");
         if round % 2 == 0 {
-            // The event is charged and emitted, and on its way to the receiver.
+            // In every second round the event is emitted, and on its way to the receiver, before the gateway is killed.
             let path = format!("/admin/v1/events?after={last}&wait=20");
             let told = outside.operate(Method::GET, &path, json!({})).await;
             assert_ne!(told["events"], json!([]), "round {round}");
@@ -671,7 +671,7 @@ async fn a_gateway_killed_between_charge_and_delivery_loses_no_event() {
         tokio::time::sleep(Duration::from_millis(50)).await;
     };
     assert_eq!(came, (1..=last).collect(), "{told}");
-    // The events arrive in order, except for repetitions.
+    // The receiver gets the events in order. An event may arrive more than once.
     let numbers = hook.numbers();
     let mut highest = 0;
     for number in numbers {

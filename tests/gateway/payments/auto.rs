@@ -1,5 +1,5 @@
-//! Automatic top-up by a card that the provider saves: one charge per crossing of the level, whichever gateway checks
-//! and whichever is killed. The card's handle is sent only to the provider.
+//! Automatic top-up: a provider saves a card and charges it once each time the balance falls below a level, whichever
+//! gateway checks the balance and whichever is killed. The card's handle is sent only to the provider.
 
 use futures_util::future::join_all;
 use http::{Method, StatusCode};
@@ -29,7 +29,7 @@ use crate::{
 const RULE: &str = "/admin/v1/accounts/acme/auto_topup";
 const ROUND: &str = "auto_check_seconds = 1";
 
-/// The rule: if the balance is below 500 ₽, charge 2000 ₽.
+/// A rule: if the balance is below 500 ₽, charge 2000 ₽, but at most `month_max` rubles in a month.
 pub(super) fn wish(month_max: i64) -> NewAutoTopup {
     NewAutoTopup {
         id: IntentId::new(),
@@ -43,13 +43,13 @@ pub(super) fn wish(month_max: i64) -> NewAutoTopup {
     }
 }
 
-/// The rule as the API shows it.
+/// The account's rule as the API returns it.
 pub(super) async fn rule(books: &Books) -> Value {
     let shown = books.process().auto_of(&"acme".parse().unwrap()).await;
     serde_json::to_value(shown.unwrap()).unwrap()
 }
 
-/// Takes this amount off the account.
+/// Takes these rubles off the account's balance.
 pub(super) async fn spend(books: &Books, rubles: i64) {
     let off = Entry {
         id: format!("spent {}", IntentId::new()),
@@ -64,7 +64,7 @@ pub(super) async fn round(books: &Books) {
     books.process().charge_due().await.unwrap();
 }
 
-/// The failures: reason, whether the rule is off, and the link to pay instead.
+/// The emitted events of failed top-ups: the reason, whether the rule was turned off, and the link to pay by hand.
 pub(super) async fn failures(books: &Books) -> Vec<(String, bool, Option<String>)> {
     books.store.gather().await.unwrap();
     let events = books.store.events(0, 1000).await.unwrap().into_iter();
@@ -78,7 +78,7 @@ pub(super) async fn failures(books: &Books) -> Vec<(String, bool, Option<String>
         .collect()
 }
 
-/// The amounts of payments from the provider.
+/// The amounts booked for payments of the provider.
 pub(super) async fn paid_in(books: &Books) -> Vec<i64> {
     let entries = books.entries().await.into_iter();
     entries
@@ -87,7 +87,7 @@ pub(super) async fn paid_in(books: &Books) -> Vec<i64> {
         .collect()
 }
 
-/// Books with a rule that the payer has agreed to, and the 2000 ₽ of that payment.
+/// Books with a rule that is on: the payer has made the first payment of 2000 ₽, which saves the card.
 async fn begun(payments: &str, month_max: i64) -> (Books, Shop) {
     let shop = Shop::start().await;
     let books = Books::over(&shop.config(payments)).await;
@@ -173,7 +173,7 @@ async fn charge_with_a_lost_answer_is_repeated_with_the_same_key() {
     for _ in 0..2 {
         round(&books).await;
         assert_eq!(paid_in(&books).await, [2000]);
-        // The poll of open payments does not give up a charge that the rule still requests.
+        // The poll for open payments must not close a charge that the rule still wants.
         books.process().poll().await.unwrap();
     }
     round(&books).await;
@@ -218,7 +218,7 @@ async fn declined_card_is_paused_then_given_up_with_an_event_each_time() {
     round(&books).await;
     assert_eq!(paid_in(&books).await, [2000, 2000]);
 
-    // A permanent decline is not retried.
+    // The rule is not tried again after a decline that is permanent.
     shop.decline(Some("permission_revoked"));
     spend(&books, 1900).await;
     round(&books).await;
@@ -273,7 +273,7 @@ async fn charge_to_be_confirmed_emits_an_event_with_the_link() {
     round(&books).await;
     assert_eq!(shop.charges().len(), 1);
     assert_eq!(paid_in(&books).await, [2000]);
-    // The payer confirms the charge later.
+    // The payer confirms the charge some time after it was made.
     shop.pay(&charge);
     books.process().poll().await.unwrap();
     assert_eq!(paid_in(&books).await, [2000, 2000]);
@@ -283,7 +283,7 @@ async fn charge_to_be_confirmed_emits_an_event_with_the_link() {
 async fn deleted_card_is_not_charged() {
     let (books, shop) = begun("", 20_000).await;
     let account = "acme".parse().unwrap();
-    // The rule is removed while the result of a charge is unknown.
+    // The rule is removed while the result of its charge is unknown.
     spend(&books, 1900).await;
     shop.break_with(Some(500));
     round(&books).await;
@@ -307,7 +307,7 @@ async fn automatic_top_up_waits_for_a_card_and_is_off_without_one() {
     let books = Books::over(&shop.config("")).await;
     let first = wish(20_000);
     books.process().set_auto(first.clone()).await.unwrap();
-    // The same values under the same id are a repetition; other values are a conflict.
+    // The same rule under the same id is a repetition, and another rule under that id is a conflict.
     books.process().set_auto(first.clone()).await.unwrap();
     assert_eq!(shop.payments().len(), 1);
     let other = NewAutoTopup {
@@ -353,12 +353,12 @@ async fn shown(world: &World) -> Value {
     world.admin(Method::GET, RULE, None).await.json()
 }
 
-/// Creates a rule by the API, and pays.
+/// Creates a rule by the API, and makes its first payment.
 async fn agreed(world: &World, shop: &Shop) {
     agreed_to(world, shop, "500", "2000").await;
 }
 
-/// Creates a rule with these terms, and pays.
+/// Creates a rule with this level and amount by the API, and makes its first payment.
 async fn agreed_to(world: &World, shop: &Shop, below: &str, amount: &str) {
     let wish = json!({ "below_rub": below, "amount_rub": amount, "month_max_rub": "20000" });
     let made = world.admin(Method::PUT, RULE, Some(wish)).await;
@@ -412,7 +412,7 @@ async fn parallel_calls_at_two_gateways_cause_one_card_charge() {
     is_sound(&one).await;
 }
 
-/// A chat call without a maximum: it holds all free money.
+/// A chat body that sets no maximum of output, so its call holds all free money.
 fn unbounded() -> Value {
     let mut body = chat_body("x");
     body.as_object_mut().unwrap().remove("max_tokens");
@@ -436,7 +436,7 @@ async fn held_money_does_not_trigger_a_card_charge() {
         running.finish().await;
         world.settled(&key).await;
     }
-    // The spent money is topped up, once.
+    // The adjustment takes the balance below the level, and the card is charged once.
     adjust(&world, "most", "-0.40").await;
     for _ in 0..3 {
         payments.charge_due().await.unwrap();
@@ -451,7 +451,7 @@ async fn cost_so_far_of_a_running_call_counts_towards_a_top_up() {
     let world = start(&shop, ROUND, "memory:").await;
     let key = world.key_with("acme", "0", json!({})).await;
     agreed_to(&world, &shop, "0.50", "0.50").await;
-    // Less than 0.01 ₽ is used, and all of it is held.
+    // The call costs less than 0.01 ₽, but holds the whole balance.
     let running = Running::start(&world, Op::Chat, &key, &unbounded()).await;
     eventually("the card is charged while the call runs", async || {
         (shop.charges().len() == 1).then_some(())
@@ -465,14 +465,15 @@ async fn cost_so_far_of_a_running_call_counts_towards_a_top_up() {
     is_sound(&world).await;
 }
 
-/// The rule records the last charge: the books show that nothing was spent since, whatever the balance is.
+/// The rule records its last charge. If the books show that nothing was spent since, the card is not charged again,
+/// although the balance is below the level.
 #[tokio::test]
 async fn a_card_is_charged_again_only_after_money_was_spent() {
     let (books, shop) = begun("", 20_000).await;
     spend(&books, 1900).await;
     round(&books).await;
     assert_eq!(shop.charges().len(), 1);
-    // Changes the rule as if the balance had stayed below the threshold since its last charge.
+    // Raises the rule's level, as if the balance had stayed below it since the last charge.
     let note = books
         .store
         .note("payment-auto/acme")
@@ -569,7 +570,7 @@ async fn operators_and_owners_see_and_remove_the_rule_but_never_the_card() {
         assert!(!text.contains(&handle), "{text}");
     }
 
-    // The owner removes the rule and creates another, and the operator removes that.
+    // The owner key removes the rule and creates another one, which the operator removes.
     let gone = ask(Method::DELETE, &owner.secret, Value::Null).await;
     assert_eq!(
         (gone.status, gone.json()),

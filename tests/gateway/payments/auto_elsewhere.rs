@@ -1,5 +1,5 @@
-//! Automatic top-up at Stripe and at CloudPayments, in their real formats: how a card is saved, charged, declined,
-//! confirmed and deleted there.
+//! Automatic top-up by Stripe and by CloudPayments, in their real formats: how each saves, charges, declines, confirms
+//! and deletes a card.
 
 use std::{
     collections::BTreeMap,
@@ -22,17 +22,17 @@ use super::{
 };
 use crate::harness::{VENDOR_KEY, request};
 
-/// Objects that a provider has created, by idempotency key, and its next answers.
+/// The state of a fake provider: objects that requests have created, and how it answers next.
 #[derive(Default)]
 struct State {
-    /// The answers of the fake provider, by path and key.
+    /// The answers given so far, by path and idempotency key.
     answered: BTreeMap<(String, String), (u16, Value)>,
-    /// Sessions or orders, and charges, as returned by a fetch.
+    /// Sessions or orders that requests have created, as a fetch returns them.
     made: Vec<Value>,
     charged: Vec<Value>,
-    /// The failure of charges, if they fail.
+    /// How charges are declined, if they are.
     declines: Option<Value>,
-    /// The number of answers to charges that are lost after the charge was made.
+    /// The next charges whose answers are lost, although the charge is made.
     lost: usize,
     forgotten: Vec<String>,
 }
@@ -70,7 +70,7 @@ fn form(asked: &Received) -> BTreeMap<String, String> {
         .collect()
 }
 
-/// Stripe repeats an answer under its key, and refuses the key for another request.
+/// Stripe repeats its answer to an idempotency key, and refuses the key for a request with another body.
 fn stripe(state: &mut State, asked: &Received) -> Reply {
     let path = asked.path.split('?').next().unwrap().to_owned();
     if let Some(key) = asked.headers.get("idempotency-key") {
@@ -163,7 +163,7 @@ fn make_at_stripe(state: &mut State, path: &str, form: &BTreeMap<String, String>
     answer
 }
 
-/// Books at Stripe with a saved card.
+/// Books with a rule that is on, and a card that Stripe has saved.
 async fn at_stripe(more: &str) -> (Books, Fake) {
     let fake = Fake::start(stripe).await;
     let books = Books::over(&format!(
@@ -247,7 +247,7 @@ async fn at_stripe_a_decline_emits_an_event_a_confirmation_gets_a_link_and_a_car
     let told = failures(&books).await;
     let link = "https://checkout.example/c/pay/cs_test_1";
     assert_eq!(told[1].2.as_deref(), Some(link), "{told:?}");
-    // The link is for the same amount, and is paid like any other.
+    // The link is for the same amount, and its payment is booked like any other.
     {
         let mut state = fake.state.lock().unwrap();
         assert_eq!(state.made[1]["saves"], false);
@@ -260,7 +260,7 @@ async fn at_stripe_a_decline_emits_an_event_a_confirmation_gets_a_link_and_a_car
     assert_eq!(fake.state.lock().unwrap().forgotten, ["pm_card"]);
 }
 
-/// CloudPayments finds the last attempt to pay an invoice; charges with one idempotency key are one.
+/// CloudPayments finds only the last attempt to pay an invoice. Charges with one idempotency key are one charge.
 fn cloudpayments(state: &mut State, asked: &Received) -> Reply {
     let body = asked.json();
     let found = |model: &Value| {
@@ -309,7 +309,7 @@ fn cloudpayments(state: &mut State, asked: &Received) -> Reply {
                         }
                     }
                     state.answered.insert(known, (200, tried.clone()));
-                    // An attempt that the payer must confirm does not count yet.
+                    // An attempt with an `AcsUrl` becomes a charge when the payer confirms it there.
                     if tried.get("AcsUrl").is_none() {
                         state.charged.push(tried.clone());
                     }
@@ -334,7 +334,7 @@ fn site(fake: &Fake, more: &str) -> String {
     )
 }
 
-/// The search result for the payment that saves the card.
+/// The payer pays the order that saves the card. The payment has this token. Returns the order's invoice.
 fn pay_order(fake: &Fake, token: Value) -> String {
     let mut state = fake.state.lock().unwrap();
     let invoice = state.made[0]["InvoiceId"].as_str().unwrap().to_owned();
@@ -369,7 +369,7 @@ async fn cloudpayments_is_charged_once_per_crossing_despite_kills_and_lost_answe
         let looks = join_all(processes.iter().map(|process| process.charge_due())).await;
         assert!(looks.iter().all(Result::is_ok), "{looks:?}");
     }
-    // The payer has made the first payment, so it is not a charge.
+    // There are two payments: the payer's own, which saved the card, and exactly one charge.
     assert_eq!(
         (fake.charges(), paid_in(&books).await),
         (2, vec![2000, 2000])
@@ -386,7 +386,7 @@ async fn cloudpayments_is_charged_once_per_crossing_despite_kills_and_lost_answe
         let (books, fake) = at_cloudpayments("").await;
         spend(&books, 1900).await;
         let ended = until_killed(books.process().charge_due(), polls).await;
-        // The provider's idempotency keys are valid for an hour, which has passed.
+        // An hour has passed: the provider has forgotten its idempotency keys.
         fake.state.lock().unwrap().answered.clear();
         round(&books).await;
         round(&books).await;
@@ -438,7 +438,7 @@ async fn card_token_is_stored_only_from_a_signed_notification() {
     let wish = json!({ "below_rub": "500", "amount_rub": "2000", "month_max_rub": "20000" });
     let made = world.admin(Method::PUT, path, Some(wish)).await;
     assert_eq!(made.status, 200, "{made:?}");
-    // The fetched payment does not contain it.
+    // The payment that the search returns has no token. Only the notification has it.
     let invoice = pay_order(&fake, Value::Null);
     let body = format!(
         "TransactionId=504&Amount=2000.00&Currency=RUB&Status=Completed&InvoiceId={invoice}&AccountId=acme&\
@@ -465,14 +465,14 @@ async fn automatic_top_up_is_off_if_its_payer_saved_no_card() {
     let fake = Fake::start(cloudpayments).await;
     let books = Books::over(&site(&fake, "")).await;
     books.process().set_auto(wish(20_000)).await.unwrap();
-    // A payment without a card has no token.
+    // The payment was not made by card, so it has no token.
     pay_order(&fake, Value::Null);
     books.process().poll().await.unwrap();
     for _ in 0..2 {
         round(&books).await;
         assert_eq!(rule(&books).await["status"], "waiting");
     }
-    // The provider's idempotency keys expire after an hour, which passes now.
+    // Lets an hour pass, after which the provider has forgotten its idempotency keys.
     let name = "payment-auto/acme";
     let note = books.store.note(name).await.unwrap().unwrap();
     let mut kept: Value = serde_json::from_str(&note.text).unwrap();

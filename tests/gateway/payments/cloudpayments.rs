@@ -1,4 +1,4 @@
-//! CloudPayments, in its real format: orders, a search for payments, and signed notifications as forms and as JSON.
+//! CloudPayments in its real format: orders, a search for payments, and signed notifications as forms and as JSON.
 
 use std::sync::{Arc, Mutex};
 
@@ -20,9 +20,9 @@ use crate::harness::{Answer, RedisServer, VENDOR_KEY, World, request};
 struct Books {
     orders: Vec<Value>,
     canceled: Vec<Value>,
-    /// The search result, as the API writes it.
+    /// The payment that a search by invoice returns, in the API's own formatting.
     found: Option<String>,
-    /// The attempt 504, by its number.
+    /// The payment that a fetch of transaction 504 returns.
     got: Option<String>,
     broken: bool,
 }
@@ -39,7 +39,7 @@ async fn begun() -> (World, Site) {
     (world, site)
 }
 
-/// A site, and the sections of a gateway that uses it.
+/// A fake CloudPayments, and the configuration sections of a gateway that uses it.
 async fn open_site() -> (String, Site) {
     let vendor = ScriptedVendor::start().await.unwrap();
     let books = Arc::new(Mutex::new(Books::default()));
@@ -63,7 +63,7 @@ fn answer(books: &mut Books, asked: &Received) -> Reply {
     match asked.path.as_str() {
         "/orders/create" => {
             let order = asked.json();
-            // The amount is a number with its kopecks, not a text.
+            // The amount is sent as a JSON number with kopecks, and not as a string.
             assert!(
                 String::from_utf8_lossy(&asked.body).contains("\"Amount\":5000.50"),
                 "{order}"
@@ -131,7 +131,7 @@ async fn tell_with(world: &World, kind: &str, body: &str, header: (&str, &str)) 
         .await
 }
 
-/// The code in the answer to a signed notification.
+/// Sends a notification with a valid signature. Returns the `code` of the gateway's answer.
 async fn tell(world: &World, kind: &str, body: &str) -> Value {
     let answer = tell_with(
         world,
@@ -150,7 +150,7 @@ fn body(invoice: &str, rest: &str) -> String {
     )
 }
 
-/// The notification that the payment was made, as transaction 504.
+/// The notification that this intent was paid by transaction 504.
 fn told_paid(made: &Value) -> String {
     let rest = "&Amount=5000.50&Currency=RUB&Status=Completed&OperationType=Payment&AccountId=acme";
     body(&id(made), rest)
@@ -170,7 +170,7 @@ async fn payment_is_booked_once_and_its_refund_is_taken_off() {
         made["id"]
     );
     let pay = told_paid(&made);
-    // The payment is notified before the search finds it: the notification must be sent again.
+    // The notification arrives before the search finds the payment. The gateway answers 503, so that it is sent again.
     let early = tell_with(
         &world,
         "",
@@ -242,7 +242,7 @@ async fn a_refund_may_come_before_its_payment_and_a_lost_one_is_checked() {
     site.finds(&id(&made), "5000.5", "RUB", "Declined");
     assert_eq!(check(&world, &made).await.json()["state"], "open");
     site.finds(&id(&made), "5000.5", "RUB", "Completed");
-    // The same transaction for another intent: something is already booked under its id.
+    // The search returns transaction 504 for another intent too. It is booked already, so it is not booked again.
     assert_eq!(check(&world, &made).await.json()["state"], "paid");
     assert_eq!(
         entries(&world).await.len(),
@@ -257,7 +257,7 @@ async fn paid_attempt_notified_after_a_declined_one_is_found_by_its_number() {
     let made = create(&world, "5000.5").await;
     site.finds(&id(&made), "5000.50", "RUB", "Completed");
     let paid = site.books.lock().unwrap().found.take();
-    // The payer tried once more, and was declined: this is the last attempt.
+    // The payer's last attempt was declined, and the search returns only the last attempt.
     site.finds(&id(&made), "5000.50", "RUB", "Declined");
     assert_eq!(check(&world, &made).await.json()["state"], "open");
     site.books.lock().unwrap().got = paid;
@@ -269,7 +269,7 @@ async fn paid_attempt_notified_after_a_declined_one_is_found_by_its_number() {
         entries(&world).await,
         [("cloudpayments:504".to_owned(), "5000.50".to_owned())]
     );
-    // The notification alone is not trusted: another payment's number is refused.
+    // The gateway does not trust the notification: it fetches transaction 504, which belongs to another intent.
     let other = create(&world, "5000.5").await;
     let pay = body(
         &id(&other),
@@ -281,7 +281,8 @@ async fn paid_attempt_notified_after_a_declined_one_is_found_by_its_number() {
     is_sound(&world).await;
 }
 
-/// The notification of the first payment was answered 503, and the payer, who saw no money, paid by the link once more.
+/// The gateway answered 503 to the notification of the first payment. The payer saw no money, and paid by the link
+/// again.
 #[tokio::test]
 async fn second_payment_for_a_paid_intent_is_refused() {
     let (world, site) = begun().await;
@@ -326,7 +327,7 @@ async fn refunded_payment_is_not_booked_and_a_foreign_refund_takes_nothing_off()
 
     site.books.lock().unwrap().found = Some(payment);
     assert_eq!(check(&world, &made).await.json()["state"], "paid");
-    // The payer has paid twice, and the second payment was refunded: it was never booked.
+    // The second payment was never booked, so its refund takes nothing off the account.
     let refund = format!(
         "TransactionId=507&PaymentTransactionId=506&Amount=5000.50&InvoiceId={}",
         id(&made)
@@ -353,13 +354,13 @@ async fn check_before_the_payment_verifies_its_purpose() {
     ] {
         assert_eq!(ask(invoice, rest).await, code, "{invoice} {rest}");
     }
-    // A check before the payment is not a payment, even if it looks like one.
+    // CloudPayments sends a check before the payment. The check books nothing, even if it has the fields of a payment.
     assert_eq!(ask(&made_id, &format!("{good}&Status=Completed")).await, 0);
     assert_eq!(
         (site.searches(), balance(&world).await.as_str()),
         (0, "0.00")
     );
-    // A declined card: nothing to do, and the notification is not sent again.
+    // A declined card changes nothing, and the answer accepts the notification, so that it is not sent again.
     assert_eq!(
         tell(
             &world,
@@ -400,7 +401,7 @@ async fn unsigned_notification_is_not_read() {
         (site.searches(), balance(&world).await.as_str()),
         (0, "0.00")
     );
-    // The other signature header covers the decoded form; notifications may also be JSON.
+    // `X-Content-HMAC` signs the decoded form, `Content-HMAC` the raw one. A notification may also be JSON.
     let plain = pay.replace('+', " ").replace("%3A", ":");
     let answer = tell_with(
         &world,
@@ -428,7 +429,7 @@ async fn another_amount_or_currency_is_refused() {
     }
 }
 
-/// Changes the stored intent as if it had been created two days ago.
+/// Changes the stored intent as if it had been created two days ago, so that its link is old.
 async fn made_two_days_ago(world: &World, made: &Value) {
     change_note(world, made, |intent| {
         let created_ms = intent["created_ms"].as_u64().unwrap();
@@ -437,7 +438,7 @@ async fn made_two_days_ago(world: &World, made: &Value) {
     .await;
 }
 
-/// The link may have been cancelled before the notification arrives, or be cancelled by it.
+/// The gateway cancels an old link, either before the late notification of its payment arrives or when it arrives.
 #[tokio::test]
 async fn paid_attempt_notified_a_day_late_is_booked() {
     for swept in [true, false] {
@@ -512,7 +513,7 @@ async fn cancelled_paid_attempt_emits_an_event_and_another_attempt_does_not() {
         let told = world.admin(Method::GET, path, None).await.json();
         told["events"].as_array().unwrap().len()
     };
-    // Another attempt of the payer was declined.
+    // Another attempt of the payer was declined. The paid transaction stays paid.
     let declined = body(invoice, "&Amount=5000.50&Currency=RUB&Status=Declined");
     let declined = declined.replace("TransactionId=504", "TransactionId=505");
     let searches = site.searches();

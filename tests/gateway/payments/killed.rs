@@ -1,5 +1,5 @@
-//! A process that ends at any step: its future is dropped at each await, and another process continues with the same
-//! books.
+//! Payments whose process is killed at any step. The test drops the process's future at each await in turn, and another
+//! process continues with the same books.
 
 use std::{
     future::{Future, poll_fn},
@@ -29,7 +29,7 @@ use crate::{
     support::{config::edited, shop::Shop},
 };
 
-/// Books in a file, and a shop.
+/// Books in a file, and the fake provider with which they have payments.
 struct Given {
     books: Books,
     shop: Shop,
@@ -51,7 +51,7 @@ impl Deref for Given {
     }
 }
 
-/// Books in a file with the account `acme`, and the configuration of payments.
+/// Books in a file with the account `acme`, and the configuration of the payments.
 pub(super) struct Books {
     pub(super) store: AnyLedger,
     config: PaymentsConfig,
@@ -59,7 +59,7 @@ pub(super) struct Books {
 }
 
 impl Books {
-    /// Payments with these sections of the configuration.
+    /// Books whose payments have these sections of the configuration.
     pub(super) async fn over(sections: &str) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let store = SqliteLedger::open(&dir.path().join("ledger.db")).unwrap();
@@ -74,7 +74,7 @@ impl Books {
         }
     }
 
-    /// A process over the same books.
+    /// The payments of a new process over these books.
     pub(super) fn process(&self) -> Payments {
         Payments::new(self.store.clone(), Some(self.config.clone()), Language::En)
     }
@@ -96,7 +96,7 @@ impl Books {
     }
 }
 
-/// The payments configuration in these sections.
+/// Parses the configuration of payments from these sections.
 pub(super) fn configured(sections: &str) -> PaymentsConfig {
     let text = config_text(([127, 0, 0, 1], 9).into(), "memory:", "outbox.db");
     let sections = format!("{sections}{ANCHOR}");
@@ -120,7 +120,7 @@ pub(super) fn wish_of(id: IntentId, amount: MicroRub) -> NewPayment {
     }
 }
 
-/// Polls this many times, then drops the work. Returns whether it was complete.
+/// Polls the future this many times, and then drops it. Returns whether it was ready before.
 pub(super) async fn until_killed(work: impl Future, polls: usize) -> bool {
     let mut work = pin!(work);
     let mut left = polls;
@@ -143,14 +143,14 @@ async fn gateway_killed_between_payment_and_top_up_books_it_exactly_once() {
         let made = given.process().create(wish(id)).await.unwrap();
         given.shop.pay(made.payment.as_deref().unwrap());
         let ended = until_killed(given.process().check(id), polls).await;
-        // The next process finds the payment only by its regular poll.
+        // No notification arrives any more, so the next process finds the payment by its regular poll.
         given.process().poll().await.unwrap();
         let found = given.process().find(id).await.unwrap();
         assert_eq!(found.state, State::Paid, "{polls}");
         let entries = given.entries().await;
         assert_eq!(entries.len(), 1, "{polls}: {entries:?}");
         assert_eq!(entries[0].1, MicroRub::rubles(5000));
-        // The payment is not fetched again.
+        // The payment is booked, so the next poll does not fetch it again.
         let fetches = given.shop.fetches();
         given.process().poll().await.unwrap();
         assert_eq!(given.shop.fetches(), fetches, "{polls}");
@@ -206,7 +206,7 @@ async fn gateway_killed_during_a_refund_books_it_once() {
         given.process().check(id).await.unwrap();
         given.shop.refund(&payment, "r-1", "2000.00");
         let ended = until_killed(given.process().check(id), polls).await;
-        // When the refund is continued, the free amount has changed.
+        // The account spends money between the kill and the continuation of the refund.
         let off = tollgate_layers::reserve::ledger::Entry {
             id: "spent".into(),
             amount: MicroRub::rubles(-2500),
@@ -219,10 +219,10 @@ async fn gateway_killed_during_a_refund_books_it_once() {
             .unwrap();
         let begun = !given.process().find(id).await.unwrap().refunds.is_empty();
         if begun {
-            // Once it is recorded, the regular poll does the rest.
+            // The refund was recorded before the kill, so the regular poll continues it.
             given.process().poll().await.unwrap();
         } else {
-            // The provider repeats the notification, because it got no answer.
+            // The kill came before the record. The provider got no answer to its notification, so it sends it again.
             given.process().check(id).await.unwrap();
         }
         let found = given.process().find(id).await.unwrap();

@@ -1,4 +1,4 @@
-//! Payments by customers. The provider is faked on a real socket, in its real format.
+//! Payments by customers. A fake provider on a real socket speaks the provider's real format.
 
 mod auto;
 mod auto_elsewhere;
@@ -31,7 +31,7 @@ async fn start(shop: &Shop, payments: &str, ledger: &str) -> World {
     start_with(&shop.config(payments), ledger).await
 }
 
-/// A gateway with these sections.
+/// A gateway with these sections of the configuration.
 async fn start_with(sections: &str, ledger: &str) -> World {
     let sections = format!("{sections}{ANCHOR}");
     Setup::default()
@@ -41,7 +41,7 @@ async fn start_with(sections: &str, ledger: &str) -> World {
         .await
 }
 
-/// A gateway, its shop, and the account `acme` without money.
+/// A gateway, the fake shop of its provider, and an account `acme` without money.
 async fn begun(payments: &str) -> (World, Shop) {
     let shop = Shop::start().await;
     let world = start(&shop, payments, "memory:").await;
@@ -88,7 +88,7 @@ async fn balance(world: &World) -> String {
     account.json()["balance_rub"].as_str().unwrap().to_owned()
 }
 
-/// The account's debt for refunds.
+/// The account's debt: refunds for which it had no money.
 async fn owed(world: &World) -> String {
     let account = world
         .admin(Method::GET, "/admin/v1/accounts/acme", None)
@@ -96,7 +96,7 @@ async fn owed(world: &World) -> String {
     account.json()["debt_rub"].as_str().unwrap().to_owned()
 }
 
-/// The ids and amounts of the entries.
+/// The ids and amounts of the account's entries.
 async fn entries(world: &World) -> Vec<(String, String)> {
     let account = "acme".parse().unwrap();
     let page = world
@@ -113,7 +113,8 @@ async fn entries(world: &World) -> Vec<(String, String)> {
         .collect()
 }
 
-/// As if a rule had charged a saved card, its answer had been lost, and the rule had been removed.
+/// Changes a stored intent as if a rule had charged a saved card, the answer had been lost, and the rule had been
+/// removed.
 async fn charged_by_a_rule_that_is_gone(world: &World, payment: &Value) {
     change_note(world, payment, |intent| {
         intent["card"] = json!("saved");
@@ -125,7 +126,7 @@ async fn charged_by_a_rule_that_is_gone(world: &World, payment: &Value) {
     .await;
 }
 
-/// Changes the stored document of an intent.
+/// Changes the stored document of a payment's intent.
 async fn change_note(world: &World, payment: &Value, change: impl FnOnce(&mut Value)) {
     let store = world.gateway.store();
     let name = format!("payment/{}", payment["id"].as_str().unwrap());
@@ -238,7 +239,7 @@ async fn repeated_request_returns_the_same_payment() {
             .admin(Method::POST, "/admin/v1/payments", Some(wish(rubles)))
             .await
     };
-    // The provider fails at first: nothing was created, and the request may be repeated.
+    // The provider fails at first. Nothing was created, so the caller may repeat the request.
     shop.break_with(Some(500));
     assert_eq!(ask("10").await.status, 502);
     shop.break_with(None);
@@ -288,7 +289,7 @@ async fn ten_notifications_over_two_gateways_on_one_redis_are_one_top_up() {
     assert_eq!(balance(&other).await, "5000.00");
     assert_eq!(entries(&one).await.len(), 1);
 
-    // A refund of which a part is spent behaves in the same way.
+    // Both gateways also agree on a refund of money that the account has spent in part.
     let off = json!({ "id": "spent", "amount_rub": "-4000", "reason": "spent" });
     other
         .admin(
@@ -314,10 +315,10 @@ async fn ten_notifications_over_two_gateways_on_one_redis_are_one_top_up() {
 async fn forged_notification_has_no_effect() {
     let (world, shop) = begun("").await;
     let made = create(&world, "5000").await;
-    // The provider reports that nobody has paid.
+    // The gateway fetches the payment, and the provider reports that it was not made.
     assert_eq!(tell(&world, &paid(id(&made))).await, 200);
     assert_eq!(shop.fetches(), 1);
-    // A payment of another shop is not even fetched.
+    // The gateway does not even fetch a payment that it has not created.
     for unknown in [
         "2d009999-000f-5000-8000-18db351245c7",
         "../../secrets",
@@ -331,7 +332,7 @@ async fn forged_notification_has_no_effect() {
             "{unknown}"
         );
     }
-    // A second payment of the provider cannot replace the intent's first one.
+    // The notification names another payment for the intent. The intent keeps its first payment.
     let mut other = paid("2d009999-000f-5000-8000-18db351245c7");
     other["object"]["metadata"] = json!({ "tollgate_intent": made["id"] });
     assert_eq!(tell(&world, &other).await, 200);
@@ -403,7 +404,7 @@ async fn lost_notification_is_replaced_by_a_check_or_a_poll() {
     let made = create(&world, "5000").await;
     shop.pay(id(&made));
     assert_eq!(check(&world, &made).await.json()["state"], "paid");
-    // The notification of the refund is lost too.
+    // The notification of the refund is lost, as the one of the payment was.
     shop.refund(id(&made), "r-1", "1000.00");
     assert_eq!(check(&world, &made).await.json()["debt_rub"], "0.00");
     assert_eq!(balance(&world).await, "4000.00");
@@ -416,7 +417,7 @@ async fn lost_notification_is_replaced_by_a_check_or_a_poll() {
     })
     .await;
     assert_eq!(balance(&world).await, "5000.00");
-    // Closed payments are not fetched any more.
+    // The poll does not fetch payments that are closed.
     let of_paid = || {
         let received = shop.received();
         received
@@ -436,7 +437,7 @@ async fn lost_notification_is_replaced_by_a_check_or_a_poll() {
 
 #[tokio::test]
 async fn payment_notifications_may_arrive_in_any_order() {
-    // A refund may be notified before its payment.
+    // The notification of a refund may arrive before the notification of its payment.
     let (world, shop) = begun("").await;
     let made = create(&world, "5000").await;
     shop.pay(id(&made));
@@ -450,7 +451,7 @@ async fn payment_notifications_may_arrive_in_any_order() {
         .collect();
     assert_eq!(amounts, ["5000.00", "-5000.00"]);
 
-    // A success may be notified after a cancel, and a cancel after a success.
+    // The notification of a success may arrive after the one of a cancellation, or before it.
     let made = create(&world, "300").await;
     shop.cancel(id(&made));
     assert_eq!(tell(&world, &canceled(id(&made))).await, 200);
@@ -576,7 +577,7 @@ async fn refund_takes_free_money_and_the_rest_becomes_a_debt() {
     let headers = [("authorization", bearer.as_str())];
     let offer = world.get("/v1/tollgate/payments", &headers).await.json();
     assert_eq!(offer["debt_rub"], "1500.00", "{offer}");
-    // Nothing is free, so the first entry of another refund is zero, and stays zero.
+    // The account has no free money, so the second refund takes nothing now and adds its whole amount to the debt.
     shop.refund(id(&made), "r-2", "1.00");
     tell(&world, &refunded(id(&made), "r-2")).await;
     assert_eq!(show(&world, &made).await["debt_rub"], "1501.00");
@@ -602,7 +603,7 @@ async fn refund_takes_free_money_and_the_rest_becomes_a_debt() {
         ],
         "once each"
     );
-    // An operator collects what is there now, at most the debt.
+    // A check takes the debt off the account: what is free now, and at most the debt.
     adjust("given", "1000").await;
     assert_eq!(check(&world, &made).await.json()["debt_rub"], "501.00");
     assert_eq!(owed(&world).await, "501.00");
@@ -630,7 +631,7 @@ async fn refund_takes_free_money_and_the_rest_becomes_a_debt() {
     is_sound(&world).await;
 }
 
-/// A lease that no call uses is recalled.
+/// A lease holds the account's money, but no call uses it: the refund recalls the lease.
 #[tokio::test]
 async fn money_of_an_unused_lease_is_refunded_too() {
     let (server, shop) = (RedisServer::start().await, Shop::start().await);
@@ -699,7 +700,7 @@ async fn payment_not_created_by_its_provider_is_requested_again_by_its_id() {
     assert_eq!(shop.payments().len(), 1);
 }
 
-/// A payment requested by the holder of a key.
+/// Asks for a payment with a caller's key.
 async fn asked_by(world: &World, key: &Key, body: &Value) -> Answer {
     let bearer = format!("Bearer {}", key.secret);
     let headers = [
@@ -731,7 +732,7 @@ async fn reported_limits_are_the_accepted_amounts() {
     }
 }
 
-/// The holder of a key creates and removes an automatic top-up rule.
+/// An owner key can create and remove a rule that charges the account's card.
 #[tokio::test]
 async fn with_payments_owner_keys_are_created_only_by_roles_that_manage_money() {
     let folder = tempfile::tempdir().unwrap();
@@ -849,7 +850,7 @@ async fn key_can_pay_only_within_configured_bounds() {
         (&json!("100.00"), &json!("1000.00"))
     );
     assert_eq!(offer["payments"].as_array().unwrap().len(), 2);
-    // A payment that arrived frees a place.
+    // The number of open payments is limited. A payment that has arrived is not open any more.
     let first = shop.payments()[0].clone();
     shop.pay(&first);
     tell(&world, &paid(&first)).await;
@@ -859,7 +860,7 @@ async fn key_can_pay_only_within_configured_bounds() {
     let page = async |world: &World| world.get("/usage", &[]).await.text();
     assert!(page(&world).await.contains("<form id=\"pay\""));
 
-    // Without configured payments the path does not exist.
+    // A gateway whose payments are not offered to callers does not have the path.
     let (world, _shop) = begun("").await;
     assert!(!page(&world).await.contains("<form id=\"pay\""));
     let key = world.another_key("acme", json!({})).await;

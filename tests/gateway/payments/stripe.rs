@@ -1,4 +1,4 @@
-//! Stripe, in its real format: sessions of Checkout, and events signed over their time and body.
+//! Stripe in its real format: sessions of Checkout, and events whose signature covers their time and body.
 
 use std::{
     sync::{Arc, Mutex},
@@ -39,7 +39,7 @@ async fn begun() -> (World, Account) {
     begun_with("").await
 }
 
-/// A gateway whose section for Stripe has these further lines.
+/// A gateway whose Stripe section has these further lines.
 async fn begun_with(lines: &str) -> (World, Account) {
     let (sections, account) = open_account().await;
     let sections = format!("{sections}{lines}");
@@ -48,7 +48,7 @@ async fn begun_with(lines: &str) -> (World, Account) {
     (world, account)
 }
 
-/// An account there, and the sections of a gateway that uses it.
+/// A fake Stripe account, and the configuration sections of a gateway that uses it.
 async fn open_account() -> (String, Account) {
     let vendor = ScriptedVendor::start().await.unwrap();
     let books = Arc::new(Mutex::new(Books::default()));
@@ -193,7 +193,7 @@ async fn paid_session_is_booked_once_and_its_refunds_are_deducted() {
     let (world, account) = begun().await;
     let made = create(&world, "5000.5").await;
     assert_eq!(made["url"], "https://checkout.example/c/pay/cs_test_a1");
-    // Completed, but the bank has not paid yet.
+    // The payer has completed the session, but the bank has not paid yet.
     account.set(&json!({ "status": "complete" }));
     assert_eq!(
         tell(
@@ -229,7 +229,7 @@ async fn paid_session_is_booked_once_and_its_refunds_are_deducted() {
     }
     assert_eq!(balance(&world).await, "4000.50");
     assert_eq!(entries(&world).await[1].0, "stripe:refund:re_1");
-    // A refund's own notification names only its payment.
+    // The event of a refund names only the payment, not the session.
     let told = |paid: &str| {
         json!({ "id": "evt_2", "object": "event", "type": "refund.updated", "data": { "object": {
             "id": "re_2", "object": "refund", "payment_intent": paid, "metadata": {}, "status": "succeeded",
@@ -246,7 +246,7 @@ async fn paid_session_is_booked_once_and_its_refunds_are_deducted() {
     is_sound(&world).await;
 }
 
-/// Stripe's payments do not show refunds: only the stored record does.
+/// Stripe's payment object does not show refunds, so the gateway must continue from its own record.
 #[tokio::test]
 async fn process_killed_during_a_refund_is_continued_by_the_poll() {
     let mut steps = 0;
@@ -264,7 +264,7 @@ async fn process_killed_during_a_refund_is_continued_by_the_poll() {
         let ended = until_killed(books.process().check(id), polls).await;
         let found = books.process().find(id).await.unwrap();
         if found.refunds.is_empty() {
-            // The provider sends it again, because it got no answer.
+            // Stripe got no answer to its event, so it sends it again.
             books.process().check(id).await.unwrap();
         } else {
             books.process().poll().await.unwrap();
@@ -274,7 +274,7 @@ async fn process_killed_during_a_refund_is_continued_by_the_poll() {
         assert_eq!(taken, [once], "{polls}");
         let found = books.process().find(id).await.unwrap();
         assert_eq!(found.debt(), MicroRub::ZERO, "{polls}: {found:?}");
-        // The payment is not fetched again.
+        // The refund is complete, so the next poll does not fetch the payment again.
         let fetches = account.fetches();
         books.process().poll().await.unwrap();
         assert_eq!(account.fetches(), fetches, "{polls}");
@@ -312,14 +312,14 @@ async fn ten_events_over_two_gateways_on_one_redis_are_one_top_up() {
     is_sound(&one).await;
 }
 
-/// An event of a refund or a dispute: it names only its payment.
+/// An event of a refund or a dispute. It has the id of the payment, but not the intent's.
 fn of_payment(kind: &str, id: &str) -> Value {
     json!({ "id": "evt_3", "object": "event", "type": kind, "data": { "object": {
         "id": id, "payment_intent": "pi_1", "metadata": {},
     } } })
 }
 
-/// Takes this amount off the account.
+/// Takes this amount off the account's balance.
 async fn spend(world: &World, rubles: &str) {
     let off = json!({ "id": format!("spent {rubles}"), "amount_rub": rubles, "reason": "spent" });
     let path = "/admin/v1/accounts/acme/adjustments";
@@ -327,7 +327,7 @@ async fn spend(world: &World, rubles: &str) {
     assert_eq!(done.status, 200, "{done:?}");
 }
 
-/// The statuses of the emitted events of disputes.
+/// The statuses in the events that the gateway has emitted for disputes.
 async fn disputes_told(world: &World) -> Vec<String> {
     let path = "/admin/v1/events?after=0&kind=payment_disputed";
     let told = world.admin(Method::GET, path, None).await.json();
@@ -343,7 +343,7 @@ async fn a_refund_that_fails_after_it_succeeded_is_booked_back_once() {
         let made = create(&world, "5000.5").await;
         account.pay();
         check(&world, &made).await;
-        // A part of the refund was spent, and is a debt until the refund fails.
+        // The account has spent a part of the refunded money. That part is a debt, until the refund fails.
         spend(&world, "-4500.5").await;
         account.refund_is("succeeded");
         assert_eq!(
@@ -381,7 +381,7 @@ async fn a_refund_that_failed_before_it_was_seen_moves_nothing() {
     assert_eq!(show(&world, &made).await.get("refunds"), None);
 }
 
-/// The refund may fail at any step of taking it off, and the process may end at any step of booking it back.
+/// The refund fails, and the process is killed at each step, while it takes the money off or books it back.
 #[tokio::test]
 async fn process_killed_while_booking_a_refund_back_is_continued_by_the_poll() {
     for taken in [6, 14, 100] {
@@ -398,7 +398,7 @@ async fn process_killed_while_booking_a_refund_back_is_continued_by_the_poll() {
             until_killed(books.process().check(id), taken).await;
             account.refund_is("failed");
             let ended = until_killed(books.process().check(id), polls).await;
-            // The provider sends it again, because it got no answer.
+            // Stripe got no answer to its event, so it sends it again.
             books.process().check(id).await.unwrap();
             books.process().poll().await.unwrap();
             let moved = books.entries().await.split_off(1);
@@ -524,11 +524,11 @@ async fn charge_of_a_removed_rule_is_booked_when_notified() {
     let (world, _account) = begun().await;
     let made = create(&world, "5000.5").await;
     let paid = event("payment_intent.succeeded", &made, "pi_1");
-    // Notified for a session, which names the payment.
+    // The intent's payment is a session, so an event of its payment object is accepted but books nothing.
     assert_eq!(tell(&world, &paid).await, StatusCode::OK);
     assert_eq!(show(&world, &made).await["state"], "open");
     charged_by_a_rule_that_is_gone(&world, &made).await;
-    // A payment of another shop, whatever the event contains.
+    // The event names a payment of another shop. Whatever the event contains, nothing is booked.
     let other = event("payment_intent.succeeded", &made, "pi_2");
     tell(&world, &other).await;
     assert_eq!(balance(&world).await, "0.00");

@@ -1,4 +1,4 @@
-//! `cases.md` lists each case, and names existing tests.
+//! Every design case of the responses format is in `cases.md` with the tests that cover it, and these tests exist.
 
 use crate::security::{is_case_of_faults, is_test, named, read};
 

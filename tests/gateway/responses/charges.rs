@@ -1,5 +1,5 @@
-//! Cost of translated answers: whatever their shape becomes, the vendor's counts are charged, at the model's prices, to
-//! the micro-ruble.
+//! Translated answers are charged by the vendor's counts at the model's prices, to the micro-ruble, however the
+//! translation changes their shape.
 
 use serde_json::{Value, json};
 use tollgate::demo::vendor::Reply;
@@ -12,7 +12,7 @@ use crate::{
     replies::{Tokens, answer, events},
 };
 
-/// The usage behind `COST` in each vendor's format; each counts its reasoning in the output.
+/// A usage in each vendor's format whose cost is `COST`. One of its five output tokens is reasoning.
 fn counts(vendor: Op) -> Value {
     let tokens = Tokens {
         input: 4,
@@ -27,7 +27,7 @@ fn counts(vendor: Op) -> Value {
     with(tokens.usage(vendor), details)
 }
 
-/// The price of the messages model is ten times as high.
+/// The cost of `counts`. The prices of the messages model are ten times as high.
 const fn cost(vendor: Op) -> i64 {
     match vendor {
         Op::Chat => COST,
@@ -35,7 +35,7 @@ const fn cost(vendor: Op) -> i64 {
     }
 }
 
-/// An answer of each vendor with these fields in its message, or this content, and its stop reason.
+/// An answer with these fields of a chat message or this messages content, and with the vendor's stop reason.
 fn ends(vendor: Op, chat: &Value, messages: &Value, stop: [&str; 2]) -> Value {
     let whole = answer(vendor, "", &counts(vendor));
     match vendor {
@@ -179,7 +179,7 @@ async fn r71_to_r76_and_r86_counts_of_a_responses_vendor_are_charged_to_other_ca
     }
 }
 
-/// The receipt of a broken answer: the received text is charged, and no hold remains.
+/// Checks that a broken answer was charged for its received text by an estimate, and that nothing is held.
 async fn estimated(what: &str, world: &World, key: &Key, number: &str) {
     let receipt = world.receipt(number).await;
     assert_eq!(receipt["estimated"], true, "{what}: {receipt}");

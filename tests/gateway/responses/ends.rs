@@ -1,4 +1,4 @@
-//! Streams that do not end normally.
+//! Streams that the vendor ends with an error, cuts, or leaves incomplete.
 
 use serde_json::{Value, json};
 use tollgate::demo::vendor::{Reply, Step};
@@ -15,7 +15,7 @@ fn streamed() -> Value {
     body(json!({ "stream": true }))
 }
 
-/// Returns the data of each event.
+/// Parses the data of each event of a stream.
 fn data(stream: &str) -> Vec<Value> {
     let lines = stream
         .lines()
@@ -44,7 +44,7 @@ fn failed(code: &str, usage: &Value) -> String {
     )
 }
 
-/// Checks that a stream ends with both of the gateway's events, and nothing after them. Returns the code.
+/// Checks that after `before` the stream has only the gateway's two events of an error. Returns the error's code.
 fn ends(what: &str, answer: &Answer, before: &str) -> String {
     assert_eq!(answer.status, 200, "{what}: {answer:?}");
     let text = answer.text();
@@ -127,7 +127,7 @@ async fn r87_a_broken_stream_ends_in_two_events_of_ours_with_our_number() {
         let answer = ask(&world, &key, &streamed()).await;
         assert_eq!(ends(what, &answer, &begun), code, "{what}");
         assert!(!answer.text().contains("words of theirs"), "{what}");
-        // The receipt has the input, and seven bytes of text.
+        // The receipt has estimated counts: of the input, and of the seven bytes of text that were delivered.
         let receipt = world.receipt(&answer.number()).await;
         assert!(micro(&receipt["charged_rub"]) > 0, "{what}: {receipt}");
         assert_eq!(receipt["estimated"], true, "{what}: {receipt}");
@@ -137,7 +137,7 @@ async fn r87_a_broken_stream_ends_in_two_events_of_ours_with_our_number() {
     let answer = ask(&world, &key, &streamed()).await;
     ends("with usage", &answer, &begun);
     charged("with usage", &world, &answer, cost(COUNTS), false).await;
-    // Errors that the caller can correct have the vendor's words.
+    // The vendor's words are forwarded if the caller can correct the error.
     says(
         &world,
         Reply::stream([begun.clone(), nested("context_length_exceeded")]),

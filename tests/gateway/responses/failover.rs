@@ -1,4 +1,4 @@
-//! Vendors that fail before their first content, for callers of each format.
+//! Vendors that fail before their first content. The next vendor answers, for callers of each format.
 
 use http::StatusCode;
 use serde_json::{Value, json};
@@ -31,7 +31,7 @@ async fn call(world: &World, key: &Key, caller: &str, model: &str, stream: bool)
     }
 }
 
-/// Answers of a vendor that fails at once: plain, or as a stream whose first events have no content.
+/// Answers of a vendor that fails before any content: plain errors, or streams whose first events have no content.
 fn failures(stream: bool) -> Vec<Reply> {
     let error = json!({ "code": "server_error", "message": "x", "type": "x", "param": null });
     let failed = json!({ "id": "resp_v1", "object": "response", "status": "failed", "model": "vendor-chat-1",
@@ -82,7 +82,7 @@ async fn r88_failure_before_any_content_is_answered_by_the_next_vendor() {
                     (&json!("finished"), &json!(false)),
                     "{what}: {receipt}"
                 );
-                // By the vendor's count: nine tokens in, and one output token per word.
+                // The vendor that answered counts nine input tokens, and one output token per word.
                 assert_eq!(
                     micro(&receipt["charged_rub"]),
                     9 * 100 + 3 * 200,
@@ -98,7 +98,7 @@ async fn r88_failure_before_any_content_is_answered_by_the_next_vendor() {
     }
 }
 
-/// The status and the error's type; only the words that every format has.
+/// The parts of an error that every format has: status, type and code.
 fn told(answer: &Answer) -> (StatusCode, Value, Value) {
     let error = &answer.json()["error"];
     let message = error["message"].as_str().unwrap();
@@ -124,7 +124,7 @@ async fn r57_a_vendors_refusal_is_the_same_to_callers_of_all_formats() {
     for (nth, reply) in replies.into_iter().enumerate() {
         for stream in [false, true] {
             let mut seen = Vec::new();
-            // A vendor of each format; a vendor that failed for one caller is tried again for the next.
+            // Tests a vendor of each format. A vendor that failed for one caller is tried again for the next one.
             for (vendor, model) in [
                 ("chat", "chat"),
                 ("messages", "messages"),

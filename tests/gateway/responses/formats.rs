@@ -1,4 +1,5 @@
-//! A vendor that speaks several formats: each caller is served in its own format, or in the vendor's first.
+//! A vendor that speaks several formats receives each call in the caller's format, or else in the first format of its
+//! list.
 
 use http::Method;
 use serde_json::{Value, json};
@@ -11,13 +12,13 @@ use crate::{
     replies,
 };
 
-/// Callers, with the vendor's path for their format.
+/// The formats of callers, each with the path at a vendor that speaks it.
 const CALLERS: [(&str, &str); 3] = [
     ("chat", "/chat/completions"),
     ("messages", "/v1/messages"),
     ("responses", "/responses"),
 ];
-/// Nine tokens in and two out, at the model's prices.
+/// Cost of nine input and two output tokens, in micro-rubles.
 const COST: u64 = 9 * 100 + 2 * 200;
 
 /// A gateway whose model `chat` has a vendor of these formats, which answers in the format of the path.
@@ -50,7 +51,7 @@ fn body(caller: &str) -> Value {
     }
 }
 
-/// A caller's body with a field that cannot be translated.
+/// A body with a field that exists only in the caller's format.
 fn untranslatable(caller: &str) -> Value {
     with(body(caller), json!({ "of_tomorrow": 1 }))
 }
@@ -65,7 +66,7 @@ async fn call(world: &World, key: &Key, caller: &str, body: &Value) -> (Answer, 
     (answer, world.vendor.received().pop().unwrap())
 }
 
-/// Checks that the answer is in the caller's format.
+/// The text of an answer, read from the place where the caller's format has it.
 fn said(caller: &str, answer: &Answer) -> Value {
     let answer = answer.json();
     match caller {
@@ -77,7 +78,7 @@ fn said(caller: &str, answer: &Answer) -> Value {
 
 #[tokio::test]
 async fn vendor_of_all_formats_gets_each_call_unchanged() {
-    // Each format is once the first in the vendor's list.
+    // Tests all orders in which each format is the vendor's first one.
     for first in 0..3 {
         let mut formats = CALLERS.map(|(format, _)| format);
         formats.rotate_left(first);
@@ -129,11 +130,11 @@ async fn caller_of_an_unsupported_format_is_translated_to_the_vendors_first() {
 
 #[tokio::test]
 async fn hold_and_request_fit_the_format_of_the_vendor() {
-    // Vendors of the responses format accept no maximum under 16: a translated one is raised, and no other.
+    // Vendors of the responses format refuse a maximum of output below 16, so a translated one is raised to 16.
     let world = speaking(&["responses", "chat"]).await;
     let key = world.key().await;
     for (caller, field, ceiling, cost, cut) in [
-        // The vendor counts two tokens, of which one is allowed.
+        // The request allows one output token. The vendor reports two, of which one is charged.
         ("chat", "max_tokens", 1, COST - 200, true),
         ("messages", "max_output_tokens", 16, COST, false),
     ] {

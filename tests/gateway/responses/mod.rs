@@ -1,5 +1,5 @@
-//! `POST /v1/responses` with a vendor of the same format: requests, refusals and forwarded data; and the format on one
-//! side with another one on the other. R1 and so on are the numbers of the format's design cases: `cases.md`.
+//! `POST /v1/responses` with a vendor of the same format: requests, refusals and forwarded data. Also the responses
+//! format on one side, and another format on the other. R1 and so on are design cases of the format: `cases.md`.
 
 use http::Method;
 use serde_json::{Value, json};
@@ -31,7 +31,7 @@ async fn world() -> World {
     setup().start().await
 }
 
-/// A request with these bytes as its body.
+/// Sends a request whose body is this text, which need not be JSON.
 async fn ask_raw(world: &World, key: &Key, body: &str) -> Answer {
     let bearer = format!("Bearer {}", key.secret);
     let headers = [
@@ -57,7 +57,7 @@ fn sent(world: &World) -> Value {
     world.vendor.received().pop().unwrap().json()
 }
 
-/// Tokens: total input, cached and written parts of it, output.
+/// A usage with these counts: total input, cached and written parts of it, output.
 fn usage([input, cached, written, output]: [u64; 4]) -> Value {
     json!({ "input_tokens": input,
         "input_tokens_details": { "cached_tokens": cached, "cache_write_tokens": written },
@@ -65,7 +65,7 @@ fn usage([input, cached, written, output]: [u64; 4]) -> Value {
         "total_tokens": input + output })
 }
 
-/// The cost of these calls, in micro-rubles.
+/// The cost of a usage with these counts, in micro-rubles.
 fn cost([input, cached, written, output]: [u64; 4]) -> u64 {
     (input - cached - written) * 100 + cached * 10 + written * 50 + output * 200
 }
@@ -116,12 +116,12 @@ fn stream(words: &[&str], usage: &Value) -> Vec<String> {
     events
 }
 
-/// Sets the vendor's answer from now on.
+/// The vendor answers with this reply from now on.
 fn says(world: &World, reply: Reply) {
     world.vendor.script(move |_| reply.clone());
 }
 
-/// Checks the charge of a call, in micro-rubles, by its vendor's count or by an estimate.
+/// Checks a call's charge in micro-rubles, and whether its usage was estimated.
 async fn charged(what: &str, world: &World, answer: &Answer, charge: u64, estimated: bool) {
     let receipt = world.receipt(&answer.number()).await;
     let charge = i64::try_from(charge).unwrap();

@@ -1,4 +1,5 @@
-//! Requests: what is forwarded, what is changed, and what is refused before a vendor is called.
+//! Requests of the responses format: what the gateway forwards, what it changes, and what it refuses before it calls a
+//! vendor.
 
 use http::Method;
 use serde_json::{Value, json};

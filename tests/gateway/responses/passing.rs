@@ -1,4 +1,5 @@
-//! Answers from a vendor of the same format: their bytes, and their cost.
+//! Answers from a vendor of the responses format to a caller of it: the bytes are forwarded unchanged, and the cost is
+//! right.
 
 use std::{fs, path::Path};
 
@@ -18,14 +19,14 @@ fn streamed() -> Value {
     body(json!({ "stream": true }))
 }
 
-/// A stream as its vendor sent it, and the cost inserted before its last event.
+/// The stream as the vendor sent it, and the cost that the gateway inserted before the last event.
 fn told(answer: &Answer) -> (String, String) {
     let text = answer.text();
     let (said, cost) = told_cost(&text);
     (said, cost.to_owned())
 }
 
-/// Recordings of the format with this extension, except those of errors.
+/// Recordings of the format whose files have this extension. Recordings of errors are left out.
 fn recorded(ending: &str) -> Vec<(String, String)> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/gateway/fixtures");
     let mut found = Vec::new();
@@ -53,7 +54,7 @@ fn counts(usage: &Value) -> [u64; 4] {
     ]
 }
 
-/// A key and a body for recordings with large counts.
+/// A key and a request whose hold is large enough for every recording.
 async fn rich(world: &World) -> (Key, Value) {
     let key = world.key_with("rich", "1000000", json!({})).await;
     (key, body(json!({ "input": "слово ".repeat(50_000) })))
@@ -69,7 +70,7 @@ async fn r1_recorded_answers_pass_byte_for_byte_and_cost_their_usage() {
         let answer = ask(&world, &key, &body).await;
         let json: Value = serde_json::from_str(&said).unwrap();
         let counts = counts(&json["usage"]);
-        // One vendor counted nothing at all; that usage is not accepted.
+        // One recording's usage has only zeros, which the gateway does not believe, so it estimates.
         if counts == [0; 4] {
             assert_eq!(world.receipt(&answer.number()).await["estimated"], true);
             continue;
@@ -83,7 +84,7 @@ async fn r1_recorded_answers_pass_byte_for_byte_and_cost_their_usage() {
     }
 }
 
-/// Up to and including the last event: anything after it is not part of the answer.
+/// The stream up to its last event, and that event. The gateway drops what follows.
 fn up_to_the_last(stream: &str) -> (&str, Value) {
     let mut end = 0;
     for event in stream.split_inclusive("\n\n") {
@@ -162,7 +163,8 @@ async fn r90_usage_counts_once_from_the_last_event_and_is_estimated_where_it_is_
         let answer = ask(&world, &key, &streamed()).await;
         charged("said", &world, &answer, cost(COUNTS), false).await;
     }
-    // Thirteen bytes of output are four tokens; twelve bytes of input and their message count as elsewhere.
+    // The output of thirteen bytes counts as four tokens. The input is estimated in the same way for plain answers and
+    // streams.
     says(
         &world,
         Reply::stream(stream(&["раз ", "два"], &Value::Null)),

@@ -1,5 +1,5 @@
-//! docs/prices.md for calls of this format: tiers, long calls and cache lifetimes, as reported in a plain answer and in
-//! the last event of a stream.
+//! docs/prices.md for the responses format: service tiers, long calls and lifetimes of cache writes, reported in a
+//! plain answer or in the last event of a stream.
 
 use serde_json::{Value, json};
 use tollgate::demo::vendor::Reply;
@@ -11,12 +11,12 @@ use crate::{
     price_rules::{computed, receipt, with_rules},
 };
 
-/// A responses vendor whose model has price rules and rate classes beyond the basic four.
+/// A responses vendor whose model has price rules, and prices for more than the four usual classes.
 pub fn priced() -> Setup {
     with_rules().edit("format = \"chat\"", "format = \"responses\"")
 }
 
-/// Returns one answer, plain and as a stream, with further fields.
+/// The same answer as a plain reply and as a stream. `beside` are fields next to the usage.
 pub fn both(used: &Value, beside: &Value) -> [(Reply, bool); 2] {
     let said = with(answer("да", used), beside.clone());
     let mut events = beginning();
@@ -46,7 +46,7 @@ async fn tier_is_sold_only_with_a_price_and_billed_as_served() {
     let answered = ask(&world, &key, &body(tier("flex"))).await;
     let text = refused("flex", &answered, 400, INVALID, "");
     assert!(text.contains("«service_tier»"), "{text}");
-    // The vendor reports a better tier than was requested, so the dearest rule applies.
+    // The vendor reports a dearer tier than was requested and priced, so the dearest rule applies.
     for (reply, stream) in both(&usage([7, 0, 0, 10]), &tier("ultrafast")) {
         says(&world, reply);
         let answered = ask(&world, &key, &body(json!({ "stream": stream }))).await;
@@ -85,10 +85,11 @@ async fn cache_writes_are_charged_by_their_lifetime() {
     let key = world.key().await;
     let lives = |ttl: &str| json!({ "prompt_cache_options": { "ttl": ttl } });
     let split = json!({ "ttl_30m_tokens": 10, "ttl_12h_tokens": 20 });
-    // Columns: requested lifetime, reported lifetimes, usual writes, writes of twelve hours.
+    // Columns: requested lifetime, counts by lifetime that the vendor reports, charged usual writes, charged writes of
+    // 12 hours.
     for (ttl, told, usual, long) in [
         ("12h", split.clone(), 10, 20),
-        // The vendor does not report the lifetime.
+        // The vendor reports no lifetimes, so all writes have the requested one.
         ("12h", Value::Null, 0, 30),
         ("30m", Value::Null, 30, 0),
     ] {

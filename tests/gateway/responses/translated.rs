@@ -1,5 +1,5 @@
-//! The responses format on one side of the gateway and another one on the other, over real sockets: the vendor's
-//! request, the caller's answer, and the cost. R22 and so on are the numbers of the format's design cases.
+//! The responses format on one side of the gateway and another format on the other, over real sockets: the vendor's
+//! request, the caller's answer, and the cost. R22 and so on are design cases of the format.
 
 use std::{fs, path::Path, sync::Arc};
 
@@ -50,7 +50,7 @@ pub(super) async fn charged(what: &str, world: &World, answer: &Answer, charge: 
     assert_eq!(receipt["estimated"], false, "{what}: {receipt}");
 }
 
-/// The data of each event, in order, without comments.
+/// The data of each event of an answer, in order.
 pub(super) fn told(answer: &Answer) -> Vec<Value> {
     let text = answer.text();
     let data = text
@@ -61,7 +61,7 @@ pub(super) fn told(answer: &Answer) -> Vec<Value> {
         .collect()
 }
 
-/// Checks that numbers have no gap, and that the first event is `response.created`; returns the last.
+/// Checks that `sequence_number` has no gap, and that the first event is `response.created`. Returns the last event.
 fn last(what: &str, events: &[Value]) -> Value {
     for (number, event) in events.iter().enumerate() {
         assert_eq!(event["sequence_number"], number, "{what}: {event}");
@@ -70,7 +70,7 @@ fn last(what: &str, events: &[Value]) -> Value {
     events.last().unwrap().clone()
 }
 
-/// Nine tokens in, two out, at the model's prices.
+/// Cost of nine input and two output tokens in micro-rubles.
 const fn cost(vendor: Op) -> i64 {
     match vendor {
         Op::Chat => 9 * 100 + 2 * 200,
@@ -201,7 +201,7 @@ async fn r97_r98_r99_tool_calls_of_a_coding_tool_round_trip() {
     assert_eq!(sent["tools"].as_array().unwrap().len(), 3);
     charged("calls", &world, &got, cost(Op::Chat)).await;
 
-    // R55: the items are sent back unchanged, with the tools' results.
+    // R55: the caller sends the output items back unchanged, with the results of their tools.
     let mut input = vec![json!({ "role": "user", "content": "x" })];
     input.extend(output);
     for (kind, id) in [("function", "a"), ("custom_tool", "b"), ("function", "c")] {
@@ -298,7 +298,7 @@ pub(super) fn response(text: &str) -> Value {
             "output_tokens": 5, "output_tokens_details": { "reasoning_tokens": 1 }, "total_tokens": 14 } })
 }
 
-/// At the prices of the model `chat`: 4 fresh tokens, 3 cached, 2 written, 5 out.
+/// Cost at the prices of the model `chat`: 4 uncached input tokens, 3 cached, 2 written to the cache, 5 of output.
 pub(super) const COST: i64 = 4 * 100 + 3 * 10 + 2 * 50 + 5 * 200;
 
 fn text_of(caller: Op, answer: &Value) -> Value {
@@ -412,7 +412,7 @@ async fn r94_invalid_answer_of_a_translated_vendor_is_an_error_and_free() {
     }
 }
 
-/// A gateway that waits at most a second before it forwards a stream's head.
+/// A gateway that waits at most a second for the vendor's content before it sends the head of a stream.
 async fn impatient(responses: bool) -> World {
     let setup = vendors("head_seconds = 1");
     let setup = if responses {
@@ -450,7 +450,7 @@ async fn r91_responses_caller_gets_keep_alives_while_a_vendor_thinks() {
     }
 }
 
-/// Recordings of a format with this extension, except those of errors.
+/// Recordings of a format whose files have this extension. Recordings of errors are left out.
 fn recorded(format: &str, ending: &str) -> Vec<(String, String)> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/gateway/fixtures");
     let mut found = Vec::new();
@@ -484,7 +484,7 @@ async fn recorded_answers_of_other_formats_become_complete_charged_responses() {
             .await;
             let end = last(&name, &told(&got));
             let response = &end["response"];
-            // One vendor ends its stream with an error.
+            // In this recording the vendor ends its stream with an error.
             if end["type"] == "response.failed" {
                 assert_eq!(name, "chat-length-openrouter_ai.sse");
                 continue;
@@ -547,7 +547,7 @@ async fn recordings_of_responses_vendors_reach_both_other_callers_at_their_cost(
     }
 }
 
-/// The cost of a recording, by the usage in its last event.
+/// The cost of a recorded stream, by the usage in its last event that has one.
 fn cost_of_recording(said: &str) -> i64 {
     let data = said.lines().filter_map(|line| line.strip_prefix("data:"));
     let last = data

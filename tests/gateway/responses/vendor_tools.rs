@@ -1,4 +1,5 @@
-//! docs/prices.md: usage of the vendor's own tools in a call of this format, which no request can ask for.
+//! docs/prices.md: a vendor of the responses format may report use of its own tools, although callers cannot request
+//! them.
 
 use serde_json::{Value, json};
 use tollgate::demo::vendor::Reply;
@@ -10,7 +11,7 @@ use super::{
 };
 use crate::{checks::micro, harness::with, metrics::shows, price_rules::computed};
 
-/// Unrequested use of the vendor's own tools, reported next to the usage, inside it, or only by items.
+/// Two unrequested web searches, reported next to the usage, inside the usage, or only as items of the output.
 fn searched() -> [(Value, Value); 3] {
     let item = json!({ "type": "web_search_call", "id": "ws_1", "status": "completed",
         "action": { "type": "search", "query": "x" } });
@@ -36,7 +37,7 @@ async fn unrequested_searches_are_charged_or_flagged_if_unpriced() {
         for (world, key) in [&sold, &usual].into_iter().zip(&keys) {
             for (reply, stream) in both(&used, &beside) {
                 says(world, reply);
-                // The hold for this much input covers the searches.
+                // The hold for this long input is large enough to pay for the searches.
                 let long = body(json!({ "stream": stream, "input": "x".repeat(60_000) }));
                 let answered = ask(world, key, &long).await;
                 assert_eq!(answered.status, 200, "{answered:?}");
@@ -75,7 +76,7 @@ async fn vendor_tools_without_a_class_are_flagged_wherever_reported() {
     ] {
         replies.extend(both(&with(used.clone(), in_usage), &beside));
     }
-    // One stream's last event does not repeat the item, and one stream has no last event.
+    // In one stream only an earlier event has the item of the search. The other stream also lacks its last event.
     let done = event(
         &json!({ "type": "response.output_item.done", "sequence_number": 3,
         "output_index": 0, "item": item }),
