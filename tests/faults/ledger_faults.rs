@@ -435,7 +435,9 @@ async fn at_the_cap(ledger: LedgerKind) -> Verdict {
 
 /// The outbox is full. The gateway reports that, admits no calls, and recovers by itself.
 async fn outbox_full() -> Verdict {
+    // While a busy disk syncs, Redis may delay its writes to the file, and a kill would lose them.
     let world = Plan::over(LedgerKind::Redis)
+        .redis_args(&["--appendonly", "yes", "--appendfsync", "always"])
         .edit("outbox_calls_max = 100000", "outbox_calls_max = 5")
         .start()
         .await;
