@@ -357,7 +357,11 @@ pub(super) fn receipt_of(
     number: RequestNumber,
     entry: &HashMap<String, String>,
 ) -> Result<Receipt, RedisFault> {
-    let unexpected = |name: &str| RedisFault::Unexpected(format!("receipt {number}: field {name}"));
+    let unexpected = |name: &str| {
+        RedisFault::Unexpected(format!(
+            "receipt {number}: field {name} is missing or invalid"
+        ))
+    };
     let field = |name: &str| entry.get(name).ok_or_else(|| unexpected(name));
     let amount = |name: &str| {
         field(name)?
@@ -487,6 +491,6 @@ mod tests {
 
         entry.remove("loss");
         let error = receipt_of(&account, number, &entry).unwrap_err();
-        assert!(error.to_string().ends_with("field loss"), "{error}");
+        assert!(error.to_string().contains("field loss is missing"), "{error}");
     }
 }

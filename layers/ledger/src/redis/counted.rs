@@ -95,7 +95,9 @@ fn count_entry(
     standing: &mut StandingLines,
 ) -> Result<u64, RedisFault> {
     let unexpected = |name: &str| {
-        RedisFault::Unexpected(format!("journal of {account} at {place}: field {name}"))
+        RedisFault::Unexpected(format!(
+            "journal of {account} at {place}: field {name} is missing or invalid"
+        ))
     };
     let field = |name: &str| fields.get(name).ok_or_else(|| unexpected(name));
     let at_ms = field("at")?.parse().map_err(|_| unexpected("at"))?;

@@ -298,7 +298,9 @@ fn note_of(name: &str, text: &str) -> Result<Note, RedisFault> {
 }
 
 pub(super) fn event_of(place: &str, fields: &HashMap<String, String>) -> Result<Event, RedisFault> {
-    let unexpected = |name: &str| RedisFault::Unexpected(format!("event {place}: field {name}"));
+    let unexpected = |name: &str| {
+        RedisFault::Unexpected(format!("event {place}: field {name} is missing or invalid"))
+    };
     let number = place.split('-').next().unwrap_or_default();
     let at = fields.get("at").ok_or_else(|| unexpected("at"))?;
     let account = fields.get("account").map(|id| id.parse());

@@ -282,7 +282,7 @@ mod tests {
             fields.insert(name.to_owned(), spoilt);
             let error = receipts_of_turn(&acme(), "5-0", &fields).unwrap_err();
             assert!(
-                error.to_string().ends_with("at 5-0: field calls"),
+                error.to_string().contains("at 5-0: field calls is missing"),
                 "{error}"
             );
         }
@@ -315,6 +315,9 @@ mod tests {
         let mut other: HashMap<String, String> = fields("");
         other.insert("kind".into(), "loan".into());
         let error = line_of(&id, "5-0", &other).unwrap_err();
-        assert!(error.to_string().ends_with("at 5-0: field kind"), "{error}");
+        assert!(
+            error.to_string().contains("at 5-0: field kind is missing"),
+            "{error}"
+        );
     }
 }
