@@ -36,15 +36,18 @@ pub fn cases() -> Vec<Case> {
     vec![
         Case::new("6", "leases, kill -9 between the grant and its use", || {
             at_a_turn(false, Then::HoldAnswer)
-        }),
+        })
+        .alone(),
         Case::new(
             "6",
             "leases, kill -9 between calls' ends and their turn",
             || at_a_turn(true, Then::Hold),
-        ),
+        )
+        .alone(),
         Case::new("6", "leases, kill -9 between a turn and its answer", || {
             at_a_turn(true, Then::HoldAnswer)
-        }),
+        })
+        .alone(),
         Case::new("6", "leases, a turn's answer is lost", answers_lost),
         Case::new("6", "leases, kill -9 after adjustments", after_adjustments),
         Case::new("6", "leases, kill -9 under load, redis", move || {

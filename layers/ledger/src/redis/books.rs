@@ -491,6 +491,9 @@ mod tests {
 
         entry.remove("loss");
         let error = receipt_of(&account, number, &entry).unwrap_err();
-        assert!(error.to_string().contains("field loss is missing"), "{error}");
+        assert!(
+            error.to_string().contains("field loss is missing"),
+            "{error}"
+        );
     }
 }
