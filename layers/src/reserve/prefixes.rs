@@ -26,6 +26,9 @@ pub(super) const PREFIXES_MAX: usize = 32_768;
 const MARK: &[u8] = b"\"cache_control\"";
 /// A longer value after [`MARK`] is hashed: either it is not a mark, or it has a form that clients do not send.
 const MARK_BYTES_MAX: usize = 96;
+/// A part of a request is hashed in blocks of this size, counted without the marks. So marks do not change the hash, and
+/// at most the bytes of one block are copied for each of them.
+const BLOCK_BYTES: usize = 1024;
 
 /// The conversations of all keys whose input was counted by vendors.
 pub(super) struct Prefixes {
@@ -182,24 +185,40 @@ impl Hashing<'_> {
 
     /// Hashes a part of the body, except the cache marks in it.
     fn push(&mut self, part: &[u8]) {
-        let (mut at, mut joined) = (0, Vec::new());
-        for found in self.prefixes.mark.find_iter(part) {
+        let (prefixes, mut at, mut open) = (self.prefixes, 0, Vec::new());
+        for found in prefixes.mark.find_iter(part) {
             if let Some(mark) = mark_at(part, found).filter(|mark| mark.start >= at) {
-                joined.extend_from_slice(&part[at..mark.start]);
+                self.push_blocks(&mut open, &part[at..mark.start]);
                 self.mark_bytes += mark.len() as u64;
                 at = mark.end;
             }
         }
-        // If there is no mark, as in most parts, nothing is copied.
-        let rest = &part[at..];
-        let hashed = if at == 0 {
-            rest
-        } else {
-            joined.extend_from_slice(rest);
-            &joined
-        };
-        self.hash = self.prefixes.hash((self.hash, hashed));
-        self.bytes += hashed.len() as u64;
+        self.push_blocks(&mut open, &part[at..]);
+        self.push_block(&open);
+    }
+
+    /// Hashes the blocks that `bytes` complete after those in `open`, and leaves the other bytes there.
+    fn push_blocks(&mut self, open: &mut Vec<u8>, mut bytes: &[u8]) {
+        if !open.is_empty() {
+            let fill = bytes.len().min(BLOCK_BYTES - open.len());
+            open.extend_from_slice(&bytes[..fill]);
+            bytes = &bytes[fill..];
+            if open.len() < BLOCK_BYTES {
+                return;
+            }
+            self.push_block(open);
+            open.clear();
+        }
+        let (blocks, rest) = bytes.as_chunks::<BLOCK_BYTES>();
+        for block in blocks {
+            self.push_block(block);
+        }
+        open.extend_from_slice(rest);
+    }
+
+    fn push_block(&mut self, block: &[u8]) {
+        self.hash = self.prefixes.hash((self.hash, block));
+        self.bytes += block.len() as u64;
     }
 }
 
@@ -297,6 +316,35 @@ mod tests {
         prefixes.remember(prefix, 5_100);
         let (_, known) = read(&prefixes, "k", &body(&next));
         assert_eq!(known.map(|known| known.tokens), Some(5_100));
+    }
+
+    #[test]
+    fn hash_of_long_parts_does_not_depend_on_the_places_of_marks() {
+        let prefixes = Prefixes::new(10).unwrap();
+        let hash = |text: &str| {
+            let mut hashing = Hashing {
+                prefixes: &prefixes,
+                hash: 1,
+                bytes: 0,
+                mark_bytes: 0,
+            };
+            hashing.push(text.as_bytes());
+            (hashing.hash, hashing.bytes, hashing.mark_bytes)
+        };
+        let mark = r#","cache_control":{"type":"ephemeral"}"#;
+        let text = "0123456789abcde".repeat(300);
+        let (plain, bytes, _) = hash(&text);
+        assert_eq!(bytes, text.len() as u64);
+        for places in [&[1][..], &[1023], &[1024], &[1025], &[5, 6, 2048, 4499]] {
+            let mut marked = text.clone();
+            for place in places.iter().rev() {
+                marked.insert_str(*place, mark);
+            }
+            let mark_bytes = (places.len() * mark.len()) as u64;
+            assert_eq!(hash(&marked), (plain, bytes, mark_bytes), "{places:?}");
+        }
+        assert_ne!(hash(&text[1..]).0, plain);
+        assert_ne!(hash(&text.replacen("0123", "0124", 1)).0, plain);
     }
 
     #[test]
