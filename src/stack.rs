@@ -66,21 +66,21 @@ pub fn callers(
     let notified = admission.clone()
         .layer(parts.address_rate()) //       429          per address, as for callers
         .layer(BodyLimitLayer::default()); // 408 413      64 KiB; the content is not trusted
-    let strangers = admission
+    let before_key = admission
         .layer(parts.address_rate()) //       429          per address, before the key is looked up
         .layer(parts.guesses()); //           429          per address, only unknown keys; known keys pass
-    let keyed = ServiceBuilder::new()
+    let key_check = ServiceBuilder::new()
         .layer(parts.auth()) //               401 403 503  + Caller; removes the key from the request
         .layer(RecordLayer(record::known))
         .layer(parts.key_rate()); //          429          per key, per second
     let metered = ServiceBuilder::new()
         .layer(parts.key_minute_rate().early()) // 429     per key, per minute; with Redis, awaited below the hold
         .layer(parts.key_tokens().early()); // 429         per key, tokens per minute; the settler reports usage
-    let authenticated = ServiceBuilder::new()
+    let limited = ServiceBuilder::new()
         .layer(parts.key_minute_rate()); //   429          per key, per minute
-    let free = authenticated.clone()
+    let free = limited.clone()
         .layer(parts.key_tokens()); //        429          calls that cost nothing
-    let changing = authenticated.clone()
+    let changing = limited.clone()
         .layer(BodyLimitLayer::default()); // 408 413      64 KiB within 10 seconds, read on request of the handler
     let parsed = ServiceBuilder::new()
         .layer(parts.parse.clone()) //        400 408 413 415 503  bounds the body; Request<B> → Request<Call>
@@ -89,7 +89,7 @@ pub fn callers(
     // The layers that check the key are boxed on both sides: the compiler then sees these layers once, and not once for
     // each path.
     let with_key = |below: BoxedService<RequestBody>| -> BoxedService<RequestBody, PathBody> {
-        boxed(strangers.clone().service(boxed(keyed.clone().service(from_boxed(below)))))
+        boxed(before_key.clone().service(boxed(key_check.clone().service(from_boxed(below)))))
     };
 
     // The layers on the way to a vendor are in three boxes: compile time doubles with every nested layer.
@@ -128,9 +128,9 @@ pub fn callers(
         Route::Chat | Route::Messages | Route::Responses | Route::Embeddings => inference.clone(),
         Route::CountTokens => count.clone(),
         Route::Estimate => estimate.clone(),
-        Route::Key | Route::Models | Route::Model => with_key(boxed(authenticated.clone().service(KeyInfo::new(Arc::clone(live), store.clone())))),
-        Route::Receipts | Route::Receipt => with_key(boxed(authenticated.clone().service(Receipts::new(store.clone())))),
-        Route::Spending => with_key(boxed(authenticated.clone().service(Spending::new(store.clone())))),
+        Route::Key | Route::Models | Route::Model => with_key(boxed(limited.clone().service(KeyInfo::new(Arc::clone(live), store.clone())))),
+        Route::Receipts | Route::Receipt => with_key(boxed(limited.clone().service(Receipts::new(store.clone())))),
+        Route::Spending => with_key(boxed(limited.clone().service(Spending::new(store.clone())))),
         Route::OwnKeys | Route::OwnKey => with_key(boxed(changing.clone().service(OwnKeys::new(Arc::clone(live), store.clone())))),
         Route::Payments | Route::AutoTopup => with_key(boxed(changing.clone().service(payments::KeyPayments::new(paying.clone())))),
         Route::Notification => boxed(notified.clone().service(payments::Notifications::new(paying.clone()))),
