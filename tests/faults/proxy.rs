@@ -76,14 +76,16 @@ pub const ANSWER_HEAD: &[u8] = b"HTTP/1.1 ";
 /// A needle that finds the head of a call.
 pub const REQUEST: &[u8] = b"POST /";
 
-/// Needles that find calls of a Redis script: its hash with flags (servers from 7.0 on), and without.
+/// Needles that find calls of a Redis script: its hash with flags (servers from 7.0 on), without, and without
+/// `allow-oom` (a turn of a lease that asks for money).
 pub fn script(name: &str) -> Vec<Vec<u8>> {
     let with_flags = script_text(name);
+    let asking = with_flags.replacen(" flags=allow-oom", "", 1);
     let without = match with_flags.split_once('\n') {
         Some((flags, body)) if flags.starts_with("#!") => body.to_owned(),
         _ => with_flags.clone(),
     };
-    [with_flags, without]
+    [with_flags, without, asking]
         .map(|code| redis::Script::new(&code).get_hash().as_bytes().to_vec())
         .to_vec()
 }
