@@ -99,6 +99,8 @@ def comments(lines):
 
 def template(path, text):
     """What a page shows, without its tags and expressions."""
+    # Texts of the console, which has them in Russian too.
+    text = re.sub(r"\{\{ *page\.t\(\"([^\"]*)\"\) *\}\}", r"\1", text)
     text = re.sub(r"<(script|style|pre)\b.*?</\1>|<!--.*?-->|\{#.*?#\}", lambda cut: "\n" * cut[0].count("\n"), text, flags=re.S)
     for number, line in enumerate(re.sub(r"\{\{.*?\}\}", "…", re.sub(r"\{%.*?%\}", "\n", text)).splitlines(), 1):
         words = re.sub(r"<[^>]*>|[\w-]+=\"[^\"]*\"?|[<>]", " ", line).strip()

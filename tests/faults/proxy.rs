@@ -77,7 +77,7 @@ pub const ANSWER_HEAD: &[u8] = b"HTTP/1.1 ";
 pub const REQUEST: &[u8] = b"POST /";
 
 /// Needles that find calls of a Redis script: its hash with flags (servers from 7.0 on), without, and without
-/// `allow-oom` (a turn of a lease that asks for money).
+/// `allow-oom` (a turn of a lease that requests money).
 pub fn script(name: &str) -> Vec<Vec<u8>> {
     let with_flags = script_text(name);
     let asking = with_flags.replacen(" flags=allow-oom", "", 1);
