@@ -23,13 +23,16 @@ pub(super) struct RawConfig {
     pub(super) listen: Option<String>,
     /// Lets another process listen on the same ports (SO_REUSEPORT), for an upgrade; false.
     pub(super) reuse_port: Option<bool>,
-    /// Path segment of the catalog: GET /v1/<service>/models; "tollgate".
+    /// Name in the paths of the gateway's own API, like the catalog, GET /v1/<service>/models, and /v1/<service>/usage;
+    /// "tollgate".
     pub(super) service: Option<String>,
     /// Address shown in the catalog; ends in /v1; absent: the address of listen.
     pub(super) base_url: Option<String>,
-    /// Language of texts for people: "ru" or "en"; "ru".
+    /// Language of error messages, of the page at / and of statements, "ru" or "en"; mails and chats are in Russian;
+    /// "ru".
     pub(super) language: Option<String>,
-    /// Networks (CIDR) whose x-forwarded-for header is trusted.
+    /// Addresses or networks (CIDR) of proxies whose x-forwarded-for header gives the caller's address. Without them,
+    /// all callers behind a proxy share the limits of one address.
     pub(super) trusted_proxies: Vec<String>,
     /// Origins of web pages that may use keys from a browser, like "https://app.example"; "*" allows any origin.
     pub(super) cors_origins: Vec<String>,
@@ -57,11 +60,11 @@ pub(super) struct RawConfig {
     pub(super) idempotency: RawIdempotency,
     /// Limits of requests, bodies and connections.
     pub(super) limits: RawLimits,
-    /// The exchange rate: rubles per USDT.
+    /// The exchange rate: rubles per USDT. The sources are requested in their order; the first answer counts.
     pub(super) rate: RawRate,
-    /// How prices follow from the exchange rate.
+    /// How prices in rubles follow from the exchange rate.
     pub(super) tariff: RawTariff,
-    /// Vendors, by name.
+    /// Vendors that the gateway calls, by name.
     pub(super) vendor: Vec<RawVendor>,
     /// Models, in the order of the catalog.
     pub(super) model: Vec<RawModel>,
@@ -89,15 +92,18 @@ pub(super) struct RawAdmin {
     pub(super) listen: Option<String>,
     /// The admin key, 16 characters or more; a secret.
     pub(super) key: Option<String>,
-    /// File with the operators who may sign in to the console by name; absent: only the admin key opens the console.
+    /// File with the operators who may sign in to the console by a name and a password, written by `tollgate operator
+    /// create`; absent: only the admin key and admin.oidc open the console.
     pub(super) operators_file: Option<String>,
-    /// Further host names of the listener. Addresses, names without a dot, this machine's own names and the host of
-    /// admin.oidc.redirect_url need not be listed. A request for any other name is answered only with the admin key.
+    /// Host names (Host header) under which operators reach the listener, like "console.example". Addresses, names
+    /// without a dot, names under .localhost and the host of admin.oidc.redirect_url need not be listed. A request for
+    /// another name is refused unless it carries the admin key; /livez and /readyz are always answered.
     pub(super) hosts: Vec<String>,
     /// Requires the admin key for /metrics; false.
     pub(super) metrics_key: Option<bool>,
-    /// Maximum number of operators' connections; an address that has not signed in gets a quarter of them; default:
-    /// 1/32 of the process's open file limit, 8 to 256.
+    /// Maximum number of operators' connections. Those that have not signed in get three quarters of them, and one
+    /// address a quarter; a new one then closes the one that was silent longest; default: 1/32 of the process's open
+    /// file limit, 8 to 256.
     pub(super) connections_max: Option<u64>,
     /// Sign-in to the console by an OpenID provider.
     pub(super) oidc: Option<RawOidc>,
@@ -145,7 +151,7 @@ pub(super) struct RawOidcRoles {
 pub(super) struct RawTraces {
     /// URL that spans are posted to, like "http://127.0.0.1:4318/v1/traces".
     pub(super) url: Option<String>,
-    /// Share of calls that are traced, from "0" to "1"; "1".
+    /// Share of calls that are traced, above "0" and at most "1", like "0.05"; "1".
     pub(super) sample: Option<String>,
     /// Headers added to each export, by name; their values are secrets.
     pub(super) headers: BTreeMap<String, String>,
@@ -250,7 +256,8 @@ pub(super) struct RawYooKassa {
     pub(super) return_url: Option<String>,
     /// YooKassa's VAT code for fiscal receipts, 1 to 12; absent: no fiscal receipt is requested.
     pub(super) receipt_vat_code: Option<u64>,
-    /// Email address that gets the fiscal receipt if a payment names no address.
+    /// Email address that gets the fiscal receipt if a payment names no address; must be given with receipt_vat_code,
+    /// and only then.
     pub(super) receipt_email: Option<String>,
 }
 
@@ -336,8 +343,8 @@ pub(super) struct RawLedger {
     pub(super) url: Option<String>,
     /// Redis over TLS only: certificate authorities to trust instead of Mozilla's list, in PEM.
     pub(super) ca_file: Option<String>,
-    /// Bound on input tokens for a hold: "usual" (text bytes / 1.5) or "strict" (text bytes; each document counts as a
-    /// whole context window); "usual".
+    /// Upper bound of a text's input tokens, which a hold pays for: "usual" (one token per 1.5 bytes) or "strict" (one
+    /// per byte, and a whole context window per document: for callers that you do not trust); "usual".
     pub(super) hold: Option<String>,
     /// Tokens held for a full-size image; smaller images hold fewer; 5000.
     pub(super) image_tokens: Option<u64>,
@@ -345,21 +352,25 @@ pub(super) struct RawLedger {
     pub(super) document_tokens: Option<u64>,
     /// Tokens held for the results of each web search that the vendor may run; 15000.
     pub(super) search_tokens: Option<u64>,
-    /// Conversations that are remembered with the vendor's count of their input, so that their next call holds less; 0:
-    /// none; 32768.
+    /// Maximum number of conversations for which the gateway keeps the vendor's count of input tokens in memory, about
+    /// 100 bytes each. The next call then holds that count and what was added, not the bound by bytes; 0: none; 32768.
     pub(super) hold_conversations_max: Option<u64>,
-    /// Time that a hold outlives limits.call_seconds; 60.
+    /// A hold expires limits.call_seconds plus this time after it was made or last renewed. Running calls renew theirs;
+    /// the holds of a gateway that is lost end at that time; 60.
     pub(super) hold_grace_seconds: Option<u64>,
     /// How long the start waits for another gateway to release the ledger's file or the outbox; 0.
     pub(super) open_wait_seconds: Option<u64>,
     /// Redis only: file that stores charges not yet acknowledged by Redis, one file per gateway; "tollgate-outbox.db".
     pub(super) outbox: Option<String>,
-    /// Maximum number of calls whose charges Redis has not acknowledged; 100000.
+    /// Redis only: maximum number of ended calls that wait in the outbox for Redis; beyond it new calls get 503;
+    /// 100000.
     pub(super) outbox_calls_max: Option<u64>,
-    /// Age of the oldest unacknowledged charge beyond which the node is not ready; 3600.
+    /// Redis only: if a charge has waited longer than this for Redis, /readyz reports that the node is not ready; calls
+    /// are still served; 3600.
     pub(super) outbox_age_max_seconds: Option<u64>,
-    /// Redis only: how long a gateway may grant holds from a local lease without hearing from Redis, in milliseconds;
-    /// 0: no leases; 0.
+    /// Redis only: the longest time, in milliseconds, for which a gateway holds money of busy keys in its own memory (a
+    /// lease) without an answer from Redis. A failover of Redis may lose what was held in that time; 0: every hold
+    /// waits for Redis; 1000.
     pub(super) lease_ms_max: Option<u64>,
 }
 
@@ -369,13 +380,16 @@ pub(super) struct RawLedger {
 pub(super) struct RawIdempotency {
     /// How long an answer is stored; 86400.
     pub(super) keep_seconds: Option<u64>,
-    /// How long a running call keeps its claim after the gateway last renewed it; 15.
+    /// Time after which the claim of a running call expires if its gateway does not renew it; then another gateway may
+    /// take the call over; 15.
     pub(super) lease_seconds: Option<u64>,
-    /// Largest answer that is stored, in bytes; 1048576.
+    /// Largest answer that is stored, in bytes; a longer one is sent, but not stored; 1048576.
     pub(super) answer_bytes_max: Option<u64>,
-    /// Maximum total bytes of answers that this node is recording, at most half of it for one account; 67108864.
+    /// Maximum bytes of answers of calls with an idempotency key in this gateway's memory, at most half of it for one
+    /// account; beyond it an answer is sent, but not stored; 67108864.
     pub(super) running_bytes_max: Option<u64>,
-    /// Maximum number of calls stored per account; 10000.
+    /// Maximum number of calls with an idempotency key stored per account; beyond it calls are made as if they had
+    /// none; 10000.
     pub(super) account_calls_max: Option<u64>,
     /// Maximum bytes of answers stored per account; 67108864.
     pub(super) account_bytes_max: Option<u64>,
@@ -399,7 +413,8 @@ pub(super) struct RawLimits {
     pub(super) in_flight_max: Option<u64>,
     /// Maximum bytes of a request's body; 33554432.
     pub(super) body_bytes_max: Option<u64>,
-    /// Maximum bytes of all request bodies in memory; 536870912.
+    /// Maximum bytes in memory of all request bodies; beyond it 503. An account may use half of what the others leave,
+    /// or two of the largest bodies. At least body_bytes_max; 536870912.
     pub(super) body_bytes_in_flight_max: Option<u64>,
     /// Timeout for receiving a request's body; 60.
     pub(super) body_seconds: Option<u64>,
@@ -407,8 +422,8 @@ pub(super) struct RawLimits {
     pub(super) body_bytes_per_second_min: Option<u64>,
     /// Maximum bytes of an answer that is not streamed; 67108864.
     pub(super) answer_bytes_max: Option<u64>,
-    /// Maximum bytes of all answers in memory that are not streamed; one account may use at most as much as it leaves
-    /// free; further answers wait. At least answer_bytes_max; 268435456.
+    /// Maximum bytes in memory of all answers that are not streamed. An account may use half of what the others leave,
+    /// or two of the largest answers. Answers beyond these limits wait. At least answer_bytes_max; 268435456.
     pub(super) answer_bytes_in_flight_max: Option<u64>,
     /// Maximum number of messages in a conversation; 10000.
     pub(super) messages_max: Option<u64>,
@@ -425,7 +440,7 @@ pub(super) struct RawLimits {
     pub(super) connection_age_seconds: Option<u64>,
     /// Timeout for a new connection's first byte, and for the TLS handshake; 5.
     pub(super) first_byte_seconds: Option<u64>,
-    /// Timeout for receiving a request's head; 10.
+    /// Timeout for receiving the head of a connection's first request; later heads on HTTP/1.1 have idle_seconds; 10.
     pub(super) head_seconds: Option<u64>,
     /// Maximum idle time between two requests on a connection; 75.
     pub(super) idle_seconds: Option<u64>,
@@ -455,11 +470,13 @@ pub(super) struct RawLimits {
 #[derive(Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields, expecting = "a table")]
 pub(super) struct RawRate {
-    /// Age beyond which a rate is not used and there are no prices; 600.
+    /// Age beyond which the last rate is not used: there are no prices then, and calls get 503. A fixed rate does not
+    /// age; 600.
     pub(super) max_age_seconds: Option<u64>,
     /// Interval between two requests for the rate; default: half of max_age_seconds, at most 60.
     pub(super) refresh_seconds: Option<u64>,
-    /// Largest change from one request to the next that is accepted, in percent; "20".
+    /// Largest change from the last accepted rate, in percent. A larger one is rejected and logged until this is raised
+    /// or the gateway restarts; "20".
     pub(super) step_max_percent: Option<String>,
     /// Sources of the rate, in order of preference.
     pub(super) source: Vec<RawSource>,
@@ -489,7 +506,7 @@ pub(super) struct RawSource {
 #[derive(Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields, expecting = "a table")]
 pub(super) struct RawTariff {
-    /// Price = usdt_mtok × rate × this multiplier; "1".
+    /// Price in rubles = usdt_mtok × rubles per USDT ([rate]) × this multiplier; "1" sells at cost; "1".
     pub(super) sell_rate_multiplier: Option<String>,
 }
 
@@ -521,9 +538,11 @@ pub(super) struct RawVendor {
     pub(super) keys: Option<Vec<String>>,
     /// How requests are authenticated; absent: by key, in the header of the format.
     pub(super) login: Option<RawLogin>,
-    /// When a client disconnects from its stream: "cancel" the vendor's stream or "drain" it to the end; "cancel".
+    /// If a client leaves its stream: "cancel" closes the vendor's stream, and the output so far is charged; "drain"
+    /// reads it to the end, and all that the vendor counts is charged; "cancel".
     pub(super) on_disconnect: Option<String>,
-    /// Prefixes of betas that are not forwarded; ["context-1m"].
+    /// Messages vendors: names in the caller's anthropic-beta header that begin with one of these are not forwarded,
+    /// because they change the price; ["context-1m"].
     pub(super) betas_removed: Option<Vec<String>>,
     /// Proxy for connections to the vendor: http://host:port or socks5://host:port; with a password, a secret.
     pub(super) proxy: Option<String>,
@@ -537,9 +556,11 @@ pub(super) struct RawVendor {
     pub(super) connect_seconds: Option<u64>,
     /// Timeout for the head of a streamed answer; 120.
     pub(super) first_byte_seconds: Option<u64>,
-    /// Timeout for the head of an answer that is not streamed; 900.
+    /// Timeout from the request to the head of an answer that is not streamed, which a vendor sends after the last
+    /// token; default: limits.call_seconds.
     pub(super) plain_seconds: Option<u64>,
-    /// Timeout for a stream's first event after its head; 30.
+    /// How long the head of a stream waits for the first event before the caller gets it; until then an error keeps its
+    /// status and the next route can be tried; 0: the caller gets it at once; 30.
     pub(super) head_seconds: Option<u64>,
     /// Maximum time between two frames of an answer; 120.
     pub(super) idle_seconds: Option<u64>,
@@ -557,7 +578,8 @@ pub(super) struct RawLogin {
     /// Header that carries the key or token, like "api-key"; default: authorization, or x-api-key for a key of the
     /// messages format.
     pub(super) header: Option<String>,
-    /// Text before the key or token, like "Api-Key "; default: "Bearer " without header, else none.
+    /// Text before the key or token in its header, like "Api-Key "; default: none if header is set or the header is
+    /// x-api-key, else "Bearer ".
     pub(super) prefix: Option<String>,
     /// command, aws: program that prints the token, or keys of AWS as `aws configure export-credentials` does, with its
     /// arguments; run without a shell, for at most 15 seconds.
@@ -611,51 +633,63 @@ pub(super) struct RawModel {
     pub(super) display_name: Option<String>,
     /// Description shown before the price in lists of models that people choose from; absent: only the price.
     pub(super) description: Option<String>,
-    /// Base prices.
+    /// Base prices, in USDT per million tokens unless a class states otherwise.
     pub(super) usdt_mtok: Option<RawUsdt>,
-    /// Base prices that apply under a condition; each rule has the same classes as usdt_mtok.
+    /// Base prices that apply under conditions. All conditions of a rule must be met. A rule has the same classes as
+    /// usdt_mtok.
     pub(super) price_rules: Vec<RawPriceRule>,
     /// Largest number of output tokens that a call may request.
     pub(super) output_tokens_max: Option<u64>,
-    /// Smallest output limit, in tokens, that a low balance may impose; with less money the call is refused; 256.
+    /// If the money is too short for a call that sets no output limit, the gateway lowers the limit, but not below this
+    /// many tokens: then it refuses the call; 256.
     pub(super) output_tokens_min: Option<u64>,
-    /// Output limit of a call that sets none, in tokens; absent: output_tokens_max.
+    /// Output limit of a call that sets none, in tokens; absent: output_tokens_max, so that one call may hold the whole
+    /// of a small balance.
     pub(super) output_tokens_default: Option<u64>,
-    /// Context window in tokens; absent: not known.
+    /// Context window in tokens, which bounds what a call holds; absent: not known, and calls with documents of unknown
+    /// size are refused with 400.
     pub(super) input_tokens_max: Option<u64>,
-    /// Largest input that usdt_mtok applies to, in tokens: a call that may exceed it is refused with 400; absent:
-    /// unlimited.
+    /// Largest input, in tokens, that usdt_mtok applies to, for vendors that bill longer input at other rates: a call
+    /// whose input may be longer, by the bound of its hold, is refused with 400; absent: unlimited.
     pub(super) input_tokens_priced_max: Option<u64>,
-    /// Field in which the gateway sends its output limit: "max_completion_tokens" or "max_tokens";
-    /// "max_completion_tokens".
+    /// Chat vendors: the field for the limit of output tokens that the model accepts, "max_completion_tokens" or
+    /// "max_tokens"; "max_completion_tokens".
     pub(super) output_field: Option<String>,
     /// Role of instructions sent to vendors, "system" or "developer"; absent: the caller's own role if the vendor
     /// speaks the caller's format, else "system".
     pub(super) system_role: Option<String>,
-    /// false: reasoning_effort is removed; true.
+    /// false: calls translated to the chat or responses format are sent without reasoning_effort (reasoning.effort);
+    /// calls in the vendor's own format keep it; true.
     pub(super) reasoning_effort: Option<bool>,
-    /// false: temperature, top_p and top_k are removed; true.
+    /// false: translated calls are sent without temperature, top_p and top_k; calls in the vendor's own format keep
+    /// them; true.
     pub(super) sampling: Option<bool>,
-    /// How thinking is requested: "effort", "budget" or "none"; "effort".
+    /// Messages vendors: how translated calls request reasoning, "effort" (output_config.effort), "budget"
+    /// (thinking.budget_tokens) or "none" (the model does not reason); "effort".
     pub(super) thinking: Option<String>,
-    /// false: a request for structured output is refused with 400; true.
+    /// false: a translated call that requests structured output (a JSON schema) is refused with 400; calls in the
+    /// vendor's own format are forwarded; true.
     pub(super) json_schema: Option<bool>,
-    /// true: verbosity is forwarded in the chat format; false.
+    /// true: calls translated from the responses to the chat format keep text.verbosity, as verbosity; false: they are
+    /// sent without it; false.
     pub(super) verbosity: Option<bool>,
-    /// false: a vendor of the responses format is not requested to summarise its reasoning; true.
+    /// Responses vendors. true: if a messages caller requests thinking, they are requested to return a summary of their
+    /// reasoning; false: for models that refuse this; true.
     pub(super) reasoning_summary: Option<bool>,
-    /// false: a vendor of the responses format is not requested to return its reasoning, encrypted; true.
+    /// Responses vendors. true: for callers that can send it back with the next call, they are requested to return
+    /// their reasoning, encrypted (include: reasoning.encrypted_content); false: for models that refuse this; true.
     pub(super) encrypted_reasoning: Option<bool>,
-    /// Cache marks for a messages vendor, for callers whose format has none: "auto" or "never"; "auto".
+    /// Marks (cache_control) up to which a messages vendor caches a translated call: "auto" adds them if the caller
+    /// sets none, "never" forwards only the caller's; cache writes cost usdt_mtok.cache_write; "auto".
     pub(super) cache_marks: Option<String>,
     /// true: tools are sent to a chat vendor as functions, as GigaChat requires; false.
     pub(super) functions: Option<bool>,
-    /// true: vendors get a prompt_cache_key per session; false: vendors get none, not even the caller's; absent: true
-    /// for responses vendors.
+    /// Translated calls to chat and responses vendors. true: they carry the caller's prompt_cache_key, or else a hash
+    /// of the session; false: they carry none; absent: the caller's own, and the hash only for responses vendors.
     pub(super) prompt_cache_key: Option<bool>,
     /// Keeps a conversation on its route; false.
     pub(super) sticky: Option<bool>,
-    /// Routes to vendors.
+    /// Routes to vendors. A call takes the first route that is healthy, and the next one if that fails before it answers.
     pub(super) routes: Vec<RawRoute>,
 }
 
@@ -663,7 +697,7 @@ pub(super) struct RawModel {
 #[derive(Clone, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields, expecting = "a table")]
 pub(super) struct RawUsdt {
-    /// Ordinary input.
+    /// Ordinary input, in USDT per million tokens, like the other rates of this table.
     pub(super) input: Option<String>,
     /// Input read from the vendor's cache.
     pub(super) cached_input: Option<String>,
@@ -671,10 +705,11 @@ pub(super) struct RawUsdt {
     pub(super) output: Option<String>,
     /// Input written to the vendor's cache.
     pub(super) cache_write: Option<String>,
-    /// Input written to the vendor's cache for one hour (cache_control.ttl "1h"); absent: a call that requests it is
-    /// refused with 400.
+    /// Input written to the vendor's cache for one hour (cache_control.ttl "1h"). If model.usdt_mtok has no such rate,
+    /// a call that requests it is refused with 400, or translated without it.
     pub(super) cache_write_1h: Option<String>,
-    /// Input written to the vendor's cache for twelve hours (prompt_cache_options.ttl "12h").
+    /// Input written to the vendor's cache for twelve hours (prompt_cache_options.ttl "12h"). If model.usdt_mtok has no
+    /// such rate, a call that requests it is refused with 400.
     pub(super) cache_write_12h: Option<String>,
     /// Audio input (input_audio); absent: a call with it is refused with 400.
     pub(super) input_audio: Option<String>,
@@ -684,7 +719,8 @@ pub(super) struct RawUsdt {
     pub(super) output_audio: Option<String>,
     /// Image output (modalities); absent: a call that requests it is refused with 400.
     pub(super) output_image: Option<String>,
-    /// Price per web search that the vendor runs, not per million; absent: a call with such a tool is refused with 400.
+    /// USDT per web search that the vendor runs, not per million. If model.usdt_mtok has no such rate, a call with such
+    /// a tool is refused with 400.
     pub(super) web_search_call: Option<String>,
 }
 
@@ -692,16 +728,19 @@ pub(super) struct RawUsdt {
 #[derive(Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields, expecting = "a table")]
 pub(super) struct RawPriceRule {
-    /// The call has more input tokens than this, including cached and written ones; all its classes are then priced by
-    /// this rule.
+    /// The call has more input tokens than this, counting also those read from and written to the cache; the rule then
+    /// prices all tokens of the call.
     pub(super) above_input_tokens: Option<u64>,
-    /// The vendor reports this service tier, like "flex"; a request for a tier that no rule names is refused with 400.
+    /// The call ran on this service tier, like "flex". A request for a tier that no rule in model.price_rules names is
+    /// refused with 400.
     pub(super) service_tier: Option<String>,
-    /// The call ran at this speed, like "fast".
+    /// The call ran at this speed, like "fast". A request for a speed that no rule in model.price_rules names is
+    /// refused with 400.
     pub(super) speed: Option<String>,
-    /// The call ran in this region, like "us".
+    /// The call ran in this region, like "us". A request for a region that no rule in model.price_rules names is
+    /// refused with 400.
     pub(super) inference_geo: Option<String>,
-    /// Base prices under these conditions.
+    /// Base prices under these conditions, in USDT per million tokens unless a class states otherwise.
     pub(super) usdt_mtok: Option<RawUsdt>,
 }
 
@@ -721,15 +760,18 @@ pub(super) struct RawAccountGroup {
 pub(super) struct RawCustomerRule {
     /// Name of the rule; shown on receipts, also to callers.
     pub(super) name: Option<String>,
-    /// Ids of the accounts, or ["*"] for all accounts that no other rule names.
+    /// Ids of the accounts, or ["*"] for all. For each model, a rule with the account's id comes first, then a rule
+    /// with its group, then "*".
     pub(super) accounts: Vec<String>,
     /// Groups whose accounts the rule applies to.
     pub(super) groups: Vec<String>,
     /// Models: ids, prefixes like "gpt-5-*", or "*".
     pub(super) models: Vec<String>,
-    /// Price = usdt_mtok × rate × this multiplier; default: tariff.sell_rate_multiplier.
+    /// Price in rubles = usdt_mtok × rubles per USDT ([rate]) × this multiplier; must be given if usdt_mtok is not;
+    /// default: tariff.sell_rate_multiplier.
     pub(super) sell_rate_multiplier: Option<String>,
-    /// Base prices that replace the models' own, with the same classes; default: the models' own.
+    /// Base prices that replace the models' own, with the same classes, in USDT per million tokens unless a class states
+    /// otherwise; default: the models' own.
     pub(super) usdt_mtok: Option<RawUsdt>,
     /// With usdt_mtok only: base prices under conditions, which must cover all conditions that the models have.
     pub(super) price_rules: Vec<RawPriceRule>,
@@ -746,26 +788,31 @@ pub(super) struct RawRoute {
     pub(super) vendor: Option<String>,
     /// The vendor's name of the model; default: the id.
     pub(super) model: Option<String>,
-    /// Share of calls among routes of the same priority; 1.
+    /// Share of calls among routes of the same priority; if all weights are equal, calls go to the route with less
+    /// load; 1.
     pub(super) weight: Option<u64>,
     /// Priority; routes with the lowest number are tried first; 0.
     pub(super) priority: Option<u64>,
     /// The vendor's own prices, in USDT per million tokens, never shown to callers; absent: not known.
     pub(super) cost_usdt_mtok: Option<RawUsdt>,
-    /// The vendor's prices under a condition; each rule has the same classes as cost_usdt_mtok.
+    /// The vendor's own prices under conditions. All conditions of a rule must be met. A rule has the same classes as
+    /// cost_usdt_mtok.
     pub(super) cost_rules: Vec<RawPriceRule>,
     /// Field in which the gateway sends its output limit: "max_completion_tokens" or "max_tokens"; absent: as in the
     /// model.
     pub(super) output_field: Option<String>,
     /// Role of instructions, "system" or "developer"; absent: as in the model.
     pub(super) system_role: Option<String>,
-    /// false: reasoning_effort is removed; absent: as in the model.
+    /// false: calls translated to the chat or responses format are sent without reasoning_effort (reasoning.effort);
+    /// calls in the vendor's own format keep it; absent: as in the model.
     pub(super) reasoning_effort: Option<bool>,
-    /// false: temperature, top_p and top_k are removed; absent: as in the model.
+    /// false: translated calls are sent without temperature, top_p and top_k; calls in the vendor's own format keep
+    /// them; absent: as in the model.
     pub(super) sampling: Option<bool>,
     /// How thinking is requested: "effort", "budget" or "none"; absent: as in the model.
     pub(super) thinking: Option<String>,
-    /// false: a request for structured output is refused with 400; absent: as in the model.
+    /// false: a translated call that requests structured output (a JSON schema) is refused with 400; calls in the
+    /// vendor's own format are forwarded; absent: as in the model.
     pub(super) json_schema: Option<bool>,
     /// true: verbosity is forwarded in the chat format; absent: as in the model.
     pub(super) verbosity: Option<bool>,
@@ -778,8 +825,8 @@ pub(super) struct RawRoute {
     pub(super) cache_marks: Option<String>,
     /// true: tools are sent to a chat vendor as functions, as GigaChat requires; default: the model's.
     pub(super) functions: Option<bool>,
-    /// true: vendors get a prompt_cache_key per session; false: vendors get none, not even the caller's; absent: as in
-    /// the model.
+    /// Translated calls to chat and responses vendors. true: they carry the caller's prompt_cache_key, or else a hash
+    /// of the session; false: they carry none; absent: as in the model.
     pub(super) prompt_cache_key: Option<bool>,
 }
 

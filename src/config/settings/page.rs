@@ -13,11 +13,11 @@ Every setting of `tollgate.toml`, by table and in alphabetical order. [`deploy/t
 shows how settings work together, with examples. Editors complete and check the file by
 [its schema](../deploy/tollgate.schema.json). `tollgate check` reports every mistake in it.
 
-- A **default** of – means that there is no fixed value; the description states what happens without the setting.
-  *must be given*: the table is invalid without it.
+- A **default** of – means that there is no fixed value. The description states what happens without the setting; if it
+  states nothing, the setting is empty or not used. *must be given*: the table is invalid without it.
 - A **range** lists the valid whole numbers, bounds included. If it depends on other settings, the widest range is shown.
-- **reload** says when a running gateway applies a change, after SIGHUP or a change of the file: at once, or after a
-  restart; then the log reports it (`needs_restart`).
+- **reload** shows when a running gateway applies a change, after SIGHUP or a change of the file: at once; after a
+  **restart**, which the log then demands (`needs_restart`); or at the next start, which the log does not mention.
 - A secret is `"${NAME}"`, an environment variable, or `"file:/path"`. Decimal numbers are quoted, as texts.
 
 This page is generated from the code: `SETTINGS_WRITE=1 cargo test --lib --all-features config::settings` writes it.
@@ -27,6 +27,8 @@ This page is generated from the code: `SETTINGS_WRITE=1 cargo test --lib --all-f
 pub(super) struct Setting {
     /// The header of the setting's table, like `[[model.routes]]`; empty at the top level.
     table: String,
+    /// The description of the table; empty at the top level.
+    about_table: String,
     /// The full path, like `model.routes.weight`.
     pub(super) path: String,
     /// The type of the setting, in words.
@@ -40,11 +42,11 @@ pub(super) struct Setting {
 /// Returns all settings, in the schema's order.
 pub(super) fn settings() -> Vec<Setting> {
     let mut found = Vec::new();
-    of_table(&schema(), "", "", &mut found);
+    of_table(&schema(), "", "", "", &mut found);
     found
 }
 
-fn of_table(table: &Value, path: &str, head: &str, found: &mut Vec<Setting>) {
+fn of_table(table: &Value, path: &str, head: &str, about: &str, found: &mut Vec<Setting>) {
     let fields = table["properties"]
         .as_object()
         .expect("a table of settings has fields");
@@ -56,11 +58,10 @@ fn of_table(table: &Value, path: &str, head: &str, found: &mut Vec<Setting>) {
         if kind(field).is_none() {
             continue;
         }
-        // A row of the page is one line, but a setting's doc comment may have several lines.
-        let described = field["description"].as_str().unwrap_or_default();
-        let (sentence, default) = sentence_and_default(&described.replace('\n', " "));
+        let (sentence, default) = sentence_and_default(&description(field));
         found.push(Setting {
             table: head.to_owned(),
+            about_table: about.to_owned(),
             path: join(name),
             kind: kind(field).expect("the field has a type"),
             default,
@@ -68,13 +69,25 @@ fn of_table(table: &Value, path: &str, head: &str, found: &mut Vec<Setting>) {
         });
     }
     for (name, field) in fields {
-        let path = join(name);
+        let (path, about) = (join(name), description(field));
         if !field["properties"].is_null() {
-            of_table(field, &path, &format!("[{path}]"), found);
+            of_table(field, &path, &format!("[{path}]"), &about, found);
         } else if !field["items"]["properties"].is_null() {
-            of_table(&field["items"], &path, &format!("[[{path}]]"), found);
+            of_table(
+                &field["items"],
+                &path,
+                &format!("[[{path}]]"),
+                &about,
+                found,
+            );
         }
     }
+}
+
+/// Returns a setting's doc comment in one line, as the page needs it.
+fn description(field: &Value) -> String {
+    let described = field["description"].as_str().unwrap_or_default();
+    described.replace('\n', " ")
 }
 
 /// Returns the type of a setting in words; `None` for a table of settings.
@@ -178,7 +191,8 @@ pub(super) fn base() -> Value {
         }],
         "account_group": [{ "name": "g", "accounts": ["a-1"] }],
         "price_rule": [{
-            "name": "r", "groups": ["g"], "models": ["m"], "sell_rate_multiplier": "1.1",
+            "name": "r", "groups": ["g"], "models": ["m"], "sell_rate_multiplier": "1.1", "usdt_mtok": prices,
+            "price_rules": [{ "above_input_tokens": 1000, "usdt_mtok": prices }],
         }],
     })
 }
@@ -267,9 +281,13 @@ pub(super) fn page() -> String {
                 "" => "At the top".to_owned(),
                 table => format!("`{table}`"),
             };
+            let about = match setting.about_table.as_str() {
+                "" => String::new(),
+                about => format!("{}\n\n", cell(about)),
+            };
             write!(
                 page,
-                "\n## {title}\n\n| setting | what it is | type | default | range | reload |\n|---|---|---|---|---|---|\n"
+                "\n## {title}\n\n{about}| setting | what it is | type | default | range | reload |\n|---|---|---|---|---|---|\n"
             )
             .expect("writing to a String cannot fail");
             table = Some(setting.table.clone());
@@ -303,6 +321,11 @@ fn line(setting: &Setting) -> String {
         OnReload::Restart(_) => "**restart**",
         OnReload::Start => "at the next start",
     };
-    let sentence = sentence.replace('|', "\\|").replace('<', "&lt;");
+    let sentence = cell(sentence);
     format!("| `{name}` | {sentence} | {kind} | {default} | {bounds} | {reload} |")
+}
+
+/// Escapes text for a table of Markdown.
+fn cell(text: &str) -> String {
+    text.replace('|', "\\|").replace('<', "&lt;")
 }
