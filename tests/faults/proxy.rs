@@ -95,7 +95,7 @@ pub fn script(name: &str) -> Vec<Vec<u8>> {
 pub fn durable_script(name: &str) -> Vec<Vec<u8>> {
     let text = own_text(name);
     let mut lines = text.lines().filter_map(|line| line.strip_prefix("-- "));
-    let says = lines.find(|line| !line.starts_with("with: ") && !line.starts_with("usual: "));
+    let says = lines.find(|line| !line.starts_with("with: "));
     bytes(says.expect("it says what it does").as_bytes())
 }
 
@@ -113,27 +113,10 @@ pub fn answers_script(name: &str) -> Vec<Vec<u8>> {
 
 /// The text of a script of the Redis ledger, as sent to servers from 7.0 on.
 pub fn script_text(name: &str) -> String {
-    let read = own_text;
-    fn head<'a>(script: &'a str, begins: &str) -> Option<&'a str> {
-        script.lines().find_map(|line| line.strip_prefix(begins))
-    }
-    let parts = |script: &str| -> Vec<String> {
-        let named = head(script, "-- with: ").unwrap_or_default();
-        named.split_terminator(", ").map(str::to_owned).collect()
-    };
-    let text = read(name);
-    let mut prelude = String::new();
-    let mut there = Vec::new();
-    if let Some(usual) = head(&text, "-- usual: ") {
-        let usual = read(usual);
-        there = parts(&usual);
-        prelude.extend(there.iter().map(|part| read(part)));
-        prelude.push_str(usual.split_once('\n').expect("flags, and a body").1);
-    }
-    let others = parts(&text)
-        .into_iter()
-        .filter(|part| !there.contains(part));
-    prelude.extend(others.map(|part| read(&part)));
+    let text = own_text(name);
+    let parts = text.lines().find_map(|line| line.strip_prefix("-- with: "));
+    let parts = parts.unwrap_or_default().split_terminator(", ");
+    let prelude: String = parts.map(own_text).collect();
     match text.split_once('\n') {
         Some((flags, body)) if flags.starts_with("#!") => format!("{flags}\n{prelude}{body}"),
         _ => format!("{prelude}{text}"),

@@ -215,7 +215,7 @@ mod tests {
     use crate::{
         contract::LedgerAdmin,
         embedded::now_ms,
-        redis::{RECEIPT_MS, scripts::usual::with_clock, test_server::Server},
+        redis::{RECEIPT_MS, scripts::with_clock, test_server::Server},
         testing::given::acme,
     };
 

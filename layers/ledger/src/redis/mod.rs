@@ -347,20 +347,15 @@ impl RedisLedger {
             RECEIPT_MS,
             place_field(number),
         );
-        let answer: Value = self.ask(&self.0.scripts.settle, &keys, args).await?;
-        let (booked, charged, loss, repeated) = match answer {
-            Value::Int(charged) => (Booked::Held, charged, 0, false),
-            mut answer => {
-                if let Value::Array(words) = &mut answer
-                    && words.len() == 5
-                {
-                    words.truncate(4);
-                    self.0.told.note(account);
-                }
-                let (booked, charged, loss, repeated): (String, i64, i64, bool) = read(answer)?;
-                (booked_of(&booked)?, charged, loss, repeated)
-            }
-        };
+        let mut answer: Value = self.ask(&self.0.scripts.settle, &keys, args).await?;
+        if let Value::Array(words) = &mut answer
+            && words.len() == 5
+        {
+            words.truncate(4);
+            self.0.told.note(account);
+        }
+        let (booked, charged, loss, repeated): (String, i64, i64, bool) = read(answer)?;
+        let booked = booked_of(&booked)?;
         let (charged, loss) = (MicroRub::new(charged), MicroRub::new(loss));
         if booked == Booked::NoAccount {
             self.missing_account().await?;

@@ -1,11 +1,5 @@
-//! The Lua scripts, one file each. The head of a script names the text that this module puts in front of it. `-- with:
-//! ...` names files of shared functions. `-- usual: ...` names a shorter script for the usual case, which needs no
-//! other function: the server runs a script from its first line each time, and creates all its functions again. The
-//! shorter script either answers, or changes nothing and returns nothing; then the whole script continues, in the same
-//! call.
-//!
-//! If the usual script answers, the whole script would have answered and written the same. The module `usual` below
-//! tests that on a server.
+//! The Lua scripts, one file each. The head of a script, `-- with: ...`, names the files of shared functions that this
+//! module puts in front of it.
 
 use crate::conn::{RedisConn, RedisScript};
 
@@ -68,21 +62,10 @@ const PARTS: &[(&str, &str)] = &texts![
     amounts, calendar, clock, expiry, holds, journal, money, state, telling, turns
 ];
 
-/// Scripts that handle only the usual case, by the name in the head of a script.
-const USUAL: &[(&str, &str)] = &texts![reserve_usual, settle_usual];
-
-/// Returns the text in front of a script: its usual case, if it has one, and the functions that it calls.
+/// Returns the text in front of a script: the functions that it calls.
 fn prelude_of(script: &str) -> String {
-    let (mut prelude, mut there) = (String::new(), Vec::new());
-    if let Some(usual) = usual_of(script) {
-        there = parts_of(usual);
-        prelude.extend(there.iter().map(|part| text_of(PARTS, part)));
-        prelude.push_str(body_of(usual));
-    }
-    let others = parts_of(script).into_iter();
-    let others = others.filter(|part| !there.contains(part));
-    prelude.extend(others.map(|part| text_of(PARTS, part)));
-    prelude
+    let parts = parts_of(script).into_iter();
+    parts.map(|part| text_of(PARTS, part)).collect()
 }
 
 /// Builds a script with the text that belongs in front of it.
@@ -91,36 +74,48 @@ pub(super) fn whole(conn: &RedisConn, text: &str) -> RedisScript {
     conn.script(&prelude_of(text), text)
 }
 
-/// Returns the script for the usual case of a script, if it has one.
-fn usual_of(script: &str) -> Option<&'static str> {
-    Some(text_of(USUAL, head(script, "-- usual: ")?))
+/// Returns a script with the test's clock: its last argument, in microseconds.
+#[cfg(test)]
+pub(super) fn with_clock(conn: &RedisConn, text: &str) -> RedisScript {
+    conn.script(&format!("{CLOCK}{}", prelude_of(text)), text)
 }
+
+/// Lua that replaces the server's time by the script's last argument, in microseconds. New lines get their ids from
+/// this time, or after the last line, as on a server whose clock goes back.
+#[cfg(test)]
+const CLOCK: &str = r"
+local server, clock_us = redis, tonumber(table.remove(ARGV))
+local redis = {call = function(name, ...)
+  if name == 'TIME' then
+    return {string.format('%.0f', math.floor(clock_us / 1000000)), string.format('%.0f', clock_us % 1000000)}
+  elseif name == 'XADD' then
+    local words = {...}
+    for i, word in ipairs(words) do
+      if word == '*' then
+        local last = server.call('XREVRANGE', words[1], '+', '-', 'COUNT', 1)[1]
+        local last_ms = last and tonumber(string.match(last[1], '^%d+')) or 0
+        words[i] = string.format('%.0f-*', math.max(last_ms, math.floor(clock_us / 1000)))
+        break
+      end
+    end
+    return server.call(name, unpack(words))
+  end
+  return server.call(name, ...)
+end}
+";
 
 /// Returns the names of the files of shared functions that a script names in its head.
 fn parts_of(script: &str) -> Vec<&str> {
-    let named = head(script, "-- with: ").unwrap_or_default();
-    named.split_terminator(", ").collect()
-}
-
-fn head<'a>(script: &'a str, begins: &str) -> Option<&'a str> {
-    script.lines().find_map(|line| line.strip_prefix(begins))
-}
-
-/// Returns a script without its line of flags, since the whole script has the same flags.
-fn body_of(script: &str) -> &str {
-    let (_, body) = script
-        .split_once('\n')
-        .expect("a script for a usual case begins with its flags");
-    body
+    let named = script
+        .lines()
+        .find_map(|line| line.strip_prefix("-- with: "));
+    named.unwrap_or_default().split_terminator(", ").collect()
 }
 
 fn text_of(texts: &[(&str, &'static str)], name: &str) -> &'static str {
     let found = texts.iter().find(|(known, _)| *known == name);
     found.expect("scripts name only existing files").1
 }
-
-#[cfg(test)]
-pub(super) mod usual;
 
 #[cfg(test)]
 mod tests {
@@ -143,7 +138,7 @@ mod tests {
 
     #[test]
     fn script_includes_every_function_that_it_calls() {
-        for (script, text) in SCRIPTS.iter().chain(USUAL) {
+        for (script, text) in SCRIPTS {
             let whole = format!("{}{text}", prelude_of(text));
             for (part, name) in PARTS
                 .iter()
@@ -162,23 +157,5 @@ mod tests {
         let both = prelude_of("#!lua\n-- with: clock, amounts\nreturn 1\n");
         let text = |name: &str| text_of(PARTS, name);
         assert_eq!(both, format!("{}{}", text("clock"), text("amounts")));
-    }
-
-    #[test]
-    fn fast_path_comes_before_everything_it_does_not_need() {
-        let usual = text_of(USUAL, "reserve_usual");
-        let prelude = prelude_of("#!lua\n-- usual: reserve_usual\n-- with: clock, calendar\n");
-        let (calendar, clock) = (text_of(PARTS, "calendar"), text_of(PARTS, "clock"));
-        assert_eq!(prelude, format!("{calendar}{}{clock}", body_of(usual)));
-    }
-
-    /// If the flags differed, Redis would refuse some calls of the whole script alone.
-    #[test]
-    fn fast_path_script_declares_the_flags_of_the_full_script() {
-        for (script, text) in SCRIPTS {
-            if let Some(usual) = usual_of(text) {
-                assert_eq!(usual.lines().next(), text.lines().next(), "{script}");
-            }
-        }
     }
 }

@@ -1,5 +1,4 @@
 #!lua
--- usual: reserve_usual
 -- with: amounts, calendar, clock, state, money, holds, expiry
 -- Holds money for a call: I1. KEYS[5] = the number's tombstone.
 -- ARGV: number, key, want, least, ttl in ms. Returns what is held and what is then free; or a refusal: word, amount,

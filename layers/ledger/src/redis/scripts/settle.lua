@@ -1,5 +1,4 @@
 #!lua flags=allow-oom
--- usual: settle_usual
 -- with: amounts, calendar, clock, state, money, holds, journal, telling, turns
 -- Charges a call and ends its hold, once: I3, I5.
 --
@@ -10,8 +9,8 @@
 -- number that differs within KEYS[9] and KEYS[10].
 -- A number that was never held, or so long ago that it may have been settled, moves nothing and leaves one journal
 -- entry to investigate.
--- Returns what was charged, in the usual case; otherwise how it was booked, charged, loss, whether that is the first
--- result repeated (0 or 1), and, if the charge emits events, how many.
+-- Returns how it was booked, charged, loss, whether that is the first result repeated (0 or 1), and, if the charge emits
+-- events, how many.
 local number, key, cost, retention = ARGV[1], ARGV[2], amount(ARGV[3]), amount(ARGV[7])
 local caller_held = text(amount(ARGV[5]))
 
@@ -44,7 +43,7 @@ local function journal(booked, charged, loss, group)
   if group then
     line[#line + 1], line[#line + 2] = 'group', group.id
   end
-  -- As seldom as the usual case leaves it to this one.
+  -- One line in 32 drops old ones.
   local added = add_line(KEYS[6], now, retention, now % 32 == 0, unpack(line))
   call('SET', KEYS[7], added, 'PX', text(retention))
 end
