@@ -37,9 +37,8 @@ pub(crate) fn play(given: &GatewayRole<'_>) -> anyhow::Result<()> {
                 }
             }
         };
-        let lease = given.lease_ms.map(|ms| format!("lease_ms_max = {ms}"));
-        let lines: Vec<&str> = lease.as_deref().into_iter().collect();
-        let config = config_with(given.vendor, given.ledger, &lines);
+        let lease = format!("lease_ms_max = {}", given.lease_ms.unwrap_or_default());
+        let config = config_with(given.vendor, given.ledger, &[&lease]);
         let gateway = Gateway::build(&config, report).await?;
         let key = funded_key(gateway.store(), "bench").await?;
         role::say("address", &gateway.address());

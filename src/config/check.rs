@@ -531,4 +531,15 @@ mod tests {
         let used = "[ledger]\nurl = \"${LEDGER_URL}\"\nlease_ms_max = 1000\n";
         assert!(paths(&format!("{priced}{used}")).is_empty());
     }
+
+    #[test]
+    fn leases_are_on_by_default_only_with_redis() {
+        let has_leases = |ledger: &str| {
+            let config = parse(&format!("{SMALL}[ledger]\n{ledger}\n")).unwrap();
+            config.ledger.has_leases()
+        };
+        assert!(has_leases("url = \"${LEDGER_URL}\""));
+        assert!(!has_leases("url = \"${LEDGER_URL}\"\nlease_ms_max = 0"));
+        assert!(!has_leases("url = \"memory:\""));
+    }
 }

@@ -11,6 +11,8 @@ use super::{
     secret::{Env, referred},
 };
 
+/// How long a gateway may hold money from a lease without an answer from Redis, unless the configuration says otherwise.
+const LEASE_MS_DEFAULT: u64 = 1_000;
 /// Upper bound of a lease's duration, and so of how long an operator's command may wait for a lease to end.
 const LEASE_MS_MAX: u64 = 10_000;
 
@@ -72,9 +74,14 @@ impl Check<'_> {
             3600,
             1,
         );
-        let lease_ms_max = self.whole(raw.lease_ms_max, "ledger.lease_ms_max", 0, 0..=LEASE_MS_MAX);
         let is_embedded = matches!(url, Some(LedgerUrl::Memory | LedgerUrl::Sqlite(_)));
-        if is_embedded && lease_ms_max.is_some_and(|most| most > 0) {
+        let lease_ms_max = self.whole(
+            raw.lease_ms_max,
+            "ledger.lease_ms_max",
+            LEASE_MS_DEFAULT,
+            0..=LEASE_MS_MAX,
+        );
+        if is_embedded && raw.lease_ms_max.is_some_and(|most| most > 0) {
             let problem = "has no effect here: only a ledger in Redis has leases, and this one is in the gateway itself";
             self.warnings.add("ledger.lease_ms_max", problem);
         }

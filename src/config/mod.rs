@@ -252,6 +252,14 @@ pub struct LedgerConfig {
     pub lease_max: Duration,
 }
 
+impl LedgerConfig {
+    /// Whether gateways take leases. An embedded ledger has none.
+    #[must_use]
+    pub fn has_leases(&self) -> bool {
+        matches!(self.url, LedgerUrl::Redis(_)) && !self.lease_max.is_zero()
+    }
+}
+
 /// The settings of the outbox (`ledger.outbox…`), which stores charges that a remote ledger has not acknowledged. An
 /// embedded ledger needs no outbox.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -77,7 +77,7 @@ impl AnyLedger {
                     RedisLedger::connect(url, settings)
                 });
                 let mut ledger = opened.await.map_err(OpenLedgerError::Redis)?;
-                if !config.lease_max.is_zero() {
+                if config.has_leases() {
                     ledger = ledger.with_leases(LeaseSettings::new(config.lease_max, owner(path)));
                 }
                 for warning in ledger

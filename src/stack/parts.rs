@@ -183,7 +183,7 @@ impl<'a> Parts<'a> {
             AnyAnswers::beside(store, config),
             Books {
                 store: store.clone(),
-                leased: !config.ledger.lease_max.is_zero(),
+                leased: config.ledger.has_leases(),
             },
             config.idempotency.settings,
             idempotency::report(&self.metrics().idempotency),

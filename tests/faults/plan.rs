@@ -80,7 +80,7 @@ impl Plan {
 
     /// Enables leases.
     pub fn leases(self) -> Self {
-        self.edit("[ledger]\n", "[ledger]\nlease_ms_max = 1000\n")
+        self.edit("lease_ms_max = 0", "lease_ms_max = 1000")
     }
 
     pub fn drain_seconds(self, seconds: u64) -> Self {
@@ -148,6 +148,7 @@ pub fn config_text(vendor: SocketAddr, ledger: &str, outbox: &Path) -> String {
         .ledger("outbox_calls_max = 100000")
         .ledger("outbox_age_max_seconds = 3600")
         .ledger("hold_grace_seconds = 60")
+        .ledger("lease_ms_max = 0")
         .limit("connections_per_address_max = 100000")
         .limit("in_flight_max = 10000")
         .limit("call_seconds = 900")
