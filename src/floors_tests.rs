@@ -166,7 +166,7 @@ fn expand<'t>(before: &[String], text: &'t str, paths: &mut Vec<Module>) -> &'t 
     }
 }
 
-/// Returns the path from the crate's root; `None` for another crate's.
+/// Returns the path from the crate's root; `None` for a path into another crate.
 fn absolute(module: &Module, modules: &BTreeSet<Module>, path: &[String]) -> Option<Module> {
     let mut from = module.clone();
     let mut rest = path;
@@ -212,7 +212,7 @@ fn module_imports_only_modules_below_it() {
             crossed += usize::from(below < own);
         }
     }
-    // Checks that imports were read at all, because without any import no order would be wrong.
+    // Checks that imports were read at all: without imports the check above would always pass.
     assert!(crossed > 300, "only {crossed} imports were read");
 }
 

@@ -84,8 +84,8 @@ impl AnswerStore for AnyAnswers {
 #[derive(Clone, Debug)]
 pub(crate) struct Books {
     pub(crate) store: AnyLedger,
-    /// Whether gateways hold money from leases. If so, a call of another gateway may still be charged when that gateway
-    /// returns.
+    /// Whether gateways grant holds from leases. If so, a call of another gateway that is out of reach may still be
+    /// charged when that gateway is back.
     pub(crate) leased: bool,
 }
 
@@ -96,8 +96,8 @@ impl Money for Books {
         account: &AccountId,
         key: &KeyId,
     ) -> Result<Fate, BoxError> {
-        // A released hold is never charged, and a charged one stays charged. The release bypasses the outbox, which
-        // would release the hold later.
+        // The release decides the outcome: a hold that it ends is never charged, and a hold that was charged before
+        // stays charged. The release bypasses the outbox, which would send it later.
         let mut leased = self.leased;
         match &self.store {
             AnyLedger::Memory(ledger) => ledger.release(number, account, key).await?,
@@ -129,7 +129,7 @@ impl Money for Books {
     }
 }
 
-/// Counts outcomes of calls with an idempotency key, and logs those that no receipt shows.
+/// Counts outcomes of calls with an idempotency key, and logs the outcomes that no receipt shows.
 pub(crate) fn report(metrics: &Idempotency) -> impl Fn(Event) + Send + Sync + use<> {
     let metrics = metrics.clone();
     move |event| {

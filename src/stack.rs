@@ -57,7 +57,7 @@ pub fn callers(
     let (parts, routes) = (Parts::new(shared), Routes::new(&shared.config.service));
     let Shared { live, store, upstream, payments: paying, .. } = shared;
 
-    // Half-stacks for paths: each adds layers to an earlier half-stack.
+    // Half-stacks: the layers that several paths have in common. Each half-stack adds layers to an earlier one.
     let admission = ServiceBuilder::new()
         .layer(parts.in_flight.clone()) //    503          permit until the body ends
         .layer(RecordLayer(record::admitted));
@@ -74,7 +74,7 @@ pub fn callers(
         .layer(RecordLayer(record::known))
         .layer(parts.key_rate()); //          429          per key, per second
     let metered = ServiceBuilder::new()
-        .layer(parts.key_minute_rate().early()) // 429     per key, per minute; with Redis, awaited below the hold
+        .layer(parts.key_minute_rate().early()) // 429     per key, per minute; with Redis, decided during the hold
         .layer(parts.key_tokens().early()); // 429         per key, tokens per minute; the settler reports usage
     let limited = ServiceBuilder::new()
         .layer(parts.key_minute_rate()); //   429          per key, per minute
@@ -83,7 +83,7 @@ pub fn callers(
     let changing = limited.clone()
         .layer(BodyLimitLayer::default()); // 408 413      64 KiB within 10 seconds, read on request of the handler
     let parsed = ServiceBuilder::new()
-        .layer(parts.parse.clone()) //        400 408 413 415 503  bounds the body; Request<B> → Request<Call>
+        .layer(parts.parse.clone()) //        400 408 413 415 503  bounds and parses the body; Request<B> → Request<Call>
         .layer(RecordLayer(record::parsed))
         .layer(parts.select()); //            400 503 403  → Request<Priced>: one snapshot for the whole call
     // The layers that check the key are boxed on both sides: the compiler then sees these layers once, and not once for
@@ -96,7 +96,7 @@ pub fn callers(
     let inference = ServiceBuilder::new()
         .layer(parts.reserve()) //            400 401 403 503  hold; settled or released on end or drop
         .layer(RecordLayer(record::granted))
-        .layer(RateVerdictLayer::new()) //    429          awaits the decisions started above; Redis made them during the hold. An answer from above waits too
+        .layer(RateVerdictLayer::new()) //    429          awaits the rate decisions started above, which Redis makes during the hold. Repeated answers wait for them too
         .layer(parts.failover()) //           429 503      → Request<Attempt>: a route; on failure before the first byte, the next one
         .layer(AttemptsLayer::new(Arc::clone(parts.metrics()))) // counts each vendor's answers, failures and delays
         .layer(TranslateLayer::new()) //      400          → Request<Outbound>: the vendor's format; translates events back
@@ -104,9 +104,9 @@ pub fn callers(
         .layer(RecordLayer(record::sent))
         .service(upstream.clone()); //        429 502 503 504  hyper client: address, key, timeouts of the vendor
     let inference = ServiceBuilder::new()
-        .layer(parts.parse_for_money()) //    400 401 403 408 413 415 503  as `parse`; does not read a large body if the key has no money
+        .layer(parts.parse_for_money()) //    400 401 403 408 413 415 503  as `parse`, but does not read a large body if the key has no money
         .layer(RecordLayer(record::parsed))
-        .layer(parts.idempotency()) //        400 409 422 429  repeated calls run once; above prices, which may have changed
+        .layer(parts.idempotency()) //        400 409 422 429  a repeated call runs once; above `select`, because prices may have changed
         .layer(parts.select())
         .service(boxed_with_body(inference));
     let inference = with_key(boxed(metered.service(from_boxed(inference))));

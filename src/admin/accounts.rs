@@ -150,8 +150,8 @@ impl Admin {
             |error: BookError| Refusal::of_ledger(&error, &format!("account {account}"));
         let before = self.store.account(account).await.map_err(of_ledger)?;
         let known = self.store.entry(account, &entry.id).await;
-        // An entry is logged when it is booked and when its request is repeated: the process that booked it may have
-        // died before it logged.
+        // The log has a line when an entry is booked, and another one when its request is repeated: the process that
+        // booked the entry may have ended before it logged.
         let log = |entry: &Entry, repeated: bool, balance: MicroRub| {
             let what = match entry.reason {
                 Some(_) => "account.adjust",
@@ -187,7 +187,7 @@ impl Admin {
     }
 }
 
-/// Checks that an entry already booked under this id equals the requested one.
+/// Checks that the entry that was booked under this id equals the requested entry.
 fn is_the_same(account: &AccountId, booked: &Entry, asked: &Entry) -> Result<(), Refusal> {
     let otherwise = match (&booked.reason, &asked.reason) {
         _ if booked.amount != asked.amount => "with another amount",
@@ -226,7 +226,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_account_is_active_or_suspended_in_words() {
+    fn account_status_must_be_active_or_suspended() {
         assert_eq!(suspended(&json!("active")), Ok(false));
         assert_eq!(suspended(&json!("suspended")), Ok(true));
         assert!(suspended(&json!(true)).is_err());

@@ -1,5 +1,5 @@
-//! Endpoints for alerts: levels of an account's balance, and of what is left under the ceilings of a key or a group, at
-//! which an event is sent.
+//! Endpoints for alert levels. An event is emitted when an account's balance, or the amount left under the ceilings of
+//! a key or a group, falls to such a level.
 
 use std::{collections::BTreeMap, sync::Arc};
 

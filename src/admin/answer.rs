@@ -1,4 +1,4 @@
-//! Answers of the admin API about accounts, keys and receipts. Lists show an account as the ledger returns it.
+//! Answers of the admin API about accounts, keys and receipts. A list contains an account as the ledger returns it.
 
 use std::borrow::Cow;
 
@@ -138,7 +138,7 @@ impl<'a> AccountAnswer<'a> {
     }
 }
 
-/// An account as it is after a payment or a correction.
+/// The state of an account after a payment or a correction.
 #[derive(Serialize)]
 pub(super) struct EnteredAnswer<'a> {
     #[serde(flatten)]
@@ -270,7 +270,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_key_shows_its_secret_once_and_its_digest_never() {
+    fn answer_has_the_secret_only_of_a_new_key_and_never_a_digest() {
         let (id, account) = ("k1".parse().unwrap(), "acme".parse().unwrap());
         let mut record = KeyRecord::new(id, account, KeyDigest::new([0xa5; 32]));
         record.prefix = "tg-AbC123".into();

@@ -42,7 +42,7 @@ impl Admin {
         ok(&audit)
     }
 
-    /// Emits one event for all breaches. Its id is derived from the breaches, so repeated audits emit it once.
+    /// Emits one event for all breaches. The event's id is derived from the breaches, so repeated audits emit it once.
     async fn tell_breaches(&self, breaches: &[String]) {
         let Some(first) = breaches.first() else {
             return;

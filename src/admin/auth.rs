@@ -1,4 +1,4 @@
-//! Requires the admin key for routes that need it.
+//! Checks the admin key on the routes that require it.
 
 use std::{
     fmt,
@@ -97,9 +97,9 @@ impl AdminAuthLayer {
         Err(Refusal::KeyRefused)
     }
 
-    /// Admits a request with the admin key if its route needs the key. Other routes are protected from DNS rebinding: a
-    /// page under a foreign name that resolves to this address must not read them, so without the key the host must be
-    /// one that an attacker cannot register. Probes reveal nothing and are answered for any host.
+    /// Admits a request if its route needs no admin key or the request has the key. Routes without a key are protected
+    /// from DNS rebinding: a page under a foreign name that resolves to this address must not read them. So without the
+    /// key the host must be one that an attacker cannot register. Probes reveal nothing and are answered for any host.
     fn admit<B>(&self, req: &Request<B>) -> Result<(), Refusal> {
         let path = req.uri().path();
         if matches!(path, "/livez" | "/readyz") {

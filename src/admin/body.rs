@@ -1,4 +1,4 @@
-//! Body of an answer: complete, or generated while it is sent.
+//! Answer bodies: complete, or generated while they are sent.
 
 use std::{
     fmt,
@@ -12,7 +12,7 @@ use http_body::{Body, Frame, SizeHint};
 use http_body_util::Full;
 use tollgate_layers::{Error, error::BoxError};
 
-/// The body of an answer of the admin API.
+/// The body of an admin API answer.
 pub struct AnswerBody(Kind);
 
 enum Kind {

@@ -1,4 +1,4 @@
-//! Endpoints for calls without a receipt: they list the records of such calls that this gateway has not discarded yet.
+//! Endpoints that list calls without a receipt, from the records that this gateway has not discarded yet.
 
 use std::sync::Arc;
 

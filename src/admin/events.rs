@@ -214,7 +214,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn accept_event_stream_is_answered_by_a_stream() {
+    fn request_that_accepts_event_streams_gets_a_stream() {
         for (accept, wants) in [
             ("text/event-stream", true),
             ("application/json, text/event-stream;q=0.9", true),

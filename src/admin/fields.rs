@@ -1,8 +1,8 @@
 //! Bodies of the admin API: flat JSON objects that are read field by field, so that every error names its field and no
 //! field is ignored.
 //!
-//! Errors of derived `Deserialize` with `serde_path_to_error` would be less helpful: for an unknown field they do not
-//! suggest the likely name, for a wrong type they state the type but not what to send, and they give positions in a
+//! Errors of derived `Deserialize` with `serde_path_to_error` would be less helpful. For an unknown field they do not
+//! suggest the likely name. For a wrong type they state the type but not what to send. They also state positions in a
 //! text that a program generated. Telling null from absent would need a wrapper around each field.
 
 use std::fmt;
@@ -59,7 +59,7 @@ impl Fields {
             .ok_or_else(|| Refusal::invalid(name, "required"))
     }
 
-    /// Reads a field whose value null removes the setting.
+    /// Reads a field that may be null; null removes the setting.
     pub(super) fn nullable<T>(
         &mut self,
         name: &str,
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn null_and_absent_differ() {
+    fn null_field_differs_from_an_absent_field() {
         let mut fields = Fields::parse(br#"{"ceiling_rub":null,"models":[]}"#, KNOWN).unwrap();
         assert_eq!(fields.nullable("ceiling_rub", ceiling), Ok(Some(None)));
         assert_eq!(fields.nullable("requests_per_second", requests), Ok(None));

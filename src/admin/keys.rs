@@ -60,7 +60,7 @@ const LIMITS: [&str; 9] = [
     "idempotency",
     "expires_at",
 ];
-const OWNER_CALLS_NONE: &str = "an owner key calls no models; leave it out";
+const OWNER_CALLS_NONE: &str = "an owner key calls no models; leave this field out";
 /// The maximum number of models listed in the error for an unknown model.
 const MODELS_NAMED_MAX: usize = 5;
 
@@ -98,7 +98,7 @@ impl Admin {
             && let Some(known) = self.key_of(digest).await?
         {
             return Err(Refusal::Conflict(format!(
-                "sha256: that is key {} of account {} already",
+                "sha256: key {} of account {} has this digest already",
                 known.id, known.account
             )));
         }
@@ -194,7 +194,7 @@ impl Admin {
             .change_key(id, &change)
             .await
             .map_err(|error| Refusal::of_change(&error, &format!("key {id}")))?;
-        // The key was deleted after this request read it, so the ledger did not apply the change.
+        // Another request deleted the key after this one had read it, so the ledger did not apply the change.
         if view.record.status == KeyStatus::Deleted {
             return Err(deleted(id));
         }

@@ -46,7 +46,8 @@ struct ReceiptsAnswer<'a> {
     receipts: Vec<ReceiptAnswer<'a>>,
     /// The cursor of the next page, for the parameter `after`; null on the last page.
     next: Option<String>,
-    /// This request and those for earlier pages have searched every receipt since this time; absent on the last page.
+    /// All receipts since this time have been searched, by this request and the requests for earlier pages. Absent on
+    /// the last page.
     #[serde(skip_serializing_if = "Option::is_none")]
     searched_since: Option<String>,
 }

@@ -127,7 +127,7 @@ impl Refusal {
             )),
             BookError::NoGroup => Self::invalid(
                 "group",
-                "the account has no such group, or it was removed; make one first",
+                "the account has no such group, or it was removed; create one first",
             ),
             BookError::GroupInUse => Self::Conflict(format!(
                 "{subject} has keys that are not deleted: take them out of it, or delete them"

@@ -157,7 +157,7 @@ mod tests {
     const QUERY: Access = Access::WithKeyAndQuery;
 
     #[test]
-    fn each_call_has_its_path_and_method() {
+    fn each_admin_route_is_found_by_its_path_and_method() {
         for (method, path, route, named, access) in [
             ("GET", "/livez", "/livez", "", Access::Open),
             ("HEAD", "/readyz", "/readyz", "", Access::Open),
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn the_description_for_operators_has_each_path_and_method_of_the_table() {
+    fn openapi_for_operators_has_each_path_and_method_of_the_table() {
         let mut table = BTreeMap::<String, BTreeSet<String>>::new();
         for route in ROOMS.iter().copied().flatten() {
             let methods = table.entry(route.path.to_owned()).or_default();

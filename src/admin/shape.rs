@@ -1,4 +1,4 @@
-//! Form of the operators' answers for refusals of layers shared with the callers' stack, and for panics.
+//! The form in which operators get panics, and refusals of layers that are also in the callers' stack.
 
 use bytes::Bytes;
 use http::{HeaderMap, Method, Request, Response};

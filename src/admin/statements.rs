@@ -26,7 +26,8 @@ use crate::{
     statement::{About, Document, Kept, Month},
 };
 
-/// The maximum number of attempts to store a month's statement while other gateways store it at the same time.
+/// The maximum number of attempts to store a month's statement. An attempt fails if another gateway stores the
+/// statement at the same time.
 const TRIES_MAX: usize = 3;
 
 pub(super) const ROUTES: &[Route] = &[Route::get(

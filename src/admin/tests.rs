@@ -50,9 +50,9 @@ thread_local! {
 
 /// Returns the lines logged on this thread since the last call of this function.
 ///
-/// One subscriber receives the lines of all threads. With a subscriber per thread a line can be lost: while a process
-/// has a single subscriber, `tracing` queries only the current thread's subscriber for interest, and caches the
-/// answer for all threads.
+/// One subscriber receives the lines of all threads. With a subscriber per thread a line can be lost. While a process
+/// has a single subscriber, `tracing` queries only the current thread's subscriber for interest, and caches the answer
+/// for all threads.
 pub(crate) struct Log;
 
 impl Log {
@@ -237,7 +237,7 @@ async fn whole_admin() -> Api {
 }
 
 #[tokio::test(flavor = "current_thread")]
-async fn repetition_books_nothing_and_is_logged_as_one() {
+async fn repeated_booking_changes_nothing_and_is_logged_as_repeated() {
     let log = Log::listen();
     let admin = admin();
     let entered = async |what: &str, body: Value| {
@@ -258,7 +258,7 @@ async fn repetition_books_nothing_and_is_logged_as_one() {
         for repeated in [false, true] {
             let (status, answer, audited) = entered(what, body.clone()).await;
             assert_eq!(status, 200, "{answer}");
-            // A repeated request is logged, too, because the process of the first request may have died before it
+            // A repeated request is logged, too, because the process of the first request may have ended before it
             // logged.
             let said = format!("repeated={repeated}");
             assert!(audited.is_some_and(|line| line.contains(&said)), "{said}");

@@ -1,8 +1,8 @@
 //! Endpoint for usage: sums of receipts over a period, by account, key, group, model, vendor, session, endpoint, month,
 //! day or hour.
 //!
-//! Sums are read from the roll-up, except sums by session and an account's hours, which the roll-up does not have.
-//! Those are computed from the journal.
+//! Sums are read from the roll-up. Sums that the roll-up does not have, by session and by hour of an account, are
+//! computed from the journal.
 
 use std::{collections::BTreeMap, ops::ControlFlow, sync::Arc};
 
@@ -97,7 +97,7 @@ enum Dimension {
     Vendor,
     /// The session; empty if the caller named none.
     Session,
-    /// The endpoint of the call; empty if the receipt does not have it.
+    /// The endpoint of the call; empty if the receipt does not contain the endpoint.
     Endpoint,
     Month,
     Day,
@@ -258,7 +258,7 @@ impl UsageQuery {
         }
     }
 
-    /// Returns whether a part of the sums matches every filter except the session.
+    /// Returns whether a part of the sums matches every filter; the filter for sessions is not checked.
     fn asks_for(&self, part: &Part<'_>) -> bool {
         self.key.as_ref().is_none_or(|key| Some(key) == part.key)
             && (self.model.as_ref()).is_none_or(|model| *model == part.model)
@@ -333,9 +333,9 @@ struct Sums {
     vendor_cost_rub: Option<Rubles>,
     /// Charges for the calls with a known vendor cost, less this cost.
     margin_rub: Option<Rubles>,
-    /// Time from the request to the end of the answer; null if no receipt has it.
+    /// Time from the request to the end of the answer; null if no receipt contains this time.
     whole: Option<Latency>,
-    /// Time from the request to the first byte of the answer; null if no receipt has it.
+    /// Time from the request to the first byte of the answer; null if no receipt contains this time.
     first_byte: Option<Latency>,
 }
 
@@ -371,7 +371,7 @@ impl Report {
         }
     }
 
-    /// Adds the totals. They are computed from the rows, which are fewer than the parts that the rows sum up.
+    /// Adds the totals. They are computed from the rows, because there are fewer rows than parts.
     fn added_up(mut self) -> Self {
         for sums in self.rows.values() {
             self.total.add(sums);
@@ -516,7 +516,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parameters_are_read_and_mistakes_named() {
+    fn usage_parameters_are_parsed_and_errors_name_them() {
         let wish =
             UsageQuery::parse(Some("group=day,model&since=2026-01-31&until=2026-02-01")).unwrap();
         assert_eq!(wish.group, [Dimension::Day, Dimension::Model]);
@@ -554,7 +554,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_are_sorted_by_the_words_of_the_group() {
+    fn usage_rows_are_sorted_by_the_values_of_their_grouping() {
         let mut report = Report::of(&UsageQuery::parse(Some("group=day,model")).unwrap());
         for (at_ms, model, charged, estimated, vendor_cost) in [
             (86_400_000, "a", 5, false, Some(7)),

@@ -148,9 +148,9 @@ impl<'a> RouteAnswer<'a> {
     }
 }
 
-/// The state of a route whose vendor is not disabled, for operators: it gets calls; after failures it gets only calls
-/// without another route; it gets a single probe call; or it gets none. A route that gets calls and has not answered
-/// any is not reported as answering.
+/// Returns the state of a route for operators, if its vendor is not disabled. The route gets calls, or it gets only
+/// calls that have no other route (after failures), or a single probe call, or none. A route that gets calls but has
+/// not answered one yet is not reported as answering.
 const fn state(route: &RouteState) -> &'static str {
     match route.breaker {
         BreakerState::Open => "shut",
@@ -163,7 +163,7 @@ const fn state(route: &RouteState) -> &'static str {
     }
 }
 
-/// Describes a vendor's failure, such that a misspelt model does not look like an outage.
+/// Describes a vendor's failure, so that a misspelt model does not look like an outage.
 fn words(status: Option<StatusCode>) -> String {
     let Some(status) = status else {
         return "no answer".into();
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn error_is_shown_as_text() {
+    fn vendor_failure_is_described_in_words() {
         for (status, said) in [
             (Some(404), "model not found (404)"),
             (Some(429), "at its limit (429)"),
@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn a_vendor_is_active_or_disabled() {
+    fn vendor_status_must_be_active_or_disabled() {
         assert_eq!(enabled(&json!("active")), Ok(true));
         assert_eq!(enabled(&json!("disabled")), Ok(false));
         for other in [json!("off"), json!(true), json!(null)] {

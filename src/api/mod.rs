@@ -1,4 +1,4 @@
-//! Values and names that more than one of these uses: the admin API, keys that owners make themselves, the console, and
+//! Values and names that several parts share: the admin API, the endpoints for owner keys, the console, and the
 //! commands.
 
 pub(crate) mod ceilings;

@@ -1,4 +1,4 @@
-//! The pages of the list of accounts, of one account, and of a key.
+//! Three pages: the list of accounts, one account, and one key.
 
 use askama::Template;
 use http::StatusCode;
@@ -17,9 +17,9 @@ use super::{
 };
 use crate::{admin::Refusal, api::ceilings::CEILINGS, text::percent::encoded};
 
-/// At most this many accounts are listed on a page, and at most this many keys.
+/// The maximum number of accounts on a page, and the maximum number of keys.
 const SHOWN_MAX: usize = 200;
-/// At most this many accounts are searched for a key, because each account takes one request to the API.
+/// The maximum number of accounts that are searched for a key. Each account takes one request to the API.
 const KEYS_LOOKED_AT_MAX: usize = 500;
 
 /// The levels of an account's balance at which a low-balance event is emitted.
@@ -290,8 +290,8 @@ impl Visit {
         )))
     }
 
-    /// Returns the fields of a booking's form. If the posted booking failed, they are shown as typed, with the same
-    /// id: it may have been booked, and the same id is not booked twice. Otherwise they are empty, with a new id.
+    /// Returns the fields of a booking's form: empty, with a new id. After a failed booking they keep what was typed
+    /// and the same id: the booking may have been made, and the ledger books an id only once.
     fn entry(&self, asked: &str, problem: Option<&Refused>) -> Result<Entry, Refusal> {
         let typed = |name: &str| self.form.get(name).to_owned();
         if problem.is_some() && self.form.get("do") == asked {

@@ -1,5 +1,6 @@
-//! The page of a call, which settles a dispute about it: what was held and charged, how the charge was computed, what
-//! the vendor reported, the times. For a call without a receipt, the page shows this gateway's record of it.
+//! The page of a call, for example for a dispute about its charge: what was held and charged, how the charge was
+//! computed, what the vendor reported, and the times. If the call has no receipt, the page shows this gateway's record
+//! of the call.
 
 use std::borrow::Borrow;
 
@@ -298,7 +299,8 @@ impl Visit {
         let path = format!("/admin/v1/calls/{number}");
         let answer = match self.api.get::<Value>(&path).await? {
             Ok(call) => call,
-            // The page shows both texts: where the receipt may be, and that this gateway has no record of the call.
+            // The page shows both refusals: the ledger has no receipt of the call, and this gateway has no record of
+            // it.
             Err(refused) => {
                 let text = format!("{}. {}", no_receipt.text, refused.text);
                 return Ok(Err(Refused { text, ..no_receipt }));

@@ -27,8 +27,7 @@ use crate::{
     },
 };
 
-/// How calls end or why they did not begin: the API's name, and words for people. Calls with the last three states have
-/// no receipt.
+/// The states of calls: the API's name, and words for people. Calls with the last three states have no receipt.
 const STATES: [(&str, &str); 8] = [
     ("finished", english("finished")),
     ("client_left", english("client disconnected")),
@@ -226,12 +225,12 @@ impl Cursors {
 struct Merged {
     rows: Vec<Row>,
     next: Cursors,
-    /// This page and those before it contain all calls since this time.
+    /// This page and the pages before it contain all calls since this time.
     searched_since: Option<String>,
 }
 
-/// Merges a page of each list. If a list continues, its calls before its page are unknown, so older rows of the other
-/// list wait for the next page.
+/// Merges a page of each list. If a list has a next page, its older calls are not known yet, so older rows of the other
+/// list are left for the next merged page.
 fn merge(receipts: Receipts, unbooked: Unbooked, from: &Cursors) -> Merged {
     let searched_ms = |since: &Option<String>| {
         let ms = since.as_deref().and_then(parse_rfc3339_ms);
@@ -247,7 +246,7 @@ fn merge(receipts: Receipts, unbooked: Unbooked, from: &Cursors) -> Merged {
         Some(_) => others.last().map_or(0, |call| call.at_ms),
         None => 0,
     };
-    // If the receipts end at a later time than the other list, none of them has to wait.
+    // If the page of receipts ends at a later time than the other list's page, all of its receipts are shown now.
     let receipts_since_ms = match others_since_ms > booked_since_ms {
         true => others_since_ms,
         false => 0,
@@ -263,7 +262,7 @@ fn merge(receipts: Receipts, unbooked: Unbooked, from: &Cursors) -> Merged {
     let (others, others_wait) = split(others, booked_since_ms);
     let next = Cursors {
         receipts: match (receipts_wait, receipts.next) {
-            // Receipts older than the cut wait: the next page reads them again.
+            // Receipts that are left for the next page are read again there.
             (true, _) => ReceiptsCursor::before(receipts_since_ms).to_string(),
             (false, next) => next.unwrap_or_else(|| ENDED.to_owned()),
         },
@@ -483,7 +482,7 @@ mod tests {
 
     use super::*;
 
-    /// Returns a page of receipts and a page of calls without a receipt, made of times in seconds.
+    /// Returns a page of receipts and a page of calls without a receipt, built from times in seconds.
     fn pages(
         booked: &[u64],
         more: Option<u64>,
@@ -515,7 +514,7 @@ mod tests {
     }
 
     #[test]
-    fn merged_page_has_every_call_of_its_time_and_the_next_one_the_others() {
+    fn merged_page_has_every_call_of_its_period_and_the_next_page_the_rest() {
         let from = Cursors {
             receipts: String::new(),
             unbooked: "u59".to_owned(),
@@ -530,7 +529,7 @@ mod tests {
                 ENDED.to_owned(),
                 ENDED,
             ),
-            // The receipts continue before 5, so refusals before 5 wait for the next page.
+            // The receipts continue before 5, so refusals before 5 are left for the next page.
             (
                 (&[9, 5], Some(5), &[8, 3], false),
                 "r9 u8 r5",

@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 use super::{form::Form, texts::english};
 use crate::{api::ceilings, text::percent::encoded};
 
-/// Changes that cannot be undone. They are made only if the form's box `sure` is ticked.
+/// Changes that cannot be undone. A change is made only if the box `sure` in its form is ticked.
 const FINAL: [&str; 3] = ["delete", "auto-topup-remove", "remove-group"];
 
 /// Returns whether the form requests a change that cannot be undone and does not confirm it.
@@ -181,9 +181,9 @@ fn of_receiver(action: &str, form: &Form) -> Option<Change> {
     }
 }
 
-/// Returns the limits of a key that differ from those that the form showed, or all if it did not send them; an empty
-/// field removes the limit. The other limits are not sent: somebody else may have changed them since, or they have
-/// values that the API no longer accepts.
+/// Returns the limits of a key that were edited: that differ from the values that the form was shown with. If the form
+/// did not send these values, all limits are returned. An empty field removes the limit. Limits that were not edited
+/// are not sent, because somebody else may have changed them since, or their values are no longer accepted by the API.
 fn limits(form: &Form) -> Value {
     let shown = Form::parse(form.exact("shown"));
     let is_new = |name: &&str| form.exact("shown").is_empty() || form.get(name) != shown.get(name);

@@ -17,7 +17,7 @@ use crate::{admin::Refusal, text::percent::encoded};
 
 /// The number of events that a page shows.
 const SHOWN_MAX: usize = 50;
-/// How many event numbers one request scans if there are filters; a page makes at most `LOOKS_MAX` requests.
+/// How many event numbers one request scans if there are filters. A page makes at most `LOOKS_MAX` requests.
 const LOOKED_AT: u64 = 1000;
 const LOOKS_MAX: usize = 10;
 /// How many of a receiver's dead letters are shown, latest first.
@@ -163,8 +163,8 @@ impl Visit {
         if self.posted { NONE } else { &self.form }
     }
 
-    /// Returns the latest events that pass the filters, and the number before which older events begin. The API reads
-    /// forwards only, so each request starts as far back as one request reaches.
+    /// Returns the latest events that pass the filters, and the number from which the next page searches backwards. The
+    /// API reads only forwards, so each request starts as many numbers back as one request can read.
     async fn latest_events(&self) -> Result<Result<(Vec<Told>, Option<u64>), Refused>, Refusal> {
         let form = self.filters();
         let filters = form.query(&FILTERS);

@@ -26,8 +26,8 @@ impl Form {
         found.map_or("", |(_, value)| value.trim())
     }
 
-    /// Returns an amount as the API writes it. People put spaces between thousands, and a comma before the kopecks; a
-    /// comma before three digits may mean either, so it stays, and the API refuses it.
+    /// Returns an amount in the API's form. People put spaces between thousands, and a comma before the kopecks. A
+    /// comma before three digits is ambiguous, so it is passed on, and the API refuses the amount.
     pub(crate) fn rubles(&self, name: &str) -> String {
         let text: String = self.get(name).split_whitespace().collect();
         match text.split_once(',') {
@@ -66,7 +66,7 @@ mod tests {
             ("-1,25", "-1.25"),
             ("1000.50", "1000.50"),
             ("", ""),
-            // A comma may separate thousands or decimals, so the text stays as it is and the API refuses it.
+            // The comma may separate thousands or decimals, so the text is passed on unchanged and the API refuses it.
             ("1,000", "1,000"),
             ("1,000.50", "1,000.50"),
             ("1,2,3", "1,2,3"),

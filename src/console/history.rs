@@ -22,12 +22,12 @@ pub(super) struct Numbered {
     tariff: Tariff,
 }
 
-/// A tariff version, compared with the one before it.
+/// A tariff version, compared with the previous version.
 pub(super) struct Former {
     pub(super) version: u64,
     pub(super) since: String,
     pub(super) multiplier: Cell,
-    /// Whether the version before is known, so that only the changes are listed.
+    /// Whether the previous version is known. If it is known, only the changes are listed.
     pub(super) compared: bool,
     pub(super) rows: Vec<FormerRow>,
 }
@@ -40,7 +40,7 @@ pub(super) struct FormerRow {
     pub(super) cells: Vec<(&'static str, Cell)>,
 }
 
-/// A value, and the value before if it was different.
+/// A value, and the previous value if it was different.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Cell {
     pub(super) was: Option<String>,
@@ -156,7 +156,7 @@ fn cells_of(prices: &Prices, multiplier: Decimal) -> [(&'static str, String); 6]
     ]
 }
 
-/// Returns the margin as a part of the price, such as `13.0 %`.
+/// Returns the margin as a share of the price, such as `13.0 %`.
 fn margin(rate: Decimal, multiplier: Decimal, cost: Decimal) -> Option<String> {
     let price = rate.checked_mul(multiplier)?;
     let left = price.checked_sub(cost)?.checked_mul(Decimal::ONE_HUNDRED)?;

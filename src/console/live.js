@@ -1,4 +1,4 @@
-// Shows the numbers of the node as they move. The page has those of its moment without it.
+// Updates the node's numbers on the page. Without this script the page shows the numbers at the time when it was made.
 'use strict';
 
 (() => {
@@ -12,6 +12,7 @@
       if (Number.isInteger(value)) place.textContent = String(value);
     }
   });
-  // Whoever has signed out, or left the page open for long, loads it again.
+  // After this event nothing is updated: the operator has signed out, or the page was open for long and must be
+  // reloaded.
   source.addEventListener('end', () => source.close());
 })();

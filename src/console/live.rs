@@ -1,6 +1,7 @@
 //! Live numbers of the overview page: the gateway sends this node's counters repeatedly while the page is open.
 //!
-//! A script of the page shows the numbers. Without a script the page shows the numbers of the moment when it was made.
+//! A script of the page shows the numbers. Without scripts the page shows the numbers at the time when the page was
+//! made.
 
 use std::time::Duration;
 
@@ -20,8 +21,8 @@ const EVERY: Duration = Duration::from_secs(2);
 /// its session for ever.
 const TIMES_MAX: u32 = 450;
 
-/// Returns a stream of events that continues as long as `is_in` returns that the operator is still signed in. The
-/// events do not keep the session from being idle.
+/// Returns a stream of events that continues while `is_in` returns true: while the operator is signed in. The events do
+/// not count as activity of the session.
 pub(super) fn answer(api: Api, is_in: impl Fn() -> bool + Send + 'static) -> Answer {
     let events = stream::unfold((api, is_in, 0), |(api, is_in, told)| async move {
         if told > TIMES_MAX {

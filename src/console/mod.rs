@@ -1,8 +1,8 @@
 //! Pages for operators, on the operators' listener: `/` and everything below `/console/`.
 //!
-//! The pages show the admin API's answers and make changes through it: each page calls the API inside this process, in
-//! the name of the operator who has signed in, and the API refuses what that operator's role does not allow. Pages are
-//! rendered on the server and need no script; only the overview has one, which updates its numbers.
+//! The pages show the admin API's answers and make changes through it. Each page calls the API inside this process, in
+//! the name of the signed-in operator. The API refuses what that operator's role does not allow. Pages are rendered on
+//! the server and need no script; only the overview has one, which updates its numbers.
 
 mod accounts;
 mod api;
@@ -248,7 +248,7 @@ impl Console {
     }
 }
 
-/// A request of an operator who has signed in: to see a page, or to post to it.
+/// A request of a signed-in operator: to view a page, or to post a form to it.
 struct Visit {
     api: Api,
     operator: Operator,

@@ -73,7 +73,7 @@ impl Frame<'_> {
         say(self.language, "ru", "en")
     }
 
-    /// Returns the languages to choose from: code, name, and whether the page is in it.
+    /// Returns the languages to choose from: code, name, and whether it is the language of the page.
     pub(super) fn languages(&self) -> [(&'static str, &'static str, bool); 2] {
         [("ru", "Русский"), ("en", "English")].map(|(code, name)| (code, name, code == self.code()))
     }
@@ -123,7 +123,7 @@ impl Frame<'_> {
         shown::day(date, self.language)
     }
 
-    /// Returns the entries of the navigation: path, name, and whether the page belongs to it.
+    /// Returns the entries of the navigation: path, name, and whether the page belongs to the entry.
     pub(super) fn nav(&self) -> [(&'static str, &'static str, bool); 8] {
         [
             ("/", english("Overview")),
@@ -174,9 +174,9 @@ pub(super) enum Provider {
     Left,
 }
 
-/// Returns the page after the return from the provider. The page reloads into the console by itself: a browser sends
-/// the new cookie (SameSite=Strict) with requests that a page of this site starts, but not with redirects that another
-/// site started.
+/// Returns the page that is shown when the browser comes back from the provider. The page itself loads the console: a
+/// browser sends the new cookie (SameSite=Strict) with requests that a page of this site starts, but not with redirects
+/// that another site started.
 pub(super) fn arrived() -> Answer {
     let page = Frame::bare(english("Signed in"), None);
     written(StatusCode::OK, &ArrivedHtml { page })
@@ -254,7 +254,7 @@ impl Visit {
             _ => Err(unknown()),
         };
         Ok(shown.unwrap_or_else(|refused| {
-            // The failure of the change is shown first, because the change may have been made.
+            // The refusal of the change takes precedence, because the change may have been made.
             let refused = problem.unwrap_or(&refused);
             let title = match refused.status {
                 StatusCode::NOT_FOUND => english("Not found"),

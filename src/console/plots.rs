@@ -58,7 +58,7 @@ pub(super) struct Plot {
     pub(super) times: Vec<String>,
 }
 
-/// The two bars of one time, of which the second is drawn in front of the first.
+/// The two bars of one time. The second bar is drawn in front of the first.
 pub(super) struct Bar {
     pub(super) title: String,
     pub(super) x: usize,

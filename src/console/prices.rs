@@ -50,7 +50,7 @@ struct PriceRow {
     vendors: String,
 }
 
-/// Sales by model, and the multiplier in force at their time.
+/// Sales by model, and the multiplier at which they were made.
 type SoldAt = (Vec<UsageRow>, Decimal);
 
 impl Visit {
@@ -138,7 +138,7 @@ impl Visit {
             Err(refused) => return Ok(Err(refused)),
         };
         let calls: u64 = whole.iter().map(|row| row.sums.calls).sum();
-        // A part of an hour can only be summed from its receipts, of which there may be a million.
+        // A part of an hour can be summed only from its receipts, and there may be a million of them.
         if interval.parts().len() == 1 || calls > RECEIPTS_SUMMED_MAX {
             return Ok(Ok(vec![(whole, interval.mostly())]));
         }

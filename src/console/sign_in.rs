@@ -174,8 +174,8 @@ impl SignIn {
         Some(res)
     }
 
-    /// Begins a session and returns its token. The browser's old session ends, so that a token stolen before the
-    /// sign-in is worthless after it.
+    /// Begins a session and returns its token. The browser's old session ends, so that a token that was stolen before
+    /// the sign-in is useless afterwards.
     fn begin(
         &self,
         head: &Parts,

@@ -23,7 +23,7 @@ pub(super) const fn english(text: &'static str) -> &'static str {
     text
 }
 
-/// Returns a text in a language; a text that is not in the table stays as it is.
+/// Returns a text in a language; a text that is not in the table is returned unchanged.
 pub(super) fn translated(text: &str, language: Language) -> &str {
     match language {
         Language::Ru => TABLE.get(text).copied().unwrap_or(text),
@@ -47,7 +47,8 @@ pub(super) fn named(code: &str) -> Option<Language> {
     }
 }
 
-/// Returns the language that a browser has chosen by the cookie, or else prefers; English if it names neither.
+/// Returns the language in the browser's cookie, or else the language that the browser prefers; English if the request
+/// names no language.
 pub(super) fn of_browser(headers: &HeaderMap) -> Language {
     let cookies = headers.get_all(header::COOKIE).iter();
     let cookies = cookies.filter_map(|value| value.to_str().ok());
@@ -138,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn every_text_has_its_russian_and_no_other_is_in_the_table() {
+    fn russian_table_has_exactly_the_english_texts() {
         let mut texts = literals(
             "src/console/templates",
             "html",
@@ -194,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn language_is_the_one_chosen_or_else_the_browsers() {
+    fn page_language_is_the_chosen_one_or_else_the_browsers() {
         for (cookie, accepted, language) in [
             ("", "ru-RU,ru;q=0.9,en;q=0.8", Language::Ru),
             ("", "de, en-GB;q=0.8, ru;q=0.5", Language::En),
@@ -217,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn values_fill_their_places_once() {
+    fn each_placeholder_is_filled_with_its_value_only_once() {
         let filled = |english| filled(english, Language::En, &[&"{1}", &2]);
         assert_eq!(filled("{1} of {0}, {1}"), "2 of {1}, 2");
         assert_eq!(filled("none"), "none");

@@ -48,7 +48,7 @@ pub(super) fn beyond_reckoning() -> Refused {
     }
 }
 
-/// A part of the requested time, with the multipliers in force in it, one after another. Most parts have one.
+/// A part of the requested time, with the multipliers that were in force in it, in order. Most intervals have only one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct PricedInterval(Vec<(Range<u64>, Decimal)>);
 
@@ -69,9 +69,10 @@ impl PricedInterval {
     }
 }
 
-/// Splits a span of time into intervals by the multipliers in force. `changes` are the multipliers and when they came
-/// into force, earliest first; the first one also applies to the time before it. Days and hours in which the multiplier
-/// changes become intervals of their own, so that all others can be read as whole days and hours.
+/// Splits a span of time into intervals by the multipliers in force. `changes` has each multiplier with the time at
+/// which it came into force, earliest first; the first multiplier also applies to the time before it. Days and hours in
+/// which the multiplier changes become intervals of their own, so that all other intervals can be read as whole days
+/// and hours.
 pub(super) fn intervals(time: Range<u64>, changes: &[(u64, Decimal)]) -> Vec<PricedInterval> {
     let (mut ends, mut cuts) = (vec![time.start, time.end], Vec::new());
     for pair in changes.windows(2) {

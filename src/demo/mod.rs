@@ -106,8 +106,8 @@ pub async fn run(listen: SocketAddr) -> anyhow::Result<()> {
         .await
         .context("cannot start the scripted vendor")?;
     let admin_key = SecretKey::generate();
-    // The catalog contains the addresses, so the ports are bound before the configuration is written, and stay bound: a
-    // free port that is released and bound again later may have been taken by an outgoing connection in between.
+    // The catalog contains the addresses, so the ports are bound before the configuration is written. They stay bound,
+    // because an outgoing connection could take a port that is released and bound again later.
     let public = bind(listen).context("listen")?;
     let admin = bind(SocketAddr::from(([127, 0, 0, 1], 0)))?;
     let text = config_text(
@@ -300,7 +300,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn key_shows_its_creation_time() {
+    async fn demo_key_has_its_creation_time() {
         let store = AnyLedger::Memory(MemoryLedger::new());
         funded_key(&store).await.unwrap();
         let key = store.key(&"demo-key".parse().unwrap()).await.unwrap();

@@ -6,11 +6,11 @@ use super::vendor::{Received, Reply};
 
 mod responses;
 
-/// Answers by simple rules. The answer repeats the last text of the request. It calls `get_weather` if that tool is
-/// offered, or, one after the other, the tools that the text names (`run-tool NAME {…} run-tool NAME {…}`; for a tool
-/// with free text as input the arguments are `{"input":"…"}`, for a function in a namespace the name is
-/// `NAMESPACE__NAME`), and repeats a tool's result. It ends before a stop sequence. For `say-system` it repeats the
-/// request's instructions, for `say-json` the text after that word.
+/// Answers by simple rules. The answer repeats the last text of the request. If the tool `get_weather` is offered, the
+/// script calls it. If the text names tools (`run-tool NAME {…} run-tool NAME {…}`), it calls these, one after the
+/// other. For a tool with free text as input the arguments are `{"input":"…"}`; for a function in a namespace the name
+/// is `NAMESPACE__NAME`. The script repeats a tool's result. The answer ends before a stop sequence. For `say-system`
+/// it repeats the request's instructions, for `say-json` the text after that word.
 ///
 /// Words in the request's text make the answer fail: `vendor-400`, `vendor-429`, `vendor-500`, `vendor-cut`.
 #[must_use]

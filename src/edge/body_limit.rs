@@ -1,4 +1,4 @@
-//! Reads a request's body only when a handler requests it, and then bounds its size and the time to receive it.
+//! Reads a request's body only when a handler requests it. Bounds the body's size and the time to receive it.
 
 use std::{
     fmt,

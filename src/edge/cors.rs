@@ -228,8 +228,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn public_documents_may_be_read_from_anywhere_and_the_rest_by_the_origins_that_are_allowed()
-     {
+    async fn public_documents_may_be_read_from_any_origin_and_the_rest_from_allowed_origins() {
         const CHAT: &str = "/v1/chat/completions";
         for (origins, path, origin, allowed) in [
             (&[][..], "/v1/tollgate/models", None, Some("*")),
@@ -278,7 +277,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_preflight_is_answered_for_the_origins_that_are_allowed() {
+    async fn preflight_is_answered_for_allowed_origins() {
         for (origins, method, path, origin, is_preflight) in [
             (&[PAGE][..], "OPTIONS", "/v1/messages", Some(PAGE), true),
             (&["*"], "OPTIONS", "/v1/messages", Some(PAGE), true),

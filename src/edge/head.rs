@@ -83,7 +83,7 @@ where
 {
     type Response = S::Response;
     type Error = Error;
-    // Boxed, because few requests are refused and every future has room for the refusal.
+    // The refusal is boxed: few requests are refused, but every future reserves room for a refusal.
     type Future = Either<S::Future, BoxFuture<'static, Result<S::Response, Error>>>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {

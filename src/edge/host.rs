@@ -1,6 +1,6 @@
 //! Checks that a request names its host exactly once and in valid form, or refuses it (RFC 9112, section 3.2; RFC 9113,
-//! section 8.3.1). The gateway itself does not use the host, but a proxy before it may, and must not have read a
-//! different one.
+//! section 8.3.1). The gateway itself does not use the host. But a proxy before it may use the host, and must not have
+//! read a different one.
 
 use std::net::Ipv6Addr;
 

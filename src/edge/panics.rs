@@ -178,7 +178,7 @@ where
         let res = match caught(this.witness, || inner.poll(cx)) {
             Ok(polled) => ready!(polled)?,
             Err(error) => {
-                // The inner future is dropped here, and not together with this future, because its guards must run now.
+                // The inner future is dropped here and not together with this future, because its guards must run now.
                 drop(caught(&(), || this.inner.set(None)));
                 return Poll::Ready(Err(error));
             }

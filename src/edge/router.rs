@@ -23,8 +23,8 @@ use super::{
     routes::{Route, Routes},
 };
 
-/// The services at one position of the stack, boxed to have one type. Clones share the service: otherwise each layer
-/// above would clone it with everything below it.
+/// A service at some position of the stack, boxed so that services of different types have one type. Clones share the
+/// service: otherwise each layer above would clone it together with everything below it.
 pub(crate) struct BoxedService<B, A = AnswerBody, E = Error>(Arc<dyn Answers<B, A, E>>);
 
 /// The body of an answer to a caller: `in_flight` is the outermost layer of nearly all paths.

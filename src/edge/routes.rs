@@ -172,7 +172,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn the_description_for_callers_has_each_path_and_method_of_the_table() {
+    fn openapi_for_callers_has_each_path_and_method_of_the_table() {
         let table = Route::ALL.map(|route| {
             let methods = route.methods().split(", ").map(str::to_owned);
             (route.path("tollgate"), methods.collect())
@@ -182,7 +182,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn the_drawing_has_each_path_of_the_table() {
+    fn architecture_drawing_has_each_path_of_the_table() {
         let page = include_str!("../../docs/architecture.md");
         for route in Route::ALL {
             let path = route.path("<service>");

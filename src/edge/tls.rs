@@ -100,12 +100,12 @@ impl Identity {
             return Err(Flaw::Certificate(NO_CHAIN.to_owned()));
         };
         let unfit = |error: rustls::Error| {
-            Flaw::Certificate(format!("has a certificate that cannot be shown: {error}"))
+            Flaw::Certificate(format!("has a certificate that cannot be used: {error}"))
         };
         ParsedCertificate::try_from(own).map_err(unfit)?;
         let expires_at_ms = not_after_ms(own);
         let key = PrivateKeyDer::from_pem_slice(key).map_err(|_| {
-            Flaw::Key("has no private key in PEM; one that is encrypted is not read".to_owned())
+            Flaw::Key("has no private key in PEM, or the key is encrypted".to_owned())
         })?;
         let key = CertifiedKey::from_der(chain, key, &ring::default_provider());
         let key = key.map_err(|error| {
@@ -113,7 +113,7 @@ impl Identity {
                 rustls::Error::InconsistentKeys(InconsistentKeys::KeyMismatch) => {
                     "is not the key of the certificate".to_owned()
                 }
-                _ => "has a key of a kind that is not known: RSA, ECDSA and Ed25519 are".to_owned(),
+                _ => "has a key of an unsupported kind: use RSA, ECDSA or Ed25519".to_owned(),
             })
         })?;
         Ok(Self {

@@ -24,7 +24,7 @@ use crate::{
 /// Cache lifetime of documents with prices: far below the five minutes that the specification allows, because prices
 /// follow the exchange rate.
 const PRICED: &str = "public, max-age=60";
-/// Cache lifetime of documents without prices: short, so that clients see prices soon after they return.
+/// Cache lifetime of documents without prices: short, so that clients see prices soon after these are available again.
 const UNPRICED: &str = "public, max-age=5";
 
 /// Answers with a document of the current snapshot.
@@ -155,7 +155,7 @@ struct PriceRule<'a> {
 }
 
 impl<'a> PriceRules<'a> {
-    /// Returns `None` for a model that is fully described by four rates and the rate of one-hour cache writes.
+    /// Returns `None` if four rates and the rate of one-hour cache writes describe the model completely.
     fn of(prices: &'a PriceList) -> Option<Self> {
         let rules: Vec<_> = prices
             .prices()
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn without_a_rate_every_price_is_null() {
+    async fn catalog_without_an_exchange_rate_has_only_null_prices() {
         let live = live();
         let catalog = catalog(&live);
         assert_eq!(catalog["priced"], false);

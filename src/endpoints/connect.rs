@@ -28,7 +28,7 @@ use crate::{
 /// The placeholder that the user replaces with a key.
 const KEY: &str = "tg-YOUR-KEY";
 
-/// Context window, in tokens, that is assumed for a model whose own is unknown, for clients that require a number.
+/// Context window, in tokens, that is assumed if the model's own window is unknown and the client requires a number.
 const CONTEXT_TOKENS: u64 = 128_000;
 
 /// All clients. A new client needs a row here and a template.

@@ -1,5 +1,6 @@
-//! `POST /v1/messages/count_tokens`: a vendor of the messages format counts. If the model has no such vendor or the
-//! vendor does not count, the gateway estimates and marks the answer by a header. Counting is free, so nothing is held.
+//! `POST /v1/messages/count_tokens`: a vendor of the messages format counts the tokens of a request. If the model has
+//! no such vendor, or the vendor does not count, the gateway estimates them and marks the answer by a header. Counting
+//! is free, so nothing is held.
 
 use std::{
     pin::Pin,

@@ -1,4 +1,4 @@
-//! Errors of the endpoints that no layer has.
+//! Errors that only endpoints return, and no layer.
 
 use http::StatusCode;
 use tollgate_layers::error::{CustomError, Language};

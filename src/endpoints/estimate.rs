@@ -2,7 +2,7 @@
 //!
 //! The body is that of a call, of any format or for embeddings. Like a call, the request passes through `parse` and
 //! `select`, and is quoted by the tariff that `reserve` uses. An estimate is therefore refused if its call would be
-//! refused up to the hold. An estimate is free.
+//! refused before the hold. An estimate is free.
 
 use std::{
     pin::Pin,
@@ -84,8 +84,8 @@ impl Estimate {
             ..
         } = self.tariff.quote(&req)?;
         let free = self.free(&caller.account, &caller.id, least).await?;
-        // The amount that the ledger would hold; if the free money is below `least`, that is `least`, which the ledger
-        // would refuse.
+        // The amount that the ledger would hold: at most the free money, but at least `least`. If the free money is
+        // below `least`, the ledger would refuse the hold.
         let hold = want.min(free).max(least);
         self.tariff.granted(&mut req, &mut bill, hold);
         let Priced {

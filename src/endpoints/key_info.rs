@@ -160,8 +160,8 @@ fn description(model: &Listed<'_>) -> Option<String> {
     }
 }
 
-/// Returns a key's day or month. Held money counts against the ceiling, whenever it will be charged; without a ceiling
-/// the period limits nothing.
+/// Returns a key's spending in a day or a month. Held money counts against the ceiling of both periods, whenever it
+/// will be charged. Without a ceiling the period limits nothing.
 fn period(period: &PeriodView, held: MicroRub) -> Value {
     let taken = period.spent_rub.plus_or_max(held);
     json!({

@@ -1,8 +1,8 @@
 //! OpenAPI 3.1 documents of both listeners, stored in `docs/` and served as `/openapi.yaml`.
 //!
 //! The stored documents are for a configuration without `service` and `base_url`. The callers' document gets the
-//! configured values once per configuration. The operators' document names `/` as its server, which is the listener it
-//! is served from, and is served unchanged.
+//! configured values once per configuration. The operators' document is served unchanged: its server is `/`, the
+//! listener that serves it.
 
 use http::{Request, Response};
 use tollgate_layers::{Error, body::AnswerBody};

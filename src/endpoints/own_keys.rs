@@ -1,7 +1,7 @@
 //! `/v1/<service>/keys`: list, create, limit and revoke an account's keys, for the holder of its owner key.
 //!
-//! An owner key cannot call models, and these endpoints refuse a key that can. Owner keys are listed, including the one
-//! in use, but only the operator can change them.
+//! An owner key cannot call models, and these endpoints refuse a key that can. The list contains owner keys too,
+//! including the key that sends the request, but only the operator can change owner keys.
 
 use std::{
     pin::Pin,
@@ -263,8 +263,8 @@ fn sees(owner: &KeyRecord, key: &KeyView) -> bool {
     owner.group.is_none() || owner.group == key.record.group
 }
 
-/// Refuses a change by which an owner key in a group creates or moves a key outside that group: no key escapes the
-/// group's ceilings.
+/// Refuses a change by which an owner key in a group would create a key outside that group or move a key out of it: no
+/// key escapes the group's ceilings.
 fn stays_in_group(owner: &KeyRecord, change: &KeyChange) -> Result<(), Error> {
     match (&owner.group, &change.group) {
         (Some(own), Some(wished)) if wished.as_ref() != Some(own) => Err(Error::invalid(

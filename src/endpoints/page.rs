@@ -420,7 +420,7 @@ mod tests {
     use crate::catalog::documents::PublicUrls;
 
     #[test]
-    fn prices_are_shown_in_kopecks_rounded_up_or_with_two_digits_that_count() {
+    fn prices_are_shown_in_kopecks_rounded_up_or_with_two_significant_digits() {
         for (rate, ru, en) in [
             ("26.01875", "26,02", "26.02"),
             ("208.15", "208,15", "208.15"),

@@ -44,7 +44,7 @@ use crate::{
 const RECEIPTS: u64 = 50;
 const RECEIPTS_MAX: u64 = 200;
 
-/// Serves receipts to their keys; must be below `auth`.
+/// Serves receipts to the keys that were charged; must be below `auth`.
 #[derive(Clone, Debug)]
 pub struct Receipts {
     store: AnyLedger,
@@ -140,7 +140,8 @@ struct ReceiptsJson<'a> {
     receipts: Vec<ReceiptJson<'a>>,
     /// The cursor of the next page, for the parameter `after`; null on the last page.
     next: Option<String>,
-    /// This request and those for earlier pages have searched every receipt since this time; absent on the last page.
+    /// All receipts since this time have been searched, by this request and the requests for earlier pages. Absent on
+    /// the last page.
     #[serde(skip_serializing_if = "Option::is_none")]
     searched_since: Option<String>,
 }

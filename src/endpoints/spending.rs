@@ -39,7 +39,7 @@ use crate::{
 const DAY_MS: u64 = 86_400_000;
 const DAYS: u64 = 30;
 const DAYS_MAX: u64 = 31;
-/// The maximum number of journal lines that sums of sessions are computed from.
+/// The maximum number of journal lines from which the sums of sessions are computed.
 const LINES_MAX: usize = 2_000;
 /// The largest number of reports that are computed concurrently.
 const AT_ONCE_MAX: usize = 4;
@@ -63,7 +63,8 @@ impl Spending {
         }
     }
 
-    /// Returns the spending of a key; for an owner key, of all keys of its account or of the named one.
+    /// Returns the spending of a key. For an owner key, returns the spending of all keys of its account, or of the
+    /// named key.
     async fn report(
         &self,
         key: &KeyRecord,
@@ -102,8 +103,8 @@ impl Spending {
     }
 }
 
-/// Returns whether `key` may see a call that was charged to the key `paid`: a key sees its own calls; an owner key
-/// sees those of all keys of its account, or of the named one.
+/// Returns whether `key` may see a call that was charged to the key `paid`. A key sees its own calls. An owner key sees
+/// the calls of all keys of its account, or of the key `of` alone.
 pub(super) fn sees(key: &KeyRecord, of: Option<&KeyId>, paid: &KeyId) -> bool {
     match of {
         Some(of) => of == paid,

@@ -25,17 +25,17 @@ use crate::text::time::now_ms;
 
 /// The maximum number of journal lines that are read for a page of one account.
 const LINES_MAX: usize = 2_000;
-/// At most this many journal lines are read for a page of many accounts, each of which contributes few lines.
+/// The maximum number of journal lines that are read for a page of many accounts. Each account contributes few lines.
 const LINES_OF_ALL_MAX: usize = 1_000;
-/// The maximum number of steps further back in time for a page. The rolled-up sums show which times may have matching
+/// The maximum number of steps back in time for one page. The sums of the roll-up show which times may have matching
 /// lines.
 const STRETCHES_MAX: usize = 16;
 /// A page that has taken this long makes no further step.
 const LONG: Duration = Duration::from_millis(50);
 /// How many accounts are read at the same time.
 const ACCOUNTS_AT_ONCE: usize = 256;
-/// How many lines of an account are read first if many accounts are merged: the time of the second line determines when
-/// the account is read again.
+/// The number of lines that are first read from each account if many accounts are merged. The time of the second line
+/// determines when the account is read again.
 const LINES_FIRST: usize = 2;
 /// Factor by which each further page of an account grows if many accounts are merged.
 const PAGE_GROWTH: usize = 8;
@@ -45,10 +45,11 @@ const PAGE_GROWTH: usize = 8;
 pub(crate) const LOOK_AGAIN_MS: &[u64] = &[10, 20, 40, 80];
 /// Pauses before a repeated search through all accounts, in milliseconds.
 pub(crate) const LOOK_IN_ALL_AGAIN_MS: &[u64] = &[100];
-/// If a call began longer ago than this, its charge is not in progress, so its receipt is searched only once.
+/// If a call began longer ago than this, its charge is not about to be booked, so its receipt is searched only once.
 const CALL_MAX: Duration = Duration::from_secs(3_600);
 
-/// Searches a call's receipt with `look`, and repeats the search while the call may not be charged yet.
+/// Searches a call's receipt with `look`. Repeats the search if the call is so recent that its charge may not be booked
+/// yet.
 ///
 /// # Errors
 /// The errors of `look`.
@@ -104,7 +105,8 @@ impl<'a> LatestLines<'a> {
         }
     }
 
-    /// Begins with small pages that grow, because most of many accounts have no line that is shown.
+    /// Makes the first pages small and the later ones larger. If many accounts are merged, most of them have no line
+    /// that is shown.
     const fn few_at_first(mut self) -> Self {
         self.limit = LINES_FIRST;
         self
@@ -177,7 +179,7 @@ pub(crate) struct ReceiptsPage {
 
 impl ReceiptsPage {
     /// Reads the latest receipts of these accounts that pass `asks_for`; receipts of the same millisecond are ordered
-    /// by account. `asks_for` must reject every receipt that is not `sought`.
+    /// by account. `sought` is a coarser filter: `asks_for` must reject every receipt that `sought` excludes.
     pub(crate) async fn read(
         store: &AnyLedger,
         accounts: &[AccountId],
@@ -222,7 +224,7 @@ impl ReceiptsPage {
         })
     }
 
-    /// Returns the time from which on the pages so far contain every receipt; `None` if no receipt is older.
+    /// Returns the time since which the pages so far contain every receipt; `None` if they contain all receipts.
     pub(crate) fn searched_since_ms(&self) -> Option<u64> {
         self.next.map(|next| next.at_ms.saturating_add(1))
     }
@@ -234,7 +236,7 @@ struct Reading {
     limit: usize,
     /// The number of lines that may still be read.
     left: usize,
-    /// Where the previous page ended: within this millisecond, after this many receipts.
+    /// The end of the previous page: a millisecond, and how many of its receipts the pages so far contain.
     given: Option<ReceiptsCursor>,
     /// The time of the previous line that was read, in Unix milliseconds.
     at_ms: u64,
@@ -257,8 +259,8 @@ impl Reading {
         }
     }
 
-    /// Returns the cursor of the next page if this page is full and a line of this time comes next. The limit of lines
-    /// never splits a millisecond, because the cursor does not count receipts that do not match.
+    /// Returns the cursor of the next page if this page must end before a line of time `at_ms`. The maximum of lines
+    /// never ends a page within a millisecond, because the cursor does not count receipts that do not match.
     const fn enough(&self, at_ms: u64) -> Option<ReceiptsCursor> {
         if self.receipts.len() == self.limit {
             return Some(ReceiptsCursor {
@@ -311,7 +313,7 @@ struct Latest<'a> {
     turns: BinaryHeap<(u64, Reverse<usize>)>,
 }
 
-/// The lines of one account that were read and not merged yet, and the part of its journal that is still to be read.
+/// The lines of one account that were read but not merged yet, and the part of its journal that is still to be read.
 struct Way<'a> {
     latest: LatestLines<'a>,
     lines: VecDeque<JournalLine>,
@@ -353,8 +355,8 @@ impl<'a> Latest<'a> {
         Ok(latest)
     }
 
-    /// Returns when the newest line, or the newest call, of each account was booked. If the store can return that time
-    /// alone, an account's lines are read only when the merge needs them.
+    /// Returns the time of the newest line of each account (or of its newest call). If the store can return this time
+    /// without the line, an account's lines are read only when the merge needs them.
     async fn begin_some(
         store: &'a AnyLedger,
         ways: &mut [Way<'a>],
@@ -362,7 +364,7 @@ impl<'a> Latest<'a> {
     ) -> Result<Vec<Option<u64>>, BookError> {
         let mut times: Vec<Option<u64>> = vec![None; ways.len()];
         loop {
-            // A part of the journal may have no line although an earlier part has one, so the next part is read.
+            // A part of the journal may have no line although an older part has one, so the next part is read.
             let open = ways.iter().zip(&times).enumerate();
             let open = open.filter(|(_, (_, time))| time.is_none());
             let parts = open
@@ -409,8 +411,8 @@ impl<'a> Latest<'a> {
     async fn next(&mut self) -> Result<Option<JournalLine>, BookError> {
         while let Some((_, Reverse(at))) = self.turns.pop() {
             let way = &mut self.ways[at];
-            // If only the time of the next line was known, the line that is read now may be older; then another
-            // account's line comes next.
+            // If only the time was known and no line, the lines are read now. The first of them may be older than that
+            // time, so another account may be next.
             let line = way.lines.pop_front();
             if way.lines.is_empty() {
                 way.fill().await?;
@@ -425,7 +427,7 @@ impl<'a> Latest<'a> {
 }
 
 impl Way<'_> {
-    /// A page of the journal may have no matching line although later pages have.
+    /// Reads pages until one has a matching line: a page of the journal may have none although a later page has one.
     async fn fill(&mut self) -> Result<(), BookError> {
         while self.lines.is_empty()
             && let Some(lines) = self.latest.next().await?
@@ -436,8 +438,9 @@ impl Way<'_> {
     }
 }
 
-/// How far receipts were read: everything newer than this millisecond, and this many of its matching receipts. Callers
-/// do not get the store's own cursors, which would reveal how many calls other customers make.
+/// How far receipts were read: all that are newer than this millisecond, and this many matching receipts of the
+/// millisecond itself. Callers do not get the store's own cursors, because those would reveal how many calls other
+/// customers make.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ReceiptsCursor {
     at_ms: u64,
@@ -445,7 +448,7 @@ pub(crate) struct ReceiptsCursor {
 }
 
 impl ReceiptsCursor {
-    /// Creates the cursor after everything from this time on.
+    /// Creates the cursor for receipts that are older than this time.
     pub(crate) const fn before(at_ms: u64) -> Self {
         Self {
             at_ms: at_ms.saturating_sub(1),
@@ -470,7 +473,7 @@ impl FromStr for ReceiptsCursor {
                 receipts: receipts.parse().ok()?,
             })
         });
-        parsed.ok_or("must be the `next` of an answer to the same question")
+        parsed.ok_or("must be the `next` of an answer to a request with the same parameters")
     }
 }
 

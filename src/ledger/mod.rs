@@ -110,8 +110,7 @@ impl AnyLedger {
     /// Ends the calls that an earlier process left unfinished, and returns its leases.
     pub async fn recover(&self, report: &(dyn Fn(&Event<'_>) + Send + Sync)) {
         match self {
-            // No work is needed: SQLite recovers when it is opened, and a ledger in memory does not outlive the
-            // process.
+            // No work is needed: SQLite recovers when it is opened, and a ledger in memory ends with its process.
             Self::Memory(_) | Self::Sqlite(_) => {}
             Self::Redis(outbox) => {
                 outbox.recover(report).await;
@@ -138,7 +137,7 @@ impl AnyLedger {
         }
     }
 
-    /// Returns the charges that wait on this machine for the ledger; `None` for a ledger without an outbox.
+    /// Returns the charges that this machine still has to send to the ledger; `None` for a ledger without an outbox.
     #[must_use]
     pub fn backlog(&self) -> Option<Backlog> {
         match self {
@@ -339,7 +338,7 @@ fn warn_of_new(address: &dyn fmt::Display) {
     );
 }
 
-/// How long acknowledgements of a server that has been replaced may be in transit.
+/// The time for which acknowledgements by a server that was replaced may still arrive.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
 /// Checks that the ledger is the same one as before. If another server has replaced it, the newest charges are sent
@@ -350,7 +349,7 @@ async fn confirm_server(outbox: &Outbox<RedisLedger, SqliteLog>) -> Result<(), B
         Watch::Same => drop(outbox.replay().await?),
         Watch::Changed => {
             let mut booked = outbox.replay().await?;
-            // The old server may have acknowledged further charges until it was gone, so they are sent again after a
+            // The old server may have acknowledged further charges until it stopped, so charges are sent again after a
             // pause.
             tokio::time::sleep(LAST_WORDS).await;
             booked += outbox.replay().await?;
@@ -366,7 +365,7 @@ async fn confirm_server(outbox: &Outbox<RedisLedger, SqliteLog>) -> Result<(), B
     Ok(())
 }
 
-/// Checks whether the outbox holds few and recent enough charges for its node to serve.
+/// Returns an error if the outbox has too many charges, or a charge that is too old, for this node to serve.
 fn check_backlog(backlog: &Backlog) -> Result<(), BoxError> {
     let Backlog {
         calls,
@@ -416,7 +415,7 @@ impl fmt::Display for OpenLedgerError {
 impl Error for OpenLedgerError {
     fn source(&self) -> Option<&(dyn Error + 'static)> {
         match self {
-            // The text of this variant already contains the error's own text, so only the error's cause follows.
+            // The text of this variant already contains the error's text, so the next cause is the error's own source.
             Self::Sqlite(error) => error.source(),
             Self::Outbox(error) => error.source(),
             Self::Unread(error) => error.source(),

@@ -1,5 +1,5 @@
-//! Sends calls at a pace. On a runtime with one thread, the load uses one core and leaves the other cores to the
-//! measured server.
+//! Sends calls at a given pace. On a runtime with one thread, the load generator uses one core and leaves the other
+//! cores to the measured server.
 
 use std::{
     pin::pin,
@@ -21,17 +21,17 @@ use super::{
     record::{Chunks, Record},
 };
 
-/// The maximum number of open calls of a paced load, because a server may not keep up.
+/// The maximum number of open calls of a paced load. It bounds the load if the server does not keep up.
 const UNDER_WAY_MAX: usize = 512;
-/// Pause of a connection that could not be opened, before the next call on it.
+/// Pause after a connection could not be opened, before its next call.
 const RECONNECT_PAUSE: Duration = Duration::from_millis(100);
 
-/// The calls that a load sends.
+/// The calls that a load run sends.
 #[derive(Debug)]
 pub struct Call {
     /// The requests, which are sent one after the other; at least one.
     pub prepared: Vec<Prepared>,
-    /// Adds the caller's own measurements of a piece of the body, if set. They are recorded in [`super::Results::own`].
+    /// If set, this function measures each piece of the body. Its measurements are recorded in [`super::Results::own`].
     pub each: Option<fn(&Bytes, &mut Vec<Duration>)>,
 }
 
@@ -64,7 +64,7 @@ pub struct Terms {
 }
 
 impl Terms {
-    /// Allows at most `calls_max` calls, each of which may take `timeout` from when it is sent.
+    /// Allows at most `calls_max` calls. Each call must end within `timeout` after it was sent.
     #[must_use]
     pub fn new(failures: Failures, calls_max: u64, timeout: Duration) -> Self {
         Self {
@@ -143,11 +143,11 @@ impl Client {
         Ok(())
     }
 
-    /// Sends calls for `time`, and then awaits the calls that are under way. At [`Pace::WhenAnswered`], at most
-    /// `connections` calls run concurrently.
+    /// Sends calls for `time`, and then waits for the running calls. At [`Pace::WhenAnswered`], at most `connections`
+    /// calls run concurrently.
     ///
     /// # Errors
-    /// A call failed, and failed calls end the load.
+    /// If a call failed and failed calls end the load.
     pub async fn run(self, pace: Pace, connections: u32, time: Duration) -> Result<(), CallError> {
         match pace {
             Pace::WhenAnswered => self.when_answered(connections, time).await,
@@ -180,7 +180,7 @@ impl Client {
     /// answers would slow down the calls and so hide their own latency.
     ///
     /// # Errors
-    /// A call failed, and failed calls end the load.
+    /// If a call failed and failed calls end the load.
     pub async fn when_due(self, mut due: impl Iterator<Item = Instant>) -> Result<(), CallError> {
         let mut idle = self.connections;
         let mut under_way = JoinSet::new();

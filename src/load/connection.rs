@@ -60,7 +60,7 @@ impl Origin {
     }
 }
 
-/// A call that is prepared once and sent many times.
+/// A call that is encoded once and sent many times.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Prepared {

@@ -63,8 +63,8 @@ impl Histogram {
         Duration::ZERO
     }
 
-    /// Returns how many durations are between one bound and the next, for increasing bounds. The last count is of those
-    /// that are not below any bound.
+    /// Returns how many durations are between one bound and the next, for increasing bounds. The last count is the
+    /// number of durations that are not below any bound.
     #[must_use]
     pub fn between(&self, bounds: &[Duration]) -> Vec<u64> {
         let mut counts = vec![0; bounds.len() + 1];
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn quantiles_and_counts_are_of_what_was_recorded() {
+    fn quantiles_and_counts_cover_the_recorded_durations() {
         let mut durations = Histogram::default();
         assert_eq!(durations.quantile(0.5), Duration::ZERO);
         for ms in (1..=1000).rev() {

@@ -20,16 +20,16 @@ pub struct Record(Arc<Mutex<Results>>);
 pub struct Results {
     /// The number of calls that were answered with 200, to the end and without an error event.
     pub answered: u64,
-    /// The number of calls that failed: all that are not in `answered`.
+    /// The number of calls that failed: every call that is not in `answered`.
     pub failed: u64,
-    /// The number of calls by the status of their answer, except those in `errors`.
+    /// The number of calls by the status of their answer, without the calls in `errors`.
     pub statuses: BTreeMap<u16, u64>,
     /// The number of calls that failed otherwise than by a status, by [`CallError::kind`].
     pub errors: BTreeMap<&'static str, u64>,
     /// The error of the first failed call.
     pub first_failure: Option<String>,
-    /// Time from the moment at which a call was due to the end of its answer. This and the following histograms cover
-    /// answered calls only.
+    /// Time from the moment at which a call was due to the end of its answer. All histograms here cover answered calls
+    /// only.
     pub whole: Histogram,
     /// Time from the moment at which a call was due to the first piece of its answer's body.
     pub first_chunk: Histogram,
@@ -94,7 +94,7 @@ pub(super) struct Chunks {
     first: Option<Instant>,
     last: Option<Instant>,
     gaps: Vec<Duration>,
-    /// Durations that the caller's own measurement of the pieces added.
+    /// Durations that [`super::Call::each`] has measured.
     pub(super) own: Vec<Duration>,
 }
 

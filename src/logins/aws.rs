@@ -1,4 +1,4 @@
-//! Requests signed for AWS, with keys of the configuration, of a command, or of the machine's role.
+//! Signs requests for AWS, with keys from the configuration, from a command, or from the machine's role.
 
 use std::fmt;
 
@@ -157,7 +157,7 @@ impl fmt::Debug for AwsLogin {
     }
 }
 
-/// Keys as commands and the metadata service write them.
+/// Keys in the form in which commands and the metadata service write them.
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
 struct PrintedKeys {
@@ -177,17 +177,13 @@ impl Source for AwsSource {
                 Self::Command(command) => {
                     let life = Life::Unknown(command.refresh);
                     keys(command.output().await?.as_bytes(), life).ok_or_else(|| {
-                        LoginError::new(format!(
-                            "{} printed no keys of AWS in JSON",
-                            command.program
-                        ))
+                        LoginError::new(format!("{} printed no AWS keys in JSON", command.program))
                     })
                 }
                 Self::Instance(endpoint, address) => {
                     let life = Life::Unknown(std::time::Duration::from_secs(600));
-                    keys(&instance_keys(endpoint, address).await?, life).ok_or_else(|| {
-                        LoginError::new("the metadata service answered no keys of AWS")
-                    })
+                    keys(&instance_keys(endpoint, address).await?, life)
+                        .ok_or_else(|| LoginError::new("the metadata service returned no AWS keys"))
                 }
             }
         })
@@ -211,7 +207,7 @@ fn keys(text: &[u8], life: Life) -> Option<Fetched<AwsKeys>> {
     Some(Fetched { credential, life })
 }
 
-/// Reads the keys of the instance's role by version 2 of the metadata service.
+/// Reads the keys of the instance's role from the metadata service, version 2.
 async fn instance_keys(endpoint: &Endpoint, address: &Uri) -> Result<Bytes, LoginError> {
     let base = address.to_string();
     let base = base.trim_end_matches('/');
@@ -234,7 +230,7 @@ async fn instance_keys(endpoint: &Endpoint, address: &Uri) -> Result<Bytes, Logi
     let ttl = ("x-aws-ec2-metadata-token-ttl-seconds", seconds);
     let token = get(Method::PUT, "/latest/api/token", ttl).await?;
     let mut token = HeaderValue::from_maybe_shared(token)
-        .map_err(|_| LoginError::new("the metadata service answered an invalid token"))?;
+        .map_err(|_| LoginError::new("the metadata service returned an invalid token"))?;
     token.set_sensitive(true);
     let roles = "/latest/meta-data/iam/security-credentials/";
     let header = || ("x-aws-ec2-metadata-token", token.clone());
@@ -273,7 +269,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn keys_of_a_command_sign() {
+    async fn requests_are_signed_with_keys_from_a_command() {
         let printed = r#"{"Version":1,"AccessKeyId":"ASIA1","SecretAccessKey":"s","SessionToken":"t","Expiration":"2099-01-01T00:00:00+00:00"}"#;
         let command = CommandLine {
             program: "echo".to_owned(),
@@ -301,7 +297,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn keys_of_the_instances_role_sign() {
+    async fn requests_are_signed_with_keys_of_the_instances_role() {
         let server = TokenServer::start_with(|_, seen| {
             let ours = seen.head("x-aws-ec2-metadata-token") == "imds";
             let body = match (seen.path.as_str(), ours) {
@@ -331,7 +327,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn machine_without_a_role_is_an_error_that_says_so() {
+    async fn error_for_an_instance_without_a_role_names_the_missing_role() {
         let server = TokenServer::start(|number| {
             if number == 0 {
                 (200, "imds".to_owned())

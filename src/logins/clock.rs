@@ -42,7 +42,7 @@ impl Clock {
     }
 }
 
-/// Returns the time of an answer, in milliseconds.
+/// Returns the time in an answer's `date` header, in milliseconds.
 pub(super) fn date_ms(answer: &HeaderMap) -> Option<u64> {
     let text = answer.get(DATE)?.to_str().ok()?;
     let at: SystemTime = httpdate::parse_http_date(text).ok()?;

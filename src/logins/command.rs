@@ -40,7 +40,7 @@ impl CommandLine {
         add(&self.refresh.as_secs().to_string());
     }
 
-    /// Runs the command and returns what it printed, without the spaces around it.
+    /// Runs the command and returns what it printed, trimmed.
     ///
     /// # Errors
     /// If the command cannot be run, fails, takes more than 15 seconds, or prints nothing or more than 64 KiB. The
@@ -48,7 +48,7 @@ impl CommandLine {
     pub(super) async fn output(&self) -> Result<String, LoginError> {
         let line = self.clone();
         let program = &self.program;
-        // A task of its own runs the command, so that it also ends the command if the caller has left.
+        // The command runs in a task of its own, so that it is ended in time even if the caller has left.
         let ran = spawn_blocking(move || run(&line, TIME_MAX)).await;
         let ran = ran.map_err(|error| LoginError::new(error.to_string()))?;
         let (status, output) =

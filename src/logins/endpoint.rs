@@ -27,7 +27,8 @@ pub(super) const JSON: &str = "application/json";
 /// Life of a token if the endpoint's answer does not state one.
 const LIFE_DEFAULT: Duration = Duration::from_secs(600);
 const LIFE_MAX: Duration = Duration::from_secs(86_400);
-/// The shortest life of a token. A token that seems to end at once is used all the same, because the clocks may differ.
+/// The shortest assumed life of a token. A token that seems to end at once is still used, because the clocks may
+/// differ.
 const LIFE_MIN: Duration = Duration::from_secs(10);
 const WORDS_CHARS_MAX: usize = 200;
 /// Times above this number are in milliseconds: in seconds they would be in the year 5138.
@@ -36,7 +37,7 @@ const SECONDS_MAX: u64 = 100_000_000_000;
 /// A server that issues credentials.
 pub(super) struct Endpoint {
     egress: Arc<Egress>,
-    /// Made for the first request, because it needs a runtime.
+    /// Created with the first request, because it needs a runtime.
     client: OnceLock<EgressClient>,
     pub(super) clock: Clock,
 }
@@ -92,9 +93,7 @@ pub(super) fn token(res: &Response<Bytes>) -> Result<Fetched<SecretString>, Logi
     let first = |names: &[&str]| names.iter().find_map(|name| body.get(name));
     let token = first(&["access_token", "iamToken", "tok"]).and_then(Value::as_str);
     let token = token.filter(|token| !token.is_empty());
-    let token = token.ok_or(LoginError::new(
-        "the answer of the token endpoint has no token",
-    ))?;
+    let token = token.ok_or(LoginError::new("the token endpoint's answer has no token"))?;
     let now_ms = date_ms(res.headers()).unwrap_or_else(crate::text::time::now_ms);
     let life = match (
         body.get("expires_in"),
@@ -134,7 +133,7 @@ pub(super) fn instant_ms(value: &Value) -> Option<u64> {
     }
 }
 
-/// Returns an error with the refusal of a token endpoint: its status and its own words.
+/// Returns an error with a token endpoint's refusal: the status and the endpoint's own text.
 pub(super) fn refusal(res: &Response<Bytes>) -> LoginError {
     let body: Value = serde_json::from_slice(res.body()).unwrap_or_default();
     let words = ["/error_description", "/message", "/error/message", "/error"];
@@ -168,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn token_and_its_life_are_read_in_each_vendors_words() {
+    fn token_and_its_life_are_parsed_from_each_vendors_answer() {
         for (body, life_s) in [
             (
                 r#"{"access_token":"t","expires_in":3599,"token_type":"Bearer"}"#,

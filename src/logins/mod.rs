@@ -65,7 +65,8 @@ pub(crate) struct VendorLogin {
     inner: Box<dyn Login>,
 }
 
-/// Digest of all settings and secrets, keyed with random bytes of this process, so that it reveals nothing of them.
+/// Digest of all settings and secrets, keyed with random bytes of this process, so that the digest reveals nothing
+/// about them.
 #[derive(Clone, PartialEq, Eq, Hash)]
 struct Identity(String);
 

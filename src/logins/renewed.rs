@@ -21,12 +21,12 @@ use super::LoginError;
 
 /// The maximum time for one request for a credential.
 const FETCH_TIME_MAX: Duration = Duration::from_secs(20);
-/// A credential is renewed when a fifth of its life is left, but at most this long before its end.
+/// A credential is renewed when a fifth of its life is left, but no earlier than this time before its end.
 const RENEW_BEFORE_MAX: Duration = Duration::from_secs(300);
-/// A credential is not used in the last tenth of its life, at most in its last ten seconds: a request takes time to
-/// arrive.
+/// A credential is not used in the last tenth of its life, but this time is at most ten seconds. The reason is that a
+/// request takes time to arrive.
 const UNUSED_MAX: Duration = Duration::from_secs(10);
-/// A credential that is refused so soon after it was issued is not renewed: a new one would be refused, too.
+/// If a credential is refused within this time after it was issued, it is not renewed: a new one would be refused, too.
 const YOUNG: Duration = Duration::from_secs(1);
 /// Wait after a failure; doubles with each further failure in a row, up to `WAIT_MAX`.
 const WAIT_MIN: Duration = Duration::from_secs(1);
@@ -292,8 +292,8 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn endpoint_that_is_down_for_two_minutes_is_not_noticed() {
-        // The endpoint is down from before the first renewal.
+    async fn token_endpoint_outage_of_two_minutes_fails_no_call() {
+        // The outage begins before the first renewal.
         for begin in [1400, 1500, 1600] {
             let (renewed, fetches) = endpoint(1800, begin..begin + 120);
             renewed.get().await.unwrap();
@@ -346,7 +346,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn call_that_is_dropped_leaves_the_request_to_the_next() {
+    async fn dropped_call_leaves_the_credential_request_to_the_next_call() {
         let (renewed, _) = endpoint(1800, 0..0);
         let early = timeout(Duration::from_millis(100), renewed.get()).await;
         assert!(early.is_err());

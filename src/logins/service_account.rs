@@ -64,7 +64,7 @@ enum KeyFile {
 }
 
 impl ServiceAccount {
-    /// Reads a key file as the vendor issues it. `url` replaces the address of the token endpoint.
+    /// Reads a key file in the vendor's format. `url` replaces the address of the token endpoint.
     ///
     /// # Errors
     /// What is wrong with the file, without the file's content.
@@ -348,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn other_files_are_refused_without_their_content() {
+    fn invalid_key_files_are_refused_without_quoting_them() {
         let mut no_key: Value = serde_json::from_str(yandex().expose_secret()).unwrap();
         no_key["private_key"] =
             "-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n".into();

@@ -89,7 +89,7 @@ pub(crate) struct Private;
 
 impl fmt::Display for Private {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("its name means a private, loopback or link-local address, and allow_private is not set")
+        f.write_str("its name resolves to a private, loopback or link-local address, and allow_private is not set")
     }
 }
 

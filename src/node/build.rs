@@ -90,8 +90,8 @@ impl Gateway {
         let report = Arc::new(reporting(calls.clone(), report));
         let mut settings = SettlerSettings::default();
         settings.calls_max = CALLS_MAX;
-        // Every ended call is submitted to the store at once: even if its server cannot take a charge now, the store
-        // may have an outbox that keeps it.
+        // Every ended call is submitted to the store at once: even if Redis cannot accept a charge now, the store may
+        // have an outbox that keeps the charge.
         settings.under_way_max = CALLS_MAX;
         let (rates_of_keys, counting) = KeyRates::of(&store);
         let (settled, used) = (Arc::clone(&report), rates_of_keys.tokens.clone());
@@ -185,7 +185,7 @@ impl Gateway {
             loops.spawn(server::serve(listener, service, settings, admin_open));
         } else if passed.admin.is_some() {
             tracing::warn!(
-                "a socket was passed for operators, and the configuration has no [admin]"
+                "a socket for operators was passed, but the configuration has no [admin]"
             );
         }
         settler_run.spawn(readiness::settle(settler_task.run(), readiness.clone()));
@@ -193,7 +193,7 @@ impl Gateway {
         if store.takes_leases() {
             let leases = store.clone();
             let tended = async move {
-                while catch_round("the check of leases", leases.tend_leases())
+                while catch_round("the renewal of leases", leases.tend_leases())
                     .await
                     .is_none()
                 {
@@ -201,11 +201,11 @@ impl Gateway {
                 }
             };
             let running = apart::run("leases", tended).await;
-            loops.spawn(running.context("no thread for leases can be started")?);
+            loops.spawn(running.context("cannot start the thread for leases")?);
         }
         if let Some(mut counting) = counting {
             loops.spawn(async move {
-                while catch_round("the count over all gateways", counting.run())
+                while catch_round("the rate limits over all gateways", counting.run())
                     .await
                     .is_none()
                 {
@@ -226,8 +226,8 @@ impl Gateway {
         loops.spawn(payments.keep_topped_up(std::future::pending()));
         let earlier = store.clone();
         loops.spawn(async move {
-            // Recovery that panics is started again. It skips the calls that it has already ended.
-            while catch_round("the end of earlier calls", earlier.recover(&*report))
+            // If the recovery panics, it is started again. It skips the calls that it has already ended.
+            while catch_round("the recovery of earlier calls", earlier.recover(&*report))
                 .await
                 .is_none()
             {
@@ -299,7 +299,7 @@ fn listen(
     }
 }
 
-/// Keeps the health of routes that are in force, and drops that of all other routes.
+/// Keeps the health records of configured routes, and drops the records of all other routes.
 pub(super) fn follow(health: &Health, live: &Live) {
     let snapshot = live.snapshot();
     health.follow(snapshot.models().flat_map(|(model, _)| &model.routes));

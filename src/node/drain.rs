@@ -9,19 +9,19 @@ use super::Gateway;
 
 /// How long answers that are cut may take to send an error to their clients.
 const FAREWELL: Duration = Duration::from_secs(5);
-/// How long the release of the event deliveries' leases may take.
+/// The time limit for releasing this gateway's right to deliver to event receivers.
 const LET_GO: Duration = Duration::from_secs(1);
 /// The interval at which to check whether calls without clients have ended.
 const FAREWELL_LOOK: Duration = Duration::from_millis(20);
-/// How long acknowledging the charges of cut calls may take, beyond the drain's own time.
+/// The additional time, after the drain's own, in which the ledger may acknowledge the charges of cut calls.
 const CUT_CHARGES: Duration = Duration::from_secs(5);
-/// How long acknowledging the charges of calls that ended by themselves may take at least, even beyond the drain's
-/// time.
+/// The minimum time in which the ledger may acknowledge the charges of calls that ended by themselves, even if the
+/// drain's own time is over.
 const LAST_CHARGES: Duration = Duration::from_secs(1);
 
 impl Gateway {
-    /// Accepts no more calls, lets running calls finish for a while, settles all, closes the ledger. All of this takes
-    /// at most [`Gateway::drain_timeout`], and a few seconds more if calls had to be cut.
+    /// Accepts no more calls, gives running calls time to finish, settles all of them, and closes the ledger. This
+    /// takes at most [`Gateway::drain_timeout`], and a few seconds more if calls had to be cut.
     ///
     /// # Errors
     /// If some calls could not be settled and no outbox keeps their charges, because the ledger stayed out of reach or
@@ -57,7 +57,7 @@ impl Gateway {
         }
         self.feed.shutdown().await;
         self.deliveries.shutdown().await;
-        // If the ledger is out of reach, the leases expire by themselves.
+        // If the ledger is out of reach, the right expires by itself.
         let _ = tokio::time::timeout(LET_GO, self.dispatcher.let_go()).await;
         self.store.give_back().await;
         self.loops.shutdown().await;
@@ -86,7 +86,7 @@ impl Gateway {
     }
 }
 
-/// Returns how long the last charges may take to be acknowledged, if the drain's time ends at `until`.
+/// Returns how long to wait for the acknowledgement of the last charges, if the drain's time ends at `until`.
 fn patience_for_charges(until: Instant, now: Instant, calls_were_cut: bool) -> Duration {
     let least = if calls_were_cut {
         CUT_CHARGES

@@ -35,7 +35,7 @@ pub(super) fn take_tokens(tokens: &KeyTokens, event: &Event<'_>) {
     }
 }
 
-/// Logs what an operator should read about an event in addition to the call's own line.
+/// Logs what an operator should know about an event, if the call's own line does not show it.
 pub fn log_event(event: &Event<'_>) {
     match event {
         Event::Settled {

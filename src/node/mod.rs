@@ -1,5 +1,5 @@
-//! The gateway's sockets and tasks, in the order of its life: `build` opens the ledger and the ports, `run` serves
-//! until the process gets a signal to stop, [`reload`] applies changed files meanwhile, `drain` ends it.
+//! The gateway's sockets and tasks: `build` opens the ledger and the ports, `run` serves until the process gets a
+//! signal to stop, [`reload`] applies changed files meanwhile, and `drain` ends the gateway.
 //!
 //! The other modules handle the settler's events (`events`) and run work on a dedicated thread (`apart`).
 
@@ -50,7 +50,7 @@ pub struct Gateway {
     _admin_end: watch::Sender<bool>,
     /// The accept loops, which end when draining does.
     servers: JoinSet<()>,
-    /// The settler's handle, which cuts the calls that are still running when the drain's time is up.
+    /// The settler's handle. At the end of the drain it cuts the calls that are still running.
     calls: Settler,
     /// The settler's task, which ends when the last answer is settled.
     settler: JoinSet<()>,

@@ -44,7 +44,7 @@ pub struct Reload {
     known: Files,
     /// The files at the last check, if they differ from `known`.
     changed: Option<Files>,
-    /// Whether the ledger did not answer when the files were to be applied, so that they still have to be applied.
+    /// Whether changed files still have to be applied, because the ledger did not answer.
     put_off: bool,
 }
 
@@ -167,7 +167,7 @@ impl Reload {
 impl Gateway {
     /// Applies models, prices, vendors, rate sources, limits and the certificate of another configuration;
     /// [`need_restart`] lists the settings that it cannot apply. Running calls and open connections continue as they
-    /// began. Uses the ledger only if prices have changed, and nothing else outside the process.
+    /// began. Requests a version from the ledger if prices have changed, and uses nothing else outside the process.
     ///
     /// # Errors
     /// If the ledger gives no version for the changed prices. In that case nothing is applied.

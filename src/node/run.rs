@@ -58,7 +58,7 @@ pub async fn serve(config: Config, file: &Path, files: Files) -> anyhow::Result<
 /// Returns how many connections the configuration allows, by the files that the process may open.
 fn shares(config: &Config, gateway: &Gateway) -> Shares {
     let snapshot = gateway.live.snapshot();
-    // The iterator returns a vendor once for each of its routes.
+    // The snapshot has a vendor once for each of its routes; the map removes the repetitions.
     let vendors: BTreeMap<_, _> = snapshot
         .vendors()
         .map(|vendor| (&*vendor.name, vendor.connections_max))

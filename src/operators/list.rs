@@ -89,7 +89,7 @@ impl Operators {
         self.list.iter()
     }
 
-    /// Returns the list with this operator, who replaces an earlier one of the same name.
+    /// Returns the list with this operator added. An earlier operator of the same name is replaced.
     pub(crate) fn with(mut self, one: Named) -> Self {
         match self.list.iter_mut().find(|other| other.name == one.name) {
             Some(other) => *other = one,

@@ -4,8 +4,8 @@ use std::{fmt, str::FromStr, sync::Arc};
 
 use serde::Deserialize;
 
-/// The holder of the admin key, or an operator signed in to the console. Only the console inserts an `Operator` into a
-/// request; a request that arrives at the listener has none.
+/// The holder of the admin key, or an operator who is signed in to the console. Only the console inserts an `Operator`
+/// into a request; a request that arrives at the listener has no `Operator`.
 #[derive(Clone, Debug)]
 pub struct Operator {
     name: Arc<str>,

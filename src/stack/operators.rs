@@ -1,4 +1,4 @@
-//! The path of an operator's request through the layers, top to bottom.
+//! The path of an operator's request through the layers, from top to bottom.
 
 use std::convert::Infallible;
 
@@ -42,7 +42,7 @@ where
         .layer(respond) //                                 Error → JSON in the operators' form; above it: Infallible
         .layer(PanicsLayer::new().witnessed_by::<WhichCall>()) // 500  in the call and in its body; logs the route
         .layer(HeadLayer::new(HeadLimits::OF_THE_SERVER)) // 400  one length, one host; only the server's limits
-        .layer(AnswerRefusalsLayer) //                     Refusal → its answer; above it an Error is a fault or of the head
+        .layer(AnswerRefusalsLayer) //                     Refusal → its answer. Above it an Error is a fault or a refused head
         .layer(AdminAuthLayer::new(config, metrics.requests.limited(LimitedBy::AdminKey))) // 401 403 429  the key if the route needs it, else the host; unknown paths get their 404 below
         .layer(BodyLimitLayer::default()) //  408 413      Request<B> → Request<UnreadBody>: read on request of the handler
         .layer(console) //                    303 401 403 429  pages for signed-in operators; they call the routes below

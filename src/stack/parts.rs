@@ -1,4 +1,4 @@
-//! The layers of the callers' stack with their settings, before they are put in order.
+//! Creates the layers of the callers' stack from their settings. `stack` puts them in order.
 
 use std::{net::IpAddr, sync::Arc};
 
@@ -68,7 +68,7 @@ pub struct Shared<'a> {
 /// A limiter of requests per address, for callers' and for public paths.
 type PerAddress = Counted<AddressLimiter>;
 
-/// Layers that more than one half-stack uses, and what other layers are made of.
+/// Layers that more than one half-stack uses, and the values from which other layers are created.
 pub(super) struct Parts<'a> {
     shared: Shared<'a>,
     pub(super) in_flight: InFlightLayer,
@@ -112,7 +112,7 @@ impl<'a> Parts<'a> {
         )
     }
 
-    /// Returns the limit per address of requests that reach no service.
+    /// Returns the limit of requests that reach no service, per address.
     pub(super) fn wrong_paths<B>(
         &self,
     ) -> RefusalLimitLayer<PerAddress, impl ByAddress<B> + use<B>, fn(&Error) -> bool> {
@@ -133,7 +133,7 @@ impl<'a> Parts<'a> {
         )
     }
 
-    /// Returns the limit per address of requests with unknown keys.
+    /// Returns the limit of requests with unknown keys, per address.
     pub(super) fn guesses<B>(
         &self,
     ) -> RefusalLimitLayer<PerAddress, impl ByAddress<B> + use<B>, fn(&Error) -> bool> {
@@ -252,7 +252,7 @@ const fn is_guess(error: &Error) -> bool {
     matches!(error, Error::KeyUnknown)
 }
 
-/// Returns whether the request reached no service, and therefore no other limit per address.
+/// Returns whether the request reached no service, so that no other limit per address has counted it.
 const fn is_wrong_path(error: &Error) -> bool {
     matches!(error, Error::PathUnknown | Error::MethodNotAllowed { .. })
 }

@@ -78,7 +78,7 @@ impl<K: Send + 'static, L: Limiter<K> + Sync> Limiter<K> for Counted<L> {
 impl Limiter<IpAddr> for AddressLimiter {
     async fn admit(&self, id: IpAddr, quota: Quota) -> Result<(), Duration> {
         if let Some(everywhere) = &self.everywhere {
-            // The future is boxed, because every call has room for it and most calls never run it.
+            // The future is boxed: every call would reserve room for it, but most calls never run it.
             match Box::pin(everywhere.check(&id.to_string(), quota)).await {
                 Ok(verdict) => return verdict,
                 // The catalog costs nothing, so callers can still read it while Redis is unavailable.

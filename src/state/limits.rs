@@ -32,7 +32,7 @@ pub struct LiveLimits {
     pub answers_bytes_max: Setting<u64>,
     /// The longest time that a call may take.
     pub call_time_max: Setting<Duration>,
-    /// How long a hold lives if its call does not extend it.
+    /// How long a hold lasts if its call does not extend it.
     pub hold_ttl: Setting<Duration>,
     /// The limits of callers' connections.
     pub connections: Setting<ConnectionLimits>,
@@ -117,8 +117,8 @@ impl LiveLimits {
         self.parse.set(parse.get());
         self.answer_bytes_max.set(answer_bytes_max.get());
         self.answers_bytes_max.set(answers_bytes_max.get());
-        // A hold must always outlive its call, so a longer hold time is set before the call time, and a shorter one
-        // after it.
+        // A hold must always last longer than its call. So a longer hold time is set before the call time, and a
+        // shorter hold time after it.
         if hold_ttl.get() > self.hold_ttl.get() {
             self.hold_ttl.set(hold_ttl.get());
             self.call_time_max.set(call_time_max.get());

@@ -1,6 +1,6 @@
 //! State that the listeners of one process share: the settings that a reload changes ([`limits`]), counts per key
-//! ([`rates`]) and per address ([`limiter`]), whether this node should get calls ([`readiness`]), and what a scrape
-//! reads ([`scrape`]).
+//! ([`rates`]) and per address ([`limiter`]), the readiness of this node ([`readiness`]), and the values for a scrape
+//! ([`scrape`]).
 
 pub mod limiter;
 pub mod limits;

@@ -29,8 +29,8 @@ pub struct KeyRates {
 }
 
 impl KeyRates {
-    /// Counts in Redis if the ledger is Redis, otherwise in this process. With Redis, the returned task makes the
-    /// requests.
+    /// Counts in Redis if the ledger is Redis, otherwise in this process. With Redis, the returned task sends the
+    /// requests to Redis.
     pub(crate) fn of(store: &AnyLedger) -> (Self, Option<SharedRatesTask>) {
         match store {
             AnyLedger::Memory(_) | AnyLedger::Sqlite(_) => {

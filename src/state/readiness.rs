@@ -91,8 +91,8 @@ impl Readiness {
     }
 }
 
-/// Checks the ledger periodically: whether it answers and is the same one as before, and whether charges wait too long
-/// to be sent to it. Also sweeps expired holds.
+/// Checks periodically whether the ledger answers, whether it is the same ledger as before, and whether charges wait
+/// too long to be sent to it. Also sweeps expired holds.
 pub(crate) async fn watch(store: AnyLedger, ledger: impl Ledger, readiness: Readiness) {
     let mut looks = 0;
     loop {
@@ -100,9 +100,10 @@ pub(crate) async fn watch(store: AnyLedger, ledger: impl Ledger, readiness: Read
         let looked = look(store.check()).await;
         if looks % LOOKS_PER_EXPIRY == 0
             && looked.is_ok()
-            && let Some(Err(error)) = catch_round("the sweep of due holds", sweep(&ledger)).await
+            && let Some(Err(error)) =
+                catch_round("the sweep of expired holds", sweep(&ledger)).await
         {
-            // One shard of a Redis Cluster may be out of reach; calls on the other shards continue.
+            // Only one shard of a Redis Cluster may be out of reach; calls on the other shards continue.
             tracing::warn!(reason = chain(&*error), "expired holds could not be swept");
         }
         readiness.looked(looked);

@@ -1,6 +1,6 @@
-//! The record of a closed month: the hash of its statement, and everything besides the journal that the statement is
-//! made from. The record is a document in the ledger, written with the month's first statement. Every later statement
-//! is made from it, so one statement number always has one hash.
+//! The record of a closed month: the hash of the month's statement, and all data from which the statement is made
+//! except the journal. The record is a document in the ledger, written with the month's first statement. Every later
+//! statement uses the record, so a statement number always has the same hash.
 
 use rust_decimal::Decimal;
 use serde::{Deserialize, Serialize};
@@ -94,8 +94,8 @@ impl Kept {
         &self.sha256
     }
 
-    /// Makes the month's statement again; `None` if the journal or this program's version no longer yields the same
-    /// one.
+    /// Makes the month's statement again; `None` if the journal, or this version of the program, no longer yields the
+    /// same statement.
     pub(crate) fn again(
         &self,
         account: &AccountId,

@@ -30,8 +30,8 @@ use crate::{
     text::time::{offset, rfc3339},
 };
 
-/// How long after its end a month is closed. Nothing can be dated back into a closed month, even if this machine's
-/// clock is ahead of the ledger's.
+/// The time between the end of a month and its closing. No line can be dated back into a closed month, even if this
+/// machine's clock is ahead of the ledger's.
 const CLOSED_AFTER_MS: u64 = 2 * DATED_BACK_MS_MAX;
 /// Version of the form that is hashed. A later form gets another number, and a comment here describes the earlier form.
 const VERSION: u32 = 1;
@@ -307,7 +307,7 @@ impl Entries {
 }
 
 impl Vat {
-    /// Computes the VAT that is included in the spending: of 120 kopecks at 20 percent, 20.
+    /// Computes the VAT that is included in the spending: 20 kopecks in 120 kopecks at 20 percent.
     fn of(seller: Option<&SellerConfig>, spent: i128) -> Self {
         let percent = seller.and_then(|seller| seller.vat_percent);
         let kopecks = percent.and_then(|percent| {

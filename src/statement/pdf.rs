@@ -374,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_is_broken_at_spaces_and_no_line_is_wider_than_it_may_be() {
+    fn text_is_wrapped_at_spaces_and_no_line_exceeds_the_width() {
         let faces = faces();
         let texts = [
             "",

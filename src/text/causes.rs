@@ -10,7 +10,7 @@ pub(crate) fn chain(error: &(dyn Error + 'static)) -> String {
     let mut next = Some(error);
     while let Some(error) = next {
         next = error.source();
-        // The next cause names the unreachable component and the reason, so this error's text adds nothing.
+        // The next cause contains the unreachable component and the reason, so this error's text adds nothing.
         if next.is_some() && says_only_out_of_reach(error) {
             continue;
         }

@@ -16,8 +16,8 @@ pub(crate) fn now_ms() -> u64 {
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// Parses an RFC 3339 date-time, or a date alone (`2027-01-31`: its first moment in UTC), to Unix milliseconds. `None`
-/// for any other text and for times before 1970.
+/// Parses an RFC 3339 date-time, or a date alone (`2027-01-31`: midnight at its beginning in UTC), to Unix
+/// milliseconds. `None` for any other text and for times before 1970.
 pub(crate) fn parse_rfc3339_ms(text: &str) -> Option<u64> {
     let (year, rest) = number(text, 4)?;
     let (month, rest) = number(rest.strip_prefix('-')?, 2)?;

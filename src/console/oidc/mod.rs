@@ -1,8 +1,8 @@
 //! Sign-in through an OpenID provider: the authorization code with PKCE (OpenID Connect Core 1.0, 3.1; RFC 7636).
 //!
-//! The gateway stores nothing for a sign-in under way: the browser has a random word in a cookie of its own, and state,
-//! nonce and code verifier are derived from that word. So a code is useless in another browser, and unfinished sign-ins
-//! use no memory.
+//! The gateway stores nothing for a sign-in in progress: the browser has a cookie with a random word, and state, nonce
+//! and code verifier are derived from that word. So a code is useless in another browser, and unfinished sign-ins use
+//! no memory.
 
 mod provider;
 mod token;
@@ -48,7 +48,7 @@ pub(super) struct Known {
 pub(super) struct Refused {
     pub(super) status: StatusCode,
     pub(super) text: String,
-    /// Whether the provider was called for this sign-in, so that it may count as a guess.
+    /// Whether the provider was called for this sign-in. Only such a sign-in may count as a guess.
     pub(super) asked: bool,
 }
 
@@ -150,7 +150,7 @@ impl Oidc {
         self.known(&claims)
     }
 
-    /// Returns the operator and the role that the claims give.
+    /// Returns the operator's name and role according to the claims.
     fn known(&self, claims: &Map<String, Value>) -> Result<Known, Refused> {
         let OidcConfig {
             name_claim,
@@ -221,7 +221,7 @@ impl Oidc {
         res
     }
 
-    /// Deletes the cookie of the sign-in under way, because the browser has returned.
+    /// Deletes the cookie of the sign-in, because the browser has returned from the provider.
     pub(super) fn arrived(res: Answer, headers: &HeaderMap) -> Answer {
         with_cookie(res, headers, "", 0)
     }
@@ -253,7 +253,7 @@ fn failed(error: &ProviderError) -> Refused {
         ProviderError::Code(_) => "admin.oidc.redirect_url",
         _ => "admin.oidc.issuer",
     };
-    // A made-up code is the guess of a browser; an unreachable provider is not the browser's fault.
+    // An invalid code is a guess by the browser; an unreachable provider is not the browser's fault.
     let status = match error {
         ProviderError::Code(_) | ProviderError::Token(_) => StatusCode::FORBIDDEN,
         _ => StatusCode::BAD_GATEWAY,
@@ -299,7 +299,7 @@ fn with_query(url: &str, fields: &[(&str, &str)]) -> String {
     format!("{url}{sign}{fields}")
 }
 
-/// Returns the random word of a sign-in under way: 64 hexadecimal digits.
+/// Returns the random word of a sign-in in progress: 64 hexadecimal digits.
 fn cookie(headers: &HeaderMap) -> Option<String> {
     let cookies = headers.get_all(header::COOKIE).iter();
     let mut words = cookies

@@ -124,7 +124,7 @@ impl Provider {
         Ok(self.known(config, true).await?.ends)
     }
 
-    /// Returns the provider's endpoints and keys; cached ones if `remembered` allows that and they are fresh.
+    /// Returns the provider's endpoints and keys. Returns cached ones if `remembered` is true and they are fresh.
     async fn known(&self, config: &OidcConfig, remembered: bool) -> Result<Known, ProviderError> {
         let lock = || self.known.lock().unwrap_or_else(PoisonError::into_inner);
         let fresh = |known: &Known| remembered && known.since.elapsed() < KNOWN_FOR;

@@ -15,8 +15,8 @@ use serde_json::{Map, Value};
 use signature::{Error as SignatureError, Verifier};
 use subtle::ConstantTimeEq;
 
-/// The accepted signatures, all made by a private key. HS256 and its kind are not accepted: their key is the client
-/// secret, so everyone who has it could sign.
+/// The accepted signature algorithms, all with a private key. HS256 and its variants are not accepted: their key is the
+/// client secret, so everyone who has it could sign.
 const ALGORITHMS: [Algorithm; 9] = [
     Algorithm::RS256,
     Algorithm::RS384,
@@ -58,8 +58,8 @@ pub(super) fn claims(
     expected: Expected<'_>,
 ) -> Result<Map<String, Value>, TokenError> {
     static INSTALLED: Once = Once::new();
-    // If another crate has installed a provider, this fails. The other provider verifies as well, so the result is
-    // ignored.
+    // This fails if another crate has installed a crypto provider. That provider can verify signatures too, so the
+    // result is ignored.
     INSTALLED.call_once(|| {
         let _ = RING.install_default();
     });

@@ -1,8 +1,8 @@
 //! Detects whether a client that has closed its sending side is still there while its answer is in progress.
 //!
-//! The client may have closed only its sending side and still read, or closed its socket; both look the same. It is
-//! therefore probed with a few bytes without meaning. A client that reads ignores them; if the client is gone, its
-//! kernel answers with a reset.
+//! The client may have closed only its sending side and still read, or it may have closed its socket; both look the
+//! same. So the gateway probes the client with a few bytes that have no meaning. A client that reads ignores them; if
+//! the client is gone, its kernel answers with a reset.
 
 use std::{
     io,
@@ -107,7 +107,7 @@ impl HalfClosed {
     }
 }
 
-/// Sends a probe, unless the send buffer is full: then the data in it serves as a probe.
+/// Sends a probe. If the send buffer is full, nothing is sent: the data in the buffer serves as the probe.
 fn ask(cx: &mut Context<'_>, client: &mut Transport, bytes: &[u8]) -> io::Result<()> {
     match Pin::new(&mut *client).poll_write(cx, bytes) {
         Poll::Ready(Ok(count)) if count == bytes.len() => {}

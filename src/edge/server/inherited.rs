@@ -61,7 +61,7 @@ fn roles(count: usize, names: &str) -> anyhow::Result<Vec<Role>> {
         };
         ensure!(
             !roles.contains(&role),
-            "LISTEN_FDNAMES: one socket of a name is served, and no more"
+            "LISTEN_FDNAMES: two sockets have the same name; pass one socket per name"
         );
         roles.push(role);
     }

@@ -105,7 +105,7 @@ impl Default for ServerSettings {
     }
 }
 
-/// A server's treatment of a new connection if it has its maximum number of connections.
+/// How a server treats a new connection if it has its maximum number of connections already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WhenFull {
     /// Refuses the new connection. Connections above the limit of their address are refused, too.
@@ -121,7 +121,7 @@ enum Admission {
     Seats(Seats),
 }
 
-/// The place of a connection among the allowed ones, which is freed when dropped.
+/// The right of a connection to be open. The connection counts until this value is dropped.
 enum AdmissionPermit {
     Counted(
         #[expect(dead_code, reason = "dropping it frees the connection's slot")] ConnectionPermit,
@@ -257,7 +257,7 @@ pub async fn serve<S, A>(
     let admission = Admission::new(&settings);
     let mut connections = JoinSet::new();
     let begin = |connections: &mut JoinSet<()>, (socket, peer): (TcpStream, SocketAddr)| {
-        // If no place is free, dropping the socket closes it: a full server does not spend time on an answer.
+        // If the limit is reached, dropping the socket closes it: a full server does not spend time on an answer.
         if let Some(place) = admission.admit(peer.ip()) {
             let seat = place.seat();
             let kept = (place, seat.clone(), settings.open.another());
@@ -275,7 +275,7 @@ pub async fn serve<S, A>(
         }
     };
     // Panics are caught here, because a panic would end the accepting task, and with it all connections.
-    let part = "the beginning of a connection";
+    let part = "the start of a connection";
     let mut drains = std::pin::pin!(drain_begins(draining.clone()));
     loop {
         let accepted = tokio::select! {
@@ -304,12 +304,12 @@ pub async fn serve<S, A>(
 }
 
 async fn drain_begins(mut draining: watch::Receiver<bool>) {
-    // An error means that the sender is gone; then, too, the server drains.
+    // An error means that the sender was dropped; the server drains in that case too.
     drop(draining.wait_for(|draining| *draining).await);
 }
 
-/// Serves one connection until it ends. Guards are dropped after the connection; an outer future that holds them would
-/// need room for the connection twice.
+/// Serves one connection until it ends. The guards in `kept` are dropped after the connection. They are part of this
+/// future, because an outer future that holds them would need room for the connection twice.
 fn connection<S, A>(
     socket: TcpStream,
     peer: SocketAddr,
@@ -417,8 +417,7 @@ fn builder(limits: ConnectionLimits) -> auto::Builder<TokioExecutor> {
         .header_read_timeout(None::<Duration>)
         .max_headers(headers_max + HEADERS_SPARE)
         // All available frames are sent in one write. With chunked encoding a frame has three parts, and a vectored
-        // write of hyper covers at most the parts of five frames; without vectored writes hyper copies them into one
-        // part.
+        // write of hyper covers at most five frames. Without vectored writes hyper copies all parts into one.
         .writev(false)
         .max_buf_size((head_bytes_max * 2).max(BUFFER_BYTES_MIN));
     builder

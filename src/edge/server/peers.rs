@@ -13,7 +13,7 @@ use tollgate_layers::{facts::ClientAddr, setting::Setting};
 
 use super::ConnectionLimits;
 
-/// The interval between two warnings that no place is free.
+/// The interval between two warnings that a limit is reached.
 const WARN_EVERY: Duration = Duration::from_secs(1);
 
 /// Counts connections. The table has a row for each address block with a connection, so the total limit bounds the
@@ -33,12 +33,12 @@ struct Inner {
 #[derive(Debug, Default)]
 struct Counts {
     all: usize,
-    /// When the last warning that no place is free was logged.
+    /// When the last warning that a limit is reached was logged.
     warned: Option<Instant>,
     by_block: HashMap<IpAddr, usize>,
 }
 
-/// The place of a connection, which is freed when dropped.
+/// The right of a connection to be open. The connection counts until this value is dropped.
 #[derive(Debug)]
 pub(super) struct ConnectionPermit {
     peers: Peers,
@@ -54,7 +54,7 @@ impl Peers {
         }))
     }
 
-    /// Takes a place for a connection of `peer`, if one is free.
+    /// Admits a connection of `peer` if no limit is reached.
     pub(super) fn admit(&self, peer: IpAddr) -> Option<ConnectionPermit> {
         let peer = peer.to_canonical();
         let ConnectionLimits {

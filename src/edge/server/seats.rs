@@ -22,7 +22,7 @@ use super::ConnectionLimits;
 /// block is also one part.
 const PARTS: usize = 4;
 
-/// The places for connections of a listener. Clones share them.
+/// The seats of a listener. Clones share them.
 #[derive(Clone, Debug)]
 pub(super) struct Seats(Arc<Inner>);
 
@@ -72,7 +72,7 @@ impl Seat {
     }
 }
 
-/// A place for a connection, which is freed when dropped.
+/// The right of a connection to its seat. The seat is freed when this value is dropped.
 #[derive(Debug)]
 pub(super) struct SeatPermit {
     seats: Seats,
@@ -136,8 +136,8 @@ enum Replace {
     NobodyCan,
 }
 
-/// Returns the seat that a new connection takes over: one in its own address block if that block already has its share,
-/// otherwise one in the block with the most seats.
+/// Returns the seat that a new connection takes over. It is a seat of the connection's own address block if that block
+/// already has its share, otherwise a seat of the block with the most seats.
 fn to_replace(taken: &[Arc<Seat>], newcomer: &Seat, max: usize) -> Replace {
     let share = (max / PARTS).max(1);
     let strangers = || {
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn connections_with_a_key_are_never_evicted_and_get_the_other_slots() {
+    fn connections_with_a_key_are_never_evicted_and_get_the_remaining_seats() {
         let seats = seats(8);
         let known: Vec<_> = (0..6)
             .map(|_| {

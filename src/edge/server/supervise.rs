@@ -33,8 +33,8 @@ use super::{ConnectionLimits, socket::Socket, transport::PREFACE, unread::Unread
 
 /// The time for which a connection without running answers may stay open after a graceful close was requested.
 const FAREWELL: Duration = Duration::from_secs(5);
-/// During a drain, the time in which a connection without a request may still send one: the server may have accepted it
-/// just before, and its client would take the close for a refusal.
+/// The time for which, during a drain, a new connection may still send its first request: the server may have accepted
+/// the connection just before the drain, and its client would take the close for a refusal.
 const LAST_WORD: Duration = Duration::from_secs(1);
 
 /// The maximum bytes of an answer passed to h2 at once. As soon as one byte fits into the client's window, h2 takes and
@@ -82,7 +82,7 @@ struct Requests {
     running: Vec<Instant>,
     /// The total number of requests.
     begun: usize,
-    /// For each running answer on HTTP/2, how far its client has taken it.
+    /// The delivery of each running answer on HTTP/2.
     hands: Vec<Weak<Delivery>>,
     /// The time at which the last request ended.
     idle_since: Instant,
@@ -191,8 +191,8 @@ impl Activity {
         self.lock().running.iter().min().copied()
     }
 
-    /// Returns whether the client has requested no further part of an answer for `patience`. An h2 client that opens no
-    /// window accepts nothing over a healthy socket; on HTTP/1 the socket itself stalls.
+    /// Returns whether the client has accepted no further part of an answer for `patience`. This detects HTTP/2 clients
+    /// that open no window although their socket works; on HTTP/1 the write to the socket itself stalls.
     fn holds_out(&self, patience: Duration) -> bool {
         let now = self.now_ms();
         let patience = u64::try_from(patience.as_millis()).unwrap_or(u64::MAX);
@@ -225,8 +225,8 @@ impl Activity {
         self.lock().begun > 0
     }
 
-    /// Returns how long the connection may stay without a running answer, given that a drain began at `drained`;
-    /// `None` while an answer runs.
+    /// Returns how long the connection may stay open without a running answer; `None` while an answer runs. `drained`
+    /// is when a drain began.
     fn idle(&self, limits: &ConnectionLimits, drained: Option<Instant>) -> Option<Idle> {
         let requests = self.lock();
         if !requests.running.is_empty() {
@@ -473,8 +473,8 @@ where
                     (None, Some(idle)) if idle.until <= now => {
                         connection.as_mut().graceful_shutdown();
                         ending = Some(now);
-                        // On HTTP/1 an incomplete later head is not waited for either: hyper closes the connection on
-                        // request.
+                        // On HTTP/1 a connection with an incomplete later head is also closed at once: hyper does not
+                        // wait for the rest of that head.
                         if activity.has_no_head() {
                             farewell = Duration::ZERO;
                         }

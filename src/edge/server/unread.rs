@@ -34,8 +34,8 @@ pub(super) struct Unread<B> {
 }
 
 impl<B: Body + Unpin> Unread<B> {
-    /// Takes the unread rest of a body. It may never arrive if reading has `begun` or the client waits for `100
-    /// Continue`, so the connection is then closed.
+    /// Takes the unread rest of a body. If reading has `begun`, or the client waits for `100 Continue`, the rest may
+    /// never arrive, so the connection is closed.
     pub(super) fn new(body: B, begun: bool) -> Self {
         let is_short = body
             .size_hint()

@@ -1,5 +1,5 @@
-// The script of the page at /usage. The key that is typed stays in the variable `key`: it goes out in one header, to
-// this origin, and nowhere else. What others have named (models, sessions, clients) is text and never markup.
+// The script of the page at /usage. The typed key stays in the variable `key`: it is sent in one header, only to this
+// origin. Names that come from others (models, sessions, clients) are inserted as text, never as markup.
 'use strict';
 
 (() => {
@@ -10,17 +10,17 @@
   const at = (id) => document.getElementById(id);
   const CSV_ROWS_MAX = 10000;
   let key = '';
-  // Answers to what was asked before the key or the search changed are dropped.
+  // The number of the current query. An answer to a query from before the key or the search changed is dropped.
   let asked = 0;
   let next = null;
 
-  // --- asking ---
+  // --- requests ---
 
   class Refused extends Error {}
 
   async function get(path, params = {}, withKey = true) {
     const query = new URLSearchParams(Object.entries(params).filter(([, value]) => value));
-    // URLSearchParams writes a space as a plus, which is a plus here.
+    // URLSearchParams encodes a space as a plus, but the gateway reads a plus as a plus.
     const text = query.toString().replaceAll('+', '%20');
     const headers = withKey ? { authorization: `Bearer ${key}`, accept: 'application/json' } : { accept: 'application/json' };
     return answered(text ? `${path}?${text}` : path, { headers, cache: withKey ? 'no-store' : 'default' });
@@ -49,13 +49,14 @@
     if (!(error instanceof Refused)) console.error(error);
     at('failed').textContent = error instanceof Refused ? error.message : say('На странице произошла ошибка. Обновите её и попробуйте ещё раз.', 'The page has failed. Reload it and try again.');
     at('failed').hidden = false;
-    // The former result is above the error: without it the page is as high as it stays.
+    // The previous result is above the error. It is removed first, so that the page does not change its height after
+    // scrolling.
     at('said').textContent = '';
-    // The form may be far below.
+    // The form that was sent may be far below the error.
     at('failed').scrollIntoView({ block: 'nearest' });
   }
 
-  // --- writing ---
+  // --- formatting ---
 
   function element(name, attributes = {}, ...children) {
     const made = document.createElement(name);
@@ -75,20 +76,20 @@
   const thousands = say('\u202f', ',');
   const grouped = (digits) => String(digits).replace(/\B(?=(\d{3})+(?!\d))/g, thousands);
 
-  // Decimal rubles, digit for digit: no float comes near them.
+  // Formats decimal rubles digit by digit, without a float.
   function rubles(text) {
     const [whole, fraction = '00'] = text.split('.');
     return `${grouped(whole)}${point}${fraction}\u00a0₽`;
   }
 
-  // How much it is for a drawing alone.
+  // An amount as a float, only for drawings.
   const size = (text) => Number(text) || 0;
   const tokensIn = ({ usage }) => usage.input + usage.cached_input + usage.cache_write;
   const locale = english ? 'en-GB' : 'ru-RU';
   const dayName = (day) => new Date(`${day}T00:00:00Z`).toLocaleDateString(locale, { day: 'numeric', month: 'short', timeZone: 'UTC' });
   const moment = (time) => new Date(time).toLocaleString(locale, { dateStyle: 'medium', timeStyle: 'short' });
 
-  // `columns`: [title, cell] each, a cell being text or a node; the first heads its row.
+  // `columns`: a list of [title, cell]. `cell` returns a text or a node; the first cell of a row is its header.
   function table(caption, columns, rows) {
     const [[, head], ...others] = columns;
     const body = rows.map((row) => element('tr', {},
@@ -154,7 +155,7 @@
   const othersInWords = (classes) => Object.entries(classes ?? {})
     .map(([name, rate]) => `${classWords[name] ? say(...classWords[name]) : name}: ${rubles(rate)}`).join('; ');
 
-  // What the price list says of a model, in the shape of a key's own prices.
+  // Returns the prices of a model in the price list, in the form of a key's own prices.
   function listed(model) {
     const price = (of, condition, classes) => ({
       input: of.input_rub_mtok, cached_input: of.cached_input_rub_mtok, output: of.output_rub_mtok, cache_write: of.cache_write_rub_mtok, condition, classes,
@@ -171,7 +172,7 @@
     const published = new Map(list.models.map((model) => [model.id, model]));
     const rows = models.flatMap(({ id, kind, prices }) => {
       const found = prices ?? (published.has(id) ? listed(published.get(id)) : []);
-      // A model for embeddings sells its input alone.
+      // A model for embeddings sells only input.
       const alone = kind === 'embedding';
       return found.filter((price) => price.input).map((price) => ({ ...price, id, alone, special: Boolean(prices) }));
     });
@@ -311,7 +312,7 @@
     const found = chosenKey();
     const name = at('key-name').value.trim();
     const limits = LIMITS.map((limit) => [limit, at(limit).value.trim().replace(',', '.') || null]);
-    // What nobody has touched is left as it is by now.
+    // Limits that the user did not edit are not sent, so that they keep the values that they have now.
     const changed = limits.filter(([limit, value]) => !found || value !== found[limit]);
     const named = !found || name !== found.name || changed.length === 0;
     return Object.fromEntries([...(named ? [['name', name]] : []), ...changed]);
@@ -329,7 +330,7 @@
   }
 
   function plot(days, total) {
-    // As wide as it is shown, so that its letters are as large as others.
+    // The drawing has the width at which it is shown, so that its letters have the size of other text.
     const around = getComputedStyle(at('main'));
     const wide = Math.max(260, at('main').clientWidth - parseFloat(around.paddingLeft) - parseFloat(around.paddingRight));
     const [high, left, below] = [200, 8, 26];
@@ -398,7 +399,8 @@
   };
   const ended = ({ end }) => (ends[end] ? say(...ends[end]) : end);
 
-  // When a day begins where the reader is, as the times beside the receipts are shown; `until` is not among what is shown.
+  // Returns when a day begins in the reader's time zone, because the times of receipts are shown in that zone. `until`
+  // is exclusive.
   function midnight(date, daysOn = 0) {
     if (!date) return '';
     const [year, month, day] = date.split('-').map(Number);
@@ -441,7 +443,7 @@
     at('said').textContent = say(`Показано списаний: ${at('receipts').querySelectorAll('tbody tr').length}`, `Receipts shown: ${at('receipts').querySelectorAll('tbody tr').length}`);
   }
 
-  // What a spreadsheet would take for a formula gets an apostrophe.
+  // A text that a spreadsheet would take for a formula gets an apostrophe before it.
   function cell(value) {
     const text = String(value ?? '');
     const plain = /^[=+\-@\t\r]/.test(text) ? `'${text}` : text;
@@ -487,7 +489,7 @@
     at('connect').hidden = false;
   }
 
-  // --- the visit ---
+  // --- the whole page ---
 
   const days = () => Number(at('days').value);
 
@@ -556,7 +558,7 @@
 
   onSubmit(at('ask'), async () => {
     const typed = at('key').value.trim();
-    // An empty field asks again with the key that is there.
+    // If the field is empty, the requests are sent again with the present key.
     if (typed) key = typed;
     at('key').value = '';
     at('key').required = false;

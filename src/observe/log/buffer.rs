@@ -1,13 +1,13 @@
 //! Buffered log lines. A caller appends its line to a buffer and continues; one thread writes the collected lines. A
-//! killed process loses the lines of the last [`Bounds::gather`].
+//! killed process loses the lines of the last [`Bounds::gather`] interval.
 //!
 //! Lines wait in three bounded queues, so that a flood of one kind does not displace lines of another: audit lines,
 //! lines of charges, and all others. Audit lines are written first, charges next, and the others a chunk at a time.
 //!
-//! `tracing_appender::non_blocking` is not used: it makes a write per line instead of one for some hundred lines and
-//! uses half as much CPU again (5000 lines per second into a pipe: 2.5 to 3.1 µs of the process per line, here 1.7 to
-//! 2.0). It has one queue for all lines, does not log its count of lost lines, waits at most a second when its guard is
-//! dropped, and does not write lines logged later.
+//! `tracing_appender::non_blocking` is not used. It makes a write per line instead of one for some hundred lines, and
+//! so uses half as much CPU again: at 5000 lines per second into a pipe, 2.5 to 3.1 µs of the process per line, here
+//! 1.7 to 2.0. It has one queue for all lines and does not log its count of lost lines. When its guard is dropped, it
+//! waits at most a second, and it does not write lines that are logged later.
 
 use std::{
     fmt,
@@ -25,8 +25,8 @@ use tracing_subscriber::fmt::MakeWriter;
 use super::json::Stamp;
 use crate::observe::record;
 
-/// The size in bytes at which collected lines are written without waiting for more. Also the maximum size of the other
-/// lines that are written between two checks for audit lines.
+/// The size in bytes at which collected lines are written without waiting for more. It is also the maximum size of a
+/// chunk of the other lines: after each chunk, waiting audit lines are written first.
 const GATHERED_BYTES_ENOUGH: usize = 64 << 10;
 
 /// How long the end of the process waits if nobody reads standard error.
@@ -37,8 +37,7 @@ const FLUSH_TIMEOUT: Duration = Duration::from_secs(5);
 struct Bounds {
     /// The maximum time that a line waits to be written with others.
     gather: Duration,
-    /// The maximum bytes of each queue. The same number of bytes of other lines may be in the process of being
-    /// written.
+    /// The maximum bytes of each queue. The batch that is being written may have as many bytes of other lines again.
     bytes_max: usize,
     /// The maximum time that an audit line or the line of a charge waits for room in its queue: a log that nobody reads
     /// must not stop the gateway. Other lines are dropped immediately.
@@ -181,7 +180,7 @@ struct State {
     queues: [Vec<u8>; Queue::COUNT],
     /// Whether a line must be written immediately.
     urgent: bool,
-    /// Whether a line has waited in vain for space; then no other line waits until there is space.
+    /// Whether a line has waited for room without success. Until there is room again, further lines do not wait.
     stuck: bool,
     /// The number of lines dropped since the last report.
     lost: usize,

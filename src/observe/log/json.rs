@@ -1,6 +1,6 @@
 //! Formats a log line as JSON, byte for byte as `tracing_subscriber` does with flattened fields; tests verify that.
-//! `tracing_subscriber` builds a map of the fields and serializes it: 1.93 µs per line of a call, here 0.26. It still
-//! formats events inside spans.
+//! `tracing_subscriber` builds a map of the fields and serializes it, which takes 1.93 µs for the line of a call; this
+//! code takes 0.26 µs. Events inside spans are still formatted by `tracing_subscriber`.
 
 use std::{
     cell::Cell,
@@ -243,9 +243,9 @@ fn is_any_escaped(text: &[u8]) -> bool {
     words.iter().any(|word| is_any_of_word_escaped(*word)) || is_any_of_word_escaped(*last)
 }
 
-/// Returns whether one of the bytes must be escaped. The highest bit of each byte shows whether the byte is less than a
-/// bound, and so whether it is zero. A borrow only falsifies bytes above a byte that is itself less (Bit Twiddling
-/// Hacks, `hasless`).
+/// Returns whether one of the bytes must be escaped. `less` sets the highest bit of each byte that is less than a
+/// bound; with the bound 1 it finds zero bytes. A borrow can set a wrong bit only above a byte that is itself less than
+/// the bound, so the result as a whole is right (Bit Twiddling Hacks, `hasless`).
 const fn is_any_of_word_escaped(word: [u8; 8]) -> bool {
     const EACH: u64 = u64::MAX / 0xff;
     const fn less(word: u64, than: u8) -> u64 {
@@ -351,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn any_text_is_escaped_as_serde_json_does_it() {
+    fn any_text_is_escaped_exactly_as_by_serde_json() {
         let controls: String = (0..=0x20).map(char::from).collect();
         let long = "щ".repeat(50_000);
         let late = format!("{long}\"");

@@ -29,7 +29,7 @@ use self::json::JsonLines;
 use crate::observe::record::TARGET;
 
 /// Logs to standard error, each line immediately. `RUST_LOG` selects the lines; audit lines cannot be switched off. If
-/// `calls` are logged elsewhere, only failed calls are logged here.
+/// `calls` is [`Calls::Elsewhere`], only failed calls are logged.
 ///
 /// # Panics
 /// If a log was already set up.
@@ -45,8 +45,7 @@ pub fn to_stderr(calls: Calls) {
     }
 }
 
-/// Logs to standard error as a gateway does, with [`to`], including calls. On a terminal, each line is written
-/// immediately.
+/// Logs to standard error in the same way as [`to`], including calls. On a terminal, each line is written immediately.
 ///
 /// # Panics
 /// If a log was already set up, or a thread cannot be spawned.

@@ -50,12 +50,12 @@ impl Deliveries {
         let deliveries = Self::default();
         registry.register(
             "tollgate_event_deliveries",
-            "Attempts to send an event, by their result; dead: events that were given up",
+            "Attempts to send an event, by result; dead: events that became dead letters",
             deliveries.results.clone(),
         );
         registry.register(
             "tollgate_event_lag_seconds",
-            "Age of the oldest event that a receiver has not accepted yet; 0 on gateways that do not send to it",
+            "Age of the oldest event that the receiver has not accepted yet; 0 if this gateway does not send to it",
             deliveries.lag.clone(),
         );
         deliveries

@@ -44,7 +44,7 @@ impl Idempotency {
         );
         registry.register_with_unit(
             "tollgate_idempotent_stored",
-            "Answers that were stored for calls with an idempotency key, sealed",
+            "Bytes of sealed answers stored for calls with an idempotency key",
             Unit::Bytes,
             idempotency.stored.clone(),
         );

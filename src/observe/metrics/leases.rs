@@ -16,7 +16,7 @@ struct Side {
     side: &'static str,
 }
 
-/// Counters of leases. The ledger counts, and a scrape copies its counts.
+/// Counters of leases. The ledger keeps the counts, and a scrape copies them.
 #[derive(Debug, Default)]
 pub(super) struct Leases {
     open: Gauge,
@@ -47,27 +47,27 @@ impl Leases {
         );
         registry.register(
             "tollgate_leased_rubles",
-            "Money in these leases, as last confirmed by Redis",
+            "Money in the leases of this gateway, as last confirmed by Redis",
             leases.leased.clone(),
         );
         registry.register(
             "tollgate_lease_holds",
-            "Holds that were granted from a lease, without Redis",
+            "Holds granted from a lease, without a request to Redis",
             leases.holds.clone(),
         );
         registry.register(
             "tollgate_lease_turns",
-            "Lease turns (one script each) answered by Redis",
+            "Lease turns (one script each) that Redis has answered",
             leases.turns.clone(),
         );
         registry.register(
             "tollgate_lease_ends",
-            "Ends of calls reported in turns",
+            "Ends of calls reported to Redis in lease turns",
             leases.ends.clone(),
         );
         registry.register(
             "tollgate_lease_ends_waited_seconds",
-            "Sum over turns of the time from a turn's oldest end of a call to the turn's answer",
+            "Sum over lease turns of the time from the oldest end of a call in the turn to the turn's answer",
             leases.ends_waited.clone(),
         );
         registry.register(
@@ -77,12 +77,12 @@ impl Leases {
         );
         registry.register(
             "tollgate_lease_refusals",
-            "Calls that were refused after a recall",
+            "Calls refused although leases were recalled for them",
             leases.refusals.clone(),
         );
         registry.register(
             "tollgate_leases_lost",
-            "Leases lost to another gateway or removed, found by fencing",
+            "Leases of this gateway that another process took over or Redis no longer has",
             leases.lost.clone(),
         );
         leases

@@ -1,4 +1,4 @@
-//! Measures the ledger: how long it takes to answer, and how often it fails to.
+//! Measures the ledger: how long its answers take, and how often requests to it fail.
 
 use std::{sync::Arc, time::Duration};
 
@@ -95,18 +95,18 @@ impl LedgerTimes {
         });
         registry.register(
             "tollgate_ledger_seconds",
-            "Time to the ledger's answer, refusals and failures included",
+            "Time from a request to the ledger to its answer or failure",
             seconds,
         );
         registry.register(
             "tollgate_ledger_errors",
-            "Requests to the ledger that failed",
+            "Requests to the ledger that failed; a refusal is an answer, not a failure",
             errors,
         );
         let refused_by_holds = Counter::default();
         registry.register(
             "tollgate_hold_refusals",
-            "Calls that did not fit only because running calls held the money",
+            "Calls refused only because running calls held the money",
             refused_by_holds.clone(),
         );
         Self {

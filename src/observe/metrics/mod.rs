@@ -2,8 +2,8 @@
 //!
 //! Counters are incremented where something happens: at the end of a request or an attempt, when the ledger answers,
 //! when a call is settled. Current state (open holds, breakers, the outbox) is read at a scrape and passed as
-//! `Readings`. Nothing in this module depends on calls or on where state comes from. Labels are paths, statuses, codes
-//! and names from the configuration, so callers cannot create series. There is no global registry: [`Metrics`] is
+//! `Readings`. Nothing in this module depends on calls or on where state comes from. Labels are only paths, statuses,
+//! codes and names from the configuration, so callers cannot create series. There is no global registry: [`Metrics`] is
 //! created with its gateway.
 //!
 //! `docs/metrics.md` lists all metrics; a test compares it with a scrape.
@@ -105,7 +105,7 @@ impl Metrics {
         let loaded: Gauge = Gauge::default();
         registry.register(
             "tollgate_config_loaded_timestamp_seconds",
-            "Time at which the configuration in force was loaded, in Unix time",
+            "Unix time at which the configuration in force was loaded",
             loaded.clone(),
         );
         let build = Family::<Version, Gauge>::default();

@@ -28,7 +28,7 @@ pub(crate) enum Outcome {
     Refunded,
     /// The payment was refunded, and the account had already spent some of it.
     Owed,
-    /// A refund failed, or a dispute was won: the money was booked back.
+    /// A refund failed, or a dispute was won: the money was credited back.
     Returned,
     /// The payer's bank disputes the payment.
     Disputed,

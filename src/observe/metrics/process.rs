@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn this_process_has_memory_and_files() {
+    fn statistics_of_this_process_are_read() {
         let process = Process::default();
         process.read();
         assert!(process.resident.get() > 1024 * 1024);

@@ -1,4 +1,4 @@
-//! Counters of what rate limits over all gateways cost in Redis.
+//! Counters of the work in Redis for rate limits over all gateways.
 
 use std::sync::atomic::Ordering;
 
@@ -14,7 +14,7 @@ struct Of {
     limit: &'static str,
 }
 
-/// Counters of rate limits in Redis. The limiters count, and a scrape copies their counts.
+/// Counters of rate limits in Redis. The limiters keep the counts, and a scrape copies them.
 #[derive(Debug, Default)]
 pub(super) struct Rates {
     takes: Counter,
@@ -41,22 +41,22 @@ impl Rates {
         );
         registry.register(
             "tollgate_rate_permits",
-            "Permits granted to this gateway",
+            "Permits for requests of keys that Redis granted to this gateway",
             rates.permits.clone(),
         );
         registry.register(
             "tollgate_rate_permits_given_back",
-            "Permits returned unused",
+            "Permits for requests of keys that this gateway returned to Redis unused",
             rates.given_back.clone(),
         );
         registry.register(
             "tollgate_rate_waits",
-            "Limits of requests decided by Redis' answer, in parallel with the ledger's",
+            "Rate-limit decisions that waited for Redis, in parallel with the ledger",
             rates.waited.clone(),
         );
         registry.register(
             "tollgate_rate_failures",
-            "Commands without an answer of Redis: counted by this gateway alone",
+            "Rate-limit scripts that Redis did not answer; their requests were counted by this gateway alone",
             rates.failures.clone(),
         );
         rates

@@ -15,7 +15,7 @@ use prometheus_client::{
 use super::histograms::histograms;
 use crate::edge::routes::{Route, Routes};
 
-/// Buckets, in seconds, for the time to an answer's head: from the catalog to a model that thinks first.
+/// Buckets, in seconds, for the time to an answer's head. The catalog answers fastest, a model that thinks slowest.
 pub(super) const HEAD_SECONDS: [f64; 14] = [
     0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0,
 ];
@@ -197,32 +197,32 @@ impl Requests {
     fn names(&self, registry: &mut Registry) {
         registry.register(
             "tollgate_requests",
-            "Requests by path and by the status of their answer; 499 if the client left before it",
+            "Requests by path and status of the answer; 499 if the client left before the answer",
             self.requests.clone(),
         );
         registry.register(
             "tollgate_refusals",
-            "Requests that were refused, by the code of the refusal",
+            "Refused requests, by the code of the refusal",
             self.refusals.clone(),
         );
         registry.register(
             "tollgate_first_byte_seconds",
-            "From a request's head to the head of its answer, if that is not an error",
+            "Time from a request's head to the head of its successful answer",
             self.first_byte.clone(),
         );
         registry.register(
             "tollgate_own_seconds",
-            "From a call's head until it is sent to a vendor, less the time in which its body arrived",
+            "Time from a call's head to its first request to a vendor, without the time in which its body arrived",
             self.overhead.clone(),
         );
         registry.register(
             "tollgate_answer_seconds",
-            "From the head of a successful answer to the end of its body",
+            "Time from the head of a successful answer to the end of its body",
             self.answer.clone(),
         );
         registry.register(
             "tollgate_shed",
-            "Requests refused with 503 because limits.in_flight_max requests were in flight",
+            "Requests refused with 503 because limits.in_flight_max requests were in flight already",
             self.shed.clone(),
         );
         registry.register(

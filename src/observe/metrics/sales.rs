@@ -25,7 +25,7 @@ use crate::catalog::snapshot::Snapshot;
 
 /// The end of a call that was released: it was not charged.
 const RELEASED: &str = "released";
-/// Label of a model or vendor that no configuration of this process has named.
+/// Label for models and vendors that no configuration of this process has named.
 const NONE: &str = "none";
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
@@ -63,7 +63,7 @@ pub(crate) struct Sales {
     bounded: Counter,
     unpriced: Counter,
     vendor_cost: Family<Model, Rubles>,
-    /// Charges for those calls that `vendor_cost` covers: a margin can be computed only for these.
+    /// Charges for the calls that `vendor_cost` covers, because a margin can be computed only for them.
     charged_at_cost: Family<Model, Rubles>,
     unpriced_input: Counter,
 }
@@ -122,7 +122,7 @@ impl Sales {
     fn names(&self, registry: &mut Registry) {
         registry.register(
             "tollgate_calls",
-            "Calls that held money, by model, vendor and how they ended",
+            "Calls that held money, by model, vendor and end",
             self.calls.clone(),
         );
         registry.register(
@@ -132,7 +132,7 @@ impl Sales {
         );
         registry.register(
             "tollgate_held_rubles",
-            "Holds of calls that were charged, as granted at their start",
+            "Amounts that charged calls held at their start",
             self.held.clone(),
         );
         registry.register(
@@ -147,7 +147,7 @@ impl Sales {
         );
         registry.register(
             "tollgate_overruns",
-            "Calls that cost more than was held for them",
+            "Calls that cost more than their hold",
             self.overruns.clone(),
         );
         registry.register(
@@ -157,27 +157,27 @@ impl Sales {
         );
         registry.register(
             "tollgate_bounded_calls",
-            "Calls whose vendor counted more than the request allowed, and was cut to that",
+            "Calls whose vendor counts were cut, because they exceeded what the request allowed",
             self.bounded.clone(),
         );
         registry.register(
             "tollgate_unpriced_calls",
-            "Calls whose vendor reported usage that their model has no price for",
+            "Calls whose vendor reported usage for which the model has no price",
             self.unpriced.clone(),
         );
         registry.register(
             "tollgate_vendor_cost_rubles",
-            "Vendors' prices of calls, if the configuration has them",
+            "Vendors' prices of calls whose vendor price is in the configuration",
             self.vendor_cost.clone(),
         );
         registry.register(
             "tollgate_charged_at_known_cost_rubles",
-            "Charges of the calls for which the configuration has the vendor's prices",
+            "Charges of calls whose vendor price is in the configuration",
             self.charged_at_cost.clone(),
         );
         registry.register(
             "tollgate_unpriced_input_calls",
-            "Calls with more input than their model's prices cover",
+            "Calls with more input than input_tokens_priced_max, although their hold covered less",
             self.unpriced_input.clone(),
         );
     }
@@ -250,8 +250,7 @@ impl Sales {
         if item.unpriced {
             self.unpriced.inc();
         }
-        // The text, images and documents of an admitted call have at most this much input per step, and each web search
-        // adds a step.
+        // The input of an admitted call is at most this much per step, and each web search adds a step.
         let steps = item
             .usage
             .classes
@@ -396,7 +395,7 @@ mod tests {
     }
 
     #[test]
-    fn a_settled_call_counts_under_its_names_and_its_end() {
+    fn settled_call_is_counted_by_model_vendor_and_end() {
         let sales = Sales::register(&mut Registry::default());
         sales.follow(&live().snapshot());
         let mut settlement = settlement(1, "k1", 100);

@@ -99,22 +99,22 @@ impl State {
         );
         registry.register(
             "tollgate_vendor_model_unknown",
-            "1 from a vendor's 404 for the model until it answers a call of that model",
+            "1 from a vendor's 404 for the model until the vendor answers a call of that model",
             self.model_unknown.clone(),
         );
         registry.register(
             "tollgate_vendor_keys_parked",
-            "The operator's keys that a vendor has refused recently",
+            "The operator's keys that the vendor refused recently, so that they are parked",
             self.keys_parked.clone(),
         );
         registry.register(
             "tollgate_outbox_rows",
-            "Charges that wait for the ledger; 0 if the ledger is on this machine",
+            "Charges in the outbox that wait for the ledger; 0 with a ledger in memory or SQLite",
             self.outbox_rows.clone(),
         );
         registry.register(
             "tollgate_outbox_oldest_seconds",
-            "Age of the oldest of these charges",
+            "Age of the oldest charge in the outbox; 0 if the outbox is empty",
             self.outbox_oldest.clone(),
         );
         registry.register(
@@ -124,7 +124,7 @@ impl State {
         );
         registry.register(
             "tollgate_exchange_rate_rubles",
-            "Rubles for one USDT, as read last; NaN before that",
+            "Rubles for one USDT, as last read; NaN until a rate has been read",
             self.rate.clone(),
         );
         registry.register(
@@ -134,12 +134,12 @@ impl State {
         );
         registry.register(
             "tollgate_prices_available",
-            "1 while there are prices, 0 while the exchange rate is missing or too old and nothing is sold",
+            "1 while models have prices; 0 while the exchange rate is missing or too old and no call is sold",
             self.prices_available.clone(),
         );
         registry.register(
             "tollgate_ready",
-            "State of /readyz: 1 while this node should get calls",
+            "1 while /readyz reports that this node should get calls",
             self.ready.clone(),
         );
         registry.register(

@@ -37,7 +37,8 @@ impl Format {
 /// end marker.
 pub(super) fn classic(text: &str) -> String {
     let mut classic = String::with_capacity(text.len());
-    // The name in a help line depends on the type, which OpenMetrics writes after it, so the help is held back.
+    // The name in a help line depends on the type. OpenMetrics writes the type after the help, so the help is held
+    // back.
     let mut help: Option<&str> = None;
     for line in text.lines() {
         if line == "# EOF" || line.starts_with("# UNIT ") {
@@ -69,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn openmetrics_names_counters_by_their_samples() {
+    fn classic_format_names_counter_families_like_their_samples() {
         let text = "# HELP a A, counted.\n# TYPE a counter\na_total{x=\"1\"} 2\n\
                     # HELP b_seconds B.\n# TYPE b_seconds histogram\n# UNIT b_seconds seconds\n\
                     b_seconds_sum 0.5\n# HELP c C.\n# TYPE c gauge\nc 1\n# EOF\n";

@@ -58,14 +58,14 @@ impl Vendors {
         };
         registry.register(
             "tollgate_vendor_head_seconds",
-            "From a request to a vendor until its answer begins: the first event of a stream, or all of a \
-             plain answer",
+            "Time from a request to a vendor to the beginning of its answer: the first event of a stream, or a whole \
+             answer that is not streamed",
             vendors.head.clone(),
         );
         registry.register(
             "tollgate_vendor_failures",
-            "Requests to a vendor that it did not answer: unreachable, too slow, broken, at its limit, or our \
-             key refused; a model that it does not have is not counted",
+            "Requests that the vendor did not answer: unreachable, too slow, broken, at its limit, or the gateway's \
+             key refused. A model that the vendor does not have is not counted",
             vendors.failures.clone(),
         );
         vendors

@@ -2,9 +2,9 @@
 //! counters.
 //!
 //! [`ObserveLayer`] is outermost and creates a [`CallRecord`], which travels with the request. Each `RecordLayer` in
-//! the stack writes down what the layer above it has found out, because a request refused further down does not return
-//! to it. A call that has held money ends twice, for its client and in the ledger, in either order; the second end
-//! writes the line, and sends the spans if the call is traced.
+//! the stack records what the layer above it has found out. It records at once, because a request that is refused
+//! further down does not come back to it. A call that has held money ends twice, for its client and in the ledger, in
+//! either order. The line is written at the second end; if the call is traced, its spans are sent then.
 
 mod attempts;
 mod line;
@@ -74,7 +74,7 @@ pub struct Calls(Arc<Shared>);
 struct Shared {
     metrics: Arc<Metrics>,
     traces: Option<Traces>,
-    /// The records of requests that hold money.
+    /// The records of requests for which money is held.
     held: Mutex<Held>,
     /// The latest requests that ended without a receipt, for operators who search them.
     unbooked: unbooked::Latest,
@@ -121,7 +121,7 @@ impl Calls {
                     record.settled(settlement, settled);
                 }
                 None => {
-                    // A charge that an earlier process booked was counted by that process.
+                    // If an earlier process booked the charge, that process also counted it.
                     if settled.moved() {
                         self.0.metrics.sales.settled(settlement, settled);
                     }
@@ -232,7 +232,7 @@ struct Facts {
     model: Option<String>,
     session: Option<SessionId>,
     streamed: Option<bool>,
-    /// The number of the vendor's tools that were offered but not requested, and were removed.
+    /// The number of vendor-run tools that the request offered but did not require, and that the gateway removed.
     tools_cut: Option<u64>,
     held: bool,
     vendor: Option<Arc<str>>,
@@ -428,8 +428,8 @@ impl CallRecord {
         }
     }
 
-    /// Returns whether the request has a log line of its own: a request that held money always has; one that was
-    /// refused before may not.
+    /// Returns whether the request gets a log line of its own. A request that held money always gets one; a request
+    /// that was refused before may be counted only.
     fn has_line(&self, facts: &Facts, answered: &Answered) -> bool {
         let cause = match &answered.failure {
             Some(failure) => failure.code,

@@ -19,7 +19,7 @@ use tower::{Layer, Service};
 use super::{Answered, CallRecord, Calls, Failure, code};
 use crate::observe::metrics::requests::{CLIENT_LEFT, LimitedBy};
 
-/// Gives each request a [`CallRecord`], and reports the request's end to it.
+/// Creates a [`CallRecord`] for each request, and reports the request's end to the record.
 #[derive(Clone, Debug)]
 pub struct ObserveLayer {
     calls: Calls,
@@ -177,7 +177,7 @@ impl Watch {
             Error::VendorLimit { .. } => {
                 requests.limited(LimitedBy::Vendor).inc();
             }
-            // Only an error of `in_flight` itself counts as shed, because the layers below have other limits.
+            // Only a refusal by `in_flight` itself counts as shed, because the layers below refuse for other limits.
             Error::Overloaded if !self.record.lock().admitted => {
                 requests.shed.inc();
             }

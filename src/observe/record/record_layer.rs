@@ -1,5 +1,5 @@
-//! Marks positions of the stack where a request's record is written; each mark is below the layer that determines the
-//! recorded fact.
+//! Positions in the stack at which a fact is recorded about a request. Each position is below the layer that determines
+//! the fact.
 
 use std::task::{Context, Poll};
 

@@ -1,5 +1,5 @@
-//! Bounds the log lines of refused requests: the first refusals of an address block, account and cause have a line
-//! each, and the others of the interval are counted in one line.
+//! Bounds the log lines of refused requests: in each interval, the first refusals of an address block, account and
+//! cause have a line each, and one line counts all further refusals.
 
 use std::{
     collections::HashMap,
@@ -47,7 +47,7 @@ struct Interval {
 impl RefusalLines {
     /// Counts a refusal. Returns whether the refusal has a log line of its own.
     pub(crate) fn admit(&self, source: Source) -> bool {
-        // The ended interval is dropped after the lock is released; its drop logs the counts.
+        // The interval that has ended is dropped after the lock is released, because its `Drop` logs the counts.
         let _ended = self.end_if_over();
         let mut interval = lock(&self.0);
         interval.began.get_or_insert_with(Instant::now);
@@ -113,7 +113,7 @@ impl Drop for Interval {
                     code = cause,
                     count = more,
                     seconds = INTERVAL.as_secs(),
-                    "further refusals, without a line each"
+                    "further refusals without log lines of their own"
                 );
             }
         }

@@ -3,7 +3,7 @@
 //!
 //! Names follow OpenTelemetry's semantic conventions: HTTP for the request, generative AI (`gen_ai.*`) for attempts;
 //! the gateway's own begin with `tollgate.`. Only attempts have token counts, so that no sum counts them twice. Spans
-//! contain no prompt, no answer and no error text, which may quote one.
+//! contain no prompt and no answer, and no error text, because that may quote a prompt or an answer.
 
 use tollgate_ledger::contract::{Settled, Settlement};
 
@@ -79,8 +79,8 @@ fn of_the_request(
             "tollgate.charged_rub",
             booked.map(|(_, settled)| settled.charged.to_string()),
         );
-    // A 4xx is the caller's error. Anything else that failed, or aborted after a successful head, is the gateway's or a
-    // vendor's.
+    // A 4xx is the caller's error. Any other failure, and an abort after a successful head, is an error of the gateway
+    // or of a vendor.
     let is_error = failure.is_some() && !(400..500).contains(&answered.status);
     Span {
         trace_id: trail.trace_id,

@@ -1,5 +1,5 @@
 //! The latest calls that ended without a receipt: refused before money was held, or released. The ledger has no record
-//! of them, so this gateway can report them for a while by their number.
+//! of these calls, so this gateway keeps one for a while, to be found by the call's number.
 
 use std::{
     collections::VecDeque,
@@ -11,7 +11,7 @@ use tollgate_ledger::{account::KeyRecord, number::RequestNumber, session::Sessio
 
 use super::{Answered, CallRecord, Facts, line::shortened, millis};
 
-/// The maximum number of remembered calls of known keys, and of those of unknown keys.
+/// The maximum number of remembered calls with known keys, and the maximum number with unknown keys.
 pub(crate) const UNBOOKED_MAX: usize = 2000;
 
 /// A call that has no receipt, because it is running or ended without a charge.

@@ -34,14 +34,14 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 const ANSWER_BYTES_MAX: usize = 64 * 1024;
 /// Pauses before a batch is sent again. New calls wait in the queue meanwhile.
 const RETRY_PAUSES: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(4)];
-/// The time for which a stop waits for queued spans.
+/// The time for which a shutdown waits for queued spans.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// An entry of the queue to the collector.
 pub(super) enum Item {
     /// The spans of a call.
     Call(Vec<Span>),
-    /// Marks the end of the queue: nothing follows.
+    /// The last item of the queue.
     End,
 }
 
@@ -120,7 +120,7 @@ impl Sender {
             };
             ended = timeout(BATCH_TIME, fill).await.unwrap_or(false);
             if !calls.is_empty()
-                && catch_round("the exporter of traces", self.deliver(&calls))
+                && catch_round("the trace exporter", self.deliver(&calls))
                     .await
                     .is_none()
             {
