@@ -84,7 +84,7 @@ impl AnswerStore for AnyAnswers {
 #[derive(Clone, Debug)]
 pub(crate) struct Books {
     pub(crate) store: AnyLedger,
-    /// Whether gateways grant holds from leases. If so, a call of another gateway that is out of reach may still be
+    /// Whether gateways grant holds from leases. If so, a call that a lease of another gateway pays for may still be
     /// charged when that gateway is back.
     pub(crate) leased: bool,
 }
@@ -106,7 +106,10 @@ impl Money for Books {
                 let ledger = outbox.ledger();
                 // Another gateway may use leases even if this gateway does not.
                 leased = leased || !ledger.leases_of(account).await?.is_empty();
-                if !leased {
+                if leased {
+                    // A call with a hold of its own is paid by no lease.
+                    leased = !ledger.forbid_held(number, account).await?;
+                } else {
                     ledger.forbid(number, account).await?;
                 }
             }

@@ -191,8 +191,7 @@ pub(super) fn base() -> Value {
         }],
         "account_group": [{ "name": "g", "accounts": ["a-1"] }],
         "price_rule": [{
-            "name": "r", "groups": ["g"], "models": ["m"], "sell_rate_multiplier": "1.1", "usdt_mtok": prices,
-            "price_rules": [{ "above_input_tokens": 1000, "usdt_mtok": prices }],
+            "name": "r", "groups": ["g"], "models": ["m"], "sell_rate_multiplier": "1.1",
         }],
     })
 }
@@ -297,6 +296,15 @@ pub(super) fn page() -> String {
     page
 }
 
+/// Returns the path of the setting that `base()` contains and that is checked like this one: a price rule of customers
+/// has the prices of a model.
+fn checked_as(path: &str) -> String {
+    let prices = path.strip_prefix("price_rule.");
+    let prices =
+        prices.filter(|rest| rest.contains("usdt_mtok.") || rest.starts_with("price_rules."));
+    prices.map_or_else(|| path.to_owned(), |rest| format!("model.{rest}"))
+}
+
 fn line(setting: &Setting) -> String {
     let Setting {
         path,
@@ -307,10 +315,10 @@ fn line(setting: &Setting) -> String {
     let name = path.rsplit('.').next().unwrap_or(path);
     let default = match &setting.default {
         Some(value) => format!("`{value}`"),
-        None => need(path),
+        None => need(&checked_as(path)),
     };
     let bounds = match *kind {
-        "whole number" => bounds(path),
+        "whole number" => bounds(&checked_as(path)),
         _ => None,
     };
     let bounds = bounds.map_or("–".to_owned(), |(least, most)| {

@@ -336,8 +336,6 @@ fn only_required_settings_are_marked_as_required() {
     embedding["model"] = json!([
         { "id": "m", "family": "M", "kind": "embedding", "usdt_mtok": prices, "routes": routes },
     ]);
-    embedding["price_rule"][0]["usdt_mtok"] = prices;
-    embedding["price_rule"][0]["price_rules"] = json!([]);
     for instead in ["vendor.formats", "vendor.keys", "rate.source.fixed"] {
         let known: Value = serde_json::from_str(OTHERS).unwrap();
         let [file] = &others(instead, &known)[..] else {

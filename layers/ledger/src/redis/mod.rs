@@ -205,12 +205,37 @@ impl RedisLedger {
         number: RequestNumber,
         account: &AccountId,
     ) -> Result<(), LedgerError> {
+        self.forbid_call(number, account, "").await.map(drop)
+    }
+
+    /// Forbids a call of another process, as [`Self::forbid`] does, but only if it has a hold of its own. Returns whether
+    /// it had one. Without one, a lease of that process may have paid for it.
+    ///
+    /// # Errors
+    /// The ledger is out of reach.
+    pub async fn forbid_held(
+        &self,
+        number: RequestNumber,
+        account: &AccountId,
+    ) -> Result<bool, LedgerError> {
+        self.forbid_call(number, account, "held").await
+    }
+
+    async fn forbid_call(
+        &self,
+        number: RequestNumber,
+        account: &AccountId,
+        only: &str,
+    ) -> Result<bool, LedgerError> {
         self.0.data.present()?;
         let keys = call_keys(account, number);
-        let args = [number.to_string(), FORBIDDEN_MS.to_string()];
+        let args = [
+            number.to_string(),
+            FORBIDDEN_MS.to_string(),
+            only.to_owned(),
+        ];
         let release = &self.0.scripts.release;
-        let _: i64 = self.ask_durably(release, &keys, &args[..]).await?;
-        Ok(())
+        Ok(self.ask_durably(release, &keys, &args[..]).await?)
     }
 
     /// Runs a script while a caller's request waits for it.

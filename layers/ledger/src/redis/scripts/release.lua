@@ -2,10 +2,13 @@
 -- with: amounts, state, holds
 -- Ends a hold without a charge. The tombstone is written even if there is no hold, so that a RESERVE still in flight is
 -- refused.
--- KEYS[5] = the number's tombstone. ARGV: number, and how many milliseconds the tombstone lives, if that is longer than
--- the usual time.
+-- KEYS[5] = the number's tombstone. ARGV: number; how many milliseconds the tombstone lives, if that is longer than
+-- the usual time; and 'held', if a call without an open hold is to stay as it is.
 local number = ARGV[1]
 local row = redis.call('HMGET', KEYS[1], 'b', 'o:' .. number)
+if ARGV[3] == 'held' and not row[2] then
+  return 0
+end
 if not row[1] or redis.call('EXISTS', KEYS[5]) == 1 then
   if ARGV[2] then
     redis.call('PEXPIRE', KEYS[5], ARGV[2])
