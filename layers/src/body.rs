@@ -1,4 +1,4 @@
-//! The body type of answers above the layers that are generic over the body.
+//! The type of answer bodies above the layers that are generic over the body.
 
 use std::any::Any;
 
@@ -8,7 +8,7 @@ use http_body_util::{BodyExt, Full, combinators::UnsyncBoxBody};
 
 use crate::error::{BoxError, Error};
 
-/// A boxed body of an answer. Its error type is concrete, so that a spawned task can serve it.
+/// A boxed answer body. Its error type is concrete, so that a spawned task can serve it.
 pub type AnswerBody = UnsyncBoxBody<Bytes, Error>;
 
 /// Boxes a body and converts its error into an [`Error`] by [`Error::from_below`]. A body that is already boxed is
@@ -27,7 +27,7 @@ where
     body.map_err(Error::from_below).boxed_unsync()
 }
 
-/// Creates an answer's body from bytes that are all in memory.
+/// Creates an answer body from bytes that are all in memory.
 #[must_use]
 pub fn full(bytes: impl Into<Bytes>) -> AnswerBody {
     Full::new(bytes.into())

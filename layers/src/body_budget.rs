@@ -4,8 +4,8 @@
 //! The budget reserves bytes as they arrive, not as `content-length` declares them: otherwise a sender that declares a
 //! large body and sends little would block other senders.
 //!
-//! An account may reserve at most as many bytes as remain free, and a key half of that, so that a sender that uses its
-//! full share leaves room for others. A share always fits two bodies of maximum size.
+//! An account may reserve at most as many bytes as remain free, and a key half of that. So a sender that uses its full
+//! share leaves room for other senders. A share always fits two bodies of the maximum size.
 
 #[cfg(feature = "passthrough")]
 use std::time::Duration;

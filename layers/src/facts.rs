@@ -76,7 +76,8 @@ impl Caller {
     }
 }
 
-/// Header with which a client marks a repeated call, so that the call is made and charged only once.
+/// Header with the idempotency key of a call. If a client sends a call again with the same key, the call is made and
+/// charged only once.
 pub const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 
 /// Seals the answers that are stored for a caller. `auth` derives it from the secret that the caller presents and that

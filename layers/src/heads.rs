@@ -1,5 +1,5 @@
-//! Reuses header maps, so that a call allocates none. The caller's map carries the request to the vendor and then comes
-//! back with the answer; hyper reuses the connection's last map for the next request.
+//! Reuses header maps, so that a call allocates none. The caller's map carries the request to the vendor and then the
+//! answer to the caller; hyper reuses the connection's last map for the next request.
 
 use http::HeaderMap;
 

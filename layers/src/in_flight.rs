@@ -167,7 +167,7 @@ where
 }
 
 pin_project! {
-    /// An answer's body that keeps its permit until it is dropped.
+    /// An answer body that keeps its permit until it is dropped.
     #[derive(Debug)]
     pub struct ResponseBody<A> {
         #[pin]
@@ -177,7 +177,7 @@ pin_project! {
 }
 
 impl<A> ResponseBody<A> {
-    /// Wraps the body of an answer that needs no permit, so that both kinds of answers have the same type.
+    /// Wraps an answer body that needs no permit, so that both kinds of answers have the same type.
     #[must_use]
     pub const fn without_permit(inner: A) -> Self {
         Self {

@@ -11,7 +11,7 @@ pub trait Funds: Send + Sync + 'static {
     /// Refuses a key with which no call can be paid, for example because its account is empty.
     ///
     /// # Errors
-    /// Those refusals of a hold that do not depend on its amount, or an error if the ledger cannot be reached.
+    /// The refusals of a hold that do not depend on its amount, or an error if the ledger cannot be reached.
     fn check(&self, key: &KeyRecord) -> impl Future<Output = Result<(), Error>> + Send;
 }
 

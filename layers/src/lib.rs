@@ -3,7 +3,7 @@
 //!
 //! # A server with two layers
 //!
-//! A hyper server that accepts ten requests per second from an address. It answers the others with 429, a
+//! A hyper server that accepts ten requests per second from an address. It answers further requests with 429, a
 //! `retry-after`, and a JSON body that ends with the request's number:
 //!
 //! ```no_run
@@ -68,14 +68,14 @@
 //! |---|---|
 //! | `request-number` | [`request_number`] numbers each request |
 //! | `respond` | [`respond`] turns every [`Error`] into an answer, in your shape if you like |
-//! | `in-flight` | [`in_flight`] allows at most N requests at a time, counted to the ends of their bodies |
+//! | `in-flight` | [`in_flight`] allows at most N requests at a time; a request counts until its answer's body ends |
 //! | `rate-limit` | [`rate_limit`] limits requests, and what they use, per caller and time |
 //! | `auth` | [`auth`] identifies the caller, in any store of keys |
 //! | `parse` | [`parse`] reads and checks calls to language models, in three formats |
 //! | `idempotency` | [`idempotency`] returns the stored answer to a repeated call |
 //! | `select` | [`select`] finds a call's model and price |
 //! | `reserve` | [`reserve`] holds money before a request and charges after it, in any ledger, for anything |
-//! | `failover` | [`failover`] chooses a vendor, and another one if it fails |
+//! | `failover` | [`failover`] chooses a vendor, and another vendor if the first one fails |
 //! | `translate` | [`translate`] translates calls and answers between formats |
 //! | `passthrough` | [`passthrough`] forwards answers unchanged and reads their usage |
 //! | `upstream` | [`upstream`] sends calls to their vendors (hyper, rustls) |
@@ -86,13 +86,13 @@
 //! | `accounts` | accounts, keys and key stores: [`key`] |
 //! | `setting` | limits that can change at run time: [`setting`] |
 //! | `testing` | [`reserve::testing`]: tests of the ledger contract, for your own ledger |
-//! | `full` | all of them except `testing` |
+//! | `full` | all features except `testing` |
 //!
 //! # Vocabulary that layers share
 //!
-//! No layer imports another. Always compiled are the error type, [`Error`] ([`error`]); request context ([`facts`]); the
-//! body of an answer ([`body`]); money without floats ([`money`]), spending limits ([`ceiling`]) and their [`calendar`].
-//! The other shared modules are behind `accounts`, `setting` and `model-calls` (with logins at vendors,
+//! No layer imports another. These modules are always compiled: the error type, [`Error`] ([`error`]); request context
+//! ([`facts`]); answer bodies ([`body`]); money without floats ([`money`]), spending limits ([`ceiling`]) and their
+//! [`calendar`]. The other shared modules are behind `accounts`, `setting` and `model-calls` (with logins at vendors,
 //! [`login`]): the layers that need them turn them on.
 //!
 //! A model call changes its type on the way down, so a wrong order of layers does not compile:

@@ -81,8 +81,8 @@ pub struct Model {
 }
 
 impl Model {
-    /// Creates a model with this maximum of output tokens, no routes yet, a minimum of 256 output tokens, not sticky,
-    /// and its own id as family.
+    /// Creates a model with this maximum number of output tokens. It has no routes yet, a minimum of 256 output tokens,
+    /// and its own id as its family. It is not sticky.
     #[must_use]
     pub fn new(id: impl Into<String>, output_tokens_max: u64) -> Self {
         let id = id.into();
@@ -392,9 +392,10 @@ pub struct Vendor {
 impl Vendor {
     /// Creates a vendor with one key, as written by [`Format::credential`].
     ///
-    /// Defaults: 120 seconds to the first byte and between frames, 900 seconds to the head of a plain answer, 30
-    /// seconds for which a stream's head waits for the first event, and 1024 connections. If a client disconnects, the
-    /// vendor's stream is closed. The beta `context-1m`, which doubles the price, is not forwarded.
+    /// By default, the timeouts are 120 seconds to the first byte and between frames, and 900 seconds to the head of a
+    /// plain answer. A stream's head waits up to 30 seconds for the first event. The vendor may have 1024 calls in
+    /// flight. If a client disconnects, the vendor's stream is closed. The beta `context-1m`, which doubles the price,
+    /// is not forwarded.
     #[must_use]
     pub fn new(
         name: impl Into<Arc<str>>,
@@ -461,7 +462,7 @@ impl Vendor {
         self
     }
 
-    /// Sets how connections are made. Vendors may share an egress, and with it its pool.
+    /// Sets how connections are made. Vendors that share an egress also share its connection pool.
     #[must_use]
     pub fn egress(mut self, egress: impl Into<Arc<Egress>>) -> Self {
         self.egress = egress.into();

@@ -154,7 +154,7 @@ mod tests {
 
         let ((), heard) = suppress_wakes(|| waker.wake_by_ref());
         assert_eq!(woken(), 0);
-        heard.expect("it was to be woken").wake();
+        heard.expect("the suppressed waker is returned").wake();
         assert_eq!(woken(), 1);
 
         let (_, heard) = suppress_wakes(|| {
@@ -185,7 +185,7 @@ mod tests {
             Waker::from(Arc::new(Count::default())),
         );
         let mut wake = SelfWake::default();
-        assert!(wake.was_woken(&task), "it never had a waker");
+        assert!(wake.was_woken(&task), "the task had no waker before");
         let waker = wake.waker(&task).clone();
         assert!(!wake.was_woken(&task));
         waker.wake_by_ref();
@@ -193,7 +193,7 @@ mod tests {
         assert!(!wake.was_woken(&task));
         let ((), heard) = suppress_wakes(|| waker.wake_by_ref());
         assert_eq!((heard.is_some(), wake.was_woken(&task)), (true, false));
-        assert!(wake.was_woken(&other), "another task has none of it");
+        assert!(wake.was_woken(&other), "another task has no waker of it");
     }
 
     #[test]
@@ -236,7 +236,7 @@ mod tests {
         let mut wake = SelfWake::default();
         let waker = wake.waker(&Waker::from(Arc::clone(&count))).clone();
         let panicked =
-            std::panic::catch_unwind(|| suppress_wakes::<()>(|| panic!("a panic of the test's")).1);
+            std::panic::catch_unwind(|| suppress_wakes::<()>(|| panic!("the test panics")).1);
         assert!(panicked.is_err());
         waker.wake_by_ref();
         assert_eq!(count.0.load(Ordering::Relaxed), 1);

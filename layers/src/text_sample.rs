@@ -1,4 +1,5 @@
-//! Samples of a request's texts. If a vendor reports no count of input tokens, the gateway estimates it from them.
+//! Samples of a request's texts. If a vendor reports no count of input tokens, the gateway estimates it from these
+//! samples.
 //!
 //! Parsing copies the samples; [`TextSample::milli`] counts their tokens. Vendors count the input of nearly all calls,
 //! so most samples are never read.

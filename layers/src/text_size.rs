@@ -3,7 +3,7 @@
 //! The estimate is not an upper bound, so holds do not use it: they count bytes. It adds a cost for each character,
 //! which depends on the character before it, on the class of the character and on the length of the word so far. The
 //! costs were fitted to a tokenizer of 200 000 words (`o200k`) on prose in thirty languages, code, markup, logs,
-//! numbers and random letters; for 96 of 100 other texts of these kinds the estimate is within 15 per cent. Tokenizers
+//! numbers and random letters. For 96 of 100 other texts of these kinds the estimate is within 15 per cent. Tokenizers
 //! with fewer words produce more tokens, except for English and code.
 
 /// The estimated tokens of a text, which may be added in pieces.
@@ -301,8 +301,8 @@ mod tests {
 
     /// Checks the bounds of `HoldMode::Usual` and `HoldMode::Strict`; `--nocapture` prints the table. Lower bounds for
     /// some kinds of text would be guesses: other tokenizers count each space of a run, or each letter of a word.
-    /// Base64 has the most tokens per byte: its usual hold is too low by half a per cent, which the 512 tokens that are
-    /// held for each call cover up to 100 KB.
+    /// Base64 has the most tokens per byte. Its usual hold is too low by half a per cent; the 512 tokens that are held
+    /// for each call cover this up to 100 KB.
     #[test]
     fn holds_cover_every_text_with_a_known_count() {
         println!("| text | bytes | tokens | bytes per token | usual hold | strict hold |");

@@ -13,8 +13,8 @@ use crate::error::Error;
 /// The decision of a rate limit, which may not be made yet.
 pub(crate) type Verdict = Pin<Box<dyn Future<Output = Result<(), Error>> + Send>>;
 
-/// Request extension that holds pending decisions. `rate_limit` inserts it. The first layer that does work for which
-/// the limit exists must take and await it: for example the layer that holds money, or a layer above it that answers by
+/// Request extension that holds pending decisions. `rate_limit` inserts it. The first layer that does the limited work
+/// must take and await the decisions: for example the layer that holds money, or a layer above it that answers by
 /// itself.
 #[derive(Clone, Default)]
 struct Undecided(Arc<Mutex<Vec<Verdict>>>);

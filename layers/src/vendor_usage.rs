@@ -23,7 +23,7 @@ use crate::{
 pub struct VendorUsage {
     /// The counts by rate class.
     pub usage: Usage,
-    /// Other possible readings of the counts, if the counts do not add up.
+    /// Other possible interpretations of the counts, if the counts do not add up.
     pub others: [Option<Usage>; 2],
     /// The part of `cache_write` that the vendor reported for its cache's default lifetime.
     pub cache_write_usual: u64,

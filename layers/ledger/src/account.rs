@@ -204,12 +204,12 @@ pub struct KeyRecord {
     pub changed_at_ms: u64,
 }
 
-/// The only entry in an owner key's list of allowed models, which marks it as an owner key. No model has this name, so
-/// a gateway version without owner keys refuses every model to it.
+/// The only entry in an owner key's list of allowed models. It marks the key as an owner key. No model has this name,
+/// so a gateway version that does not support owner keys refuses every model to such a key.
 pub const OWNER_MARK: &str = "=owner";
 
 impl KeyRecord {
-    /// Creates an active key without a name, a shown prefix, limits and times.
+    /// Creates an active key. It has no name, no prefix to show and no limits, and its times are not set.
     #[must_use]
     pub const fn new(id: KeyId, account: AccountId, digest: KeyDigest) -> Self {
         Self {
@@ -245,7 +245,7 @@ impl KeyRecord {
         self.status == KeyStatus::Active && !self.is_owner()
     }
 
-    /// Returns whether the key was deleted. A deleted key never comes back.
+    /// Returns whether the key was deleted. A deleted key is never restored.
     #[must_use]
     pub fn is_deleted(&self) -> bool {
         self.status == KeyStatus::Deleted
@@ -281,14 +281,14 @@ pub trait KeyStore: Send + Sync + 'static {
     /// Returns the key with this digest, or `None` if there never was such a key.
     ///
     /// # Errors
-    /// The store is out of reach: the caller cannot be authenticated now.
+    /// The store is out of reach, so the caller cannot be authenticated now.
     fn find_key(
         &self,
         digest: &KeyDigest,
     ) -> impl Future<Output = Result<Option<Arc<KeyRecord>>, BoxError>> + Send;
 
-    /// Returns the result of [`KeyStore::find_key`] without waiting, which saves a future. `None`: call `find_key`. An
-    /// implementation may always return `None`.
+    /// Returns the result of [`KeyStore::find_key`] if the store has it without waiting, which saves a future. If the
+    /// result is `None`, the caller must call `find_key`. An implementation may always return `None`.
     fn find_key_now(
         &self,
         _digest: &KeyDigest,
@@ -321,8 +321,8 @@ mod tests {
         let owner: KeyRecord = serde_json::from_str(&json).unwrap();
         assert!(owner.is_owner() && !owner.may_hold());
         assert_eq!((owner.kind(), owner.models_named()), ("owner", &[][..]));
-        // A gateway version without owner keys checks only the list of models, so it refuses every model to an owner
-        // key.
+        // A gateway version that does not support owner keys checks only the list of models, so it refuses every model
+        // to an owner key.
         assert!(!owner.allows_model("gpt") && !owner.models.is_empty());
         let caller = KeyRecord {
             models: Vec::new(),

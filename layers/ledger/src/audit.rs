@@ -2,11 +2,11 @@
 //!
 //! [`AccountAudit`] checks one account: its books as a store or an export returns them, then its journal, line by line.
 //! [`audit()`] checks a whole ledger through [its contract](crate::contract::LedgerAdmin), and is the default of
-//! [`LedgerAdmin::audit`](crate::contract::LedgerAdmin::audit). A store that has more data passes it to the audit and
-//! does not check it itself: holds that no sweep would end ([`OpenHold::due_ms`](crate::contract::OpenHold::due_ms)),
-//! [the usage of a key before its day or month began](KeySnapshot::before_rub), calls that [ended](AccountAudit::ended)
-//! or were [settled twice](AccountAudit::settled_twice), and the [sum of the account's
-//! entries](AccountAudit::entries_kept).
+//! [`LedgerAdmin::audit`](crate::contract::LedgerAdmin::audit). A store that has further data passes the data to the
+//! audit instead of checking it itself: holds that no sweep would end
+//! ([`OpenHold::due_ms`](crate::contract::OpenHold::due_ms)), [the usage of a key before its day or month
+//! began](KeySnapshot::before_rub), calls that [ended](AccountAudit::ended) or were [settled
+//! twice](AccountAudit::settled_twice), and the [sum of the account's entries](AccountAudit::entries_kept).
 //!
 //! A receipt contains the counted usage and its prices. The audit computes the cost again ([`Price::cost`]) and
 //! compares it with the receipt, so that a change to the usage, the classes, the rates or the cost is found. The cost
@@ -90,7 +90,7 @@ impl AccountAudit {
         self
     }
 
-    /// Checks a line of the journal. The line must have been booked before the books were read.
+    /// Checks a line of the journal. The line must have been written before the books were read.
     pub fn line(&mut self, line: &JournalLine) {
         match line {
             JournalLine::Entry { id, amount_rub, .. } => self.entry(id, *amount_rub),
@@ -150,7 +150,7 @@ impl AccountAudit {
         self.charged_in_all(key, money.charged, money.loss);
     }
 
-    /// Reports a receipt whose cost differs from its usage at its prices (I3).
+    /// Reports a receipt whose cost differs from the cost of its usage at its prices (I3).
     pub(crate) fn call_misfits(
         &mut self,
         number: RequestNumber,
@@ -200,7 +200,7 @@ impl AccountAudit {
         ));
     }
 
-    /// Reports that the journal has lost this number of lines, which were too young to be dropped for their age (I3).
+    /// Reports that the journal has lost this number of lines that were too young to be dropped for their age (I3).
     #[cfg(feature = "redis")]
     pub(crate) fn lines_lost(&mut self, lost: u64) {
         self.breaches.push(format!(
@@ -225,8 +225,8 @@ impl AccountAudit {
         self.ended.push(number);
     }
 
-    /// Compares the books with the sum of payments and corrections that the store keeps next to the journal, in
-    /// micro-rubles. The given sum is exact, even if the amount in the books is capped at the largest amount.
+    /// Compares the books with the sum of payments and corrections that the store keeps next to the journal. The given
+    /// sum is in micro-rubles and exact, even if the amount in the books is capped at the largest amount.
     pub fn entries_kept(&mut self, sum: i128) {
         if is_capped(self.books.entered_rub) {
             self.balance_is(sum);
@@ -317,8 +317,8 @@ impl AccountAudit {
         }
     }
 
-    /// Checks that no day or month began with more usage than the key has now: such a period would have negative
-    /// spending, and its ceiling would not limit the key.
+    /// Checks that no key had more usage when its day or month began than it has now. Otherwise its spending in that
+    /// day or month would be negative, and its ceiling would not limit the key.
     fn periods(&mut self) {
         for key in &self.books.keys {
             let used = micro(key.spent_rub);

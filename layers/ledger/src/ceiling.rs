@@ -122,10 +122,10 @@ impl Ceiling {
     }
 }
 
-/// A day or a month, and a key's usage before it began. The key's spending in the period is its present usage minus its
-/// usage before the period.
+/// A day or a month, with a key's usage before it began. The key's spending in the period is its present usage minus
+/// its usage before the period.
 ///
-/// Writes a period as text: `<index>:<micro-rubles>`.
+/// The text form of a period is `<index>:<micro-rubles>`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Period {
     /// The period's index: days after 1970-01-01, or months after January 1970.

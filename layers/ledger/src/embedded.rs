@@ -1,5 +1,6 @@
-//! The state of the embedded stores, memory and SQLite, and the steps that change it under their lock: the book (money)
-//! and the directory (names and keys). Each step returns the record that a durable store must write before it answers.
+//! The state of the embedded stores, memory and SQLite: the book (money) and the directory (names and keys). Its
+//! methods change the state under the store's lock. Each method returns the record that a durable store must write
+//! before it answers.
 
 mod feed;
 mod groups;
@@ -26,14 +27,14 @@ use crate::{
     rollup,
 };
 
-/// Expired holds that one sweep ends per account, at most, so that the lock is not held for long.
+/// The largest number of expired holds that one sweep ends per account, so that the lock is not held for long.
 pub(super) const EXPIRE_MAX: usize = 256;
 
-/// A restored time of a journal's last line is ignored if it is further ahead of the clock than this.
+/// A restored time of a journal's last line is ignored if it is ahead of the clock by more than this.
 #[cfg(feature = "sqlite")]
 const CLOCK_AHEAD_MAX_MS: Millis = 24 * 3_600_000;
 
-/// The lock is poisoned: a panic may have left a step half done, and the store moves no money on inconsistent books.
+/// The lock is poisoned: a panic may have left a change half made, and the store moves no money on inconsistent books.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
 #[error("the ledger failed during a change; no call is served until a restart")]
 pub(super) struct Torn;

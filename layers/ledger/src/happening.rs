@@ -32,11 +32,11 @@ pub struct Levels([MicroRub; LEVELS_MAX]);
 
 /// The error of amounts that cannot be used as alert levels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("levels are up to {LEVELS_MAX} amounts above 0, none twice")]
+#[error("levels must be at most {LEVELS_MAX} different amounts above 0")]
 pub struct LevelsError;
 
 impl Levels {
-    /// Without levels no event is emitted.
+    /// No levels, so that no event is emitted.
     pub const NONE: Self = Self([MicroRub::ZERO; LEVELS_MAX]);
 
     /// Creates levels from amounts in any order.
@@ -127,12 +127,12 @@ pub enum CeilingKind {
     Day,
 }
 
-/// The content of an event: a movement of money, or something that affects sales.
+/// The content of an event: a movement of money, or something else that operators should know.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Happening {
-    /// A balance has fallen to a level.
+    /// A balance has fallen to an alert level.
     BalanceLow {
         /// The lowest of the levels that were passed.
         level_rub: MicroRub,
@@ -141,12 +141,12 @@ pub enum Happening {
         /// The number of the call, or the id of the correction, that lowered the balance.
         by: String,
     },
-    /// The remainder under a ceiling has fallen to a level.
+    /// The remaining amount under a ceiling has fallen to an alert level.
     CeilingLow {
         /// The group that has the ceiling; `None` if the key has it.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         group: Option<GroupId>,
-        /// The ceiling of the key or the group.
+        /// Which ceiling: in total, per month or per day.
         ceiling: CeilingKind,
         /// The amount of the ceiling.
         ceiling_rub: MicroRub,
@@ -157,12 +157,12 @@ pub enum Happening {
         /// The number of the call that was charged.
         by: String,
     },
-    /// A ceiling has nothing left: see [`reached`].
+    /// A ceiling is used up, or nearly: see [`reached`].
     CeilingReached {
         /// The group that has the ceiling; `None` if the key has it.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         group: Option<GroupId>,
-        /// The ceiling of the key or the group.
+        /// Which ceiling: in total, per month or per day.
         ceiling: CeilingKind,
         /// The amount of the ceiling.
         ceiling_rub: MicroRub,
@@ -171,7 +171,7 @@ pub enum Happening {
         /// The number of the call that was charged.
         by: String,
     },
-    /// A payment was booked.
+    /// A payment was added to the balance.
     TopUp {
         /// The payment's id.
         entry: String,
@@ -180,7 +180,7 @@ pub enum Happening {
         /// The balance after the payment.
         balance_rub: MicroRub,
     },
-    /// A correction was booked.
+    /// A correction was added to the balance.
     Correction {
         /// The correction's id.
         entry: String,
@@ -231,7 +231,7 @@ pub enum Happening {
         /// The time at which the rate in force was last confirmed, in Unix milliseconds.
         since_ms: u64,
     },
-    /// A refund exceeded the balance; the account owes the difference.
+    /// A refund exceeded the free money; the account owes the rest.
     Debt {
         /// The refund's id.
         entry: String,
@@ -271,12 +271,12 @@ pub enum Happening {
         provider: String,
         /// The top-up's id.
         entry: String,
-        /// The amount that was booked.
+        /// The amount that was credited.
         amount_rub: MicroRub,
         /// The reason that the provider gives.
         reason: String,
     },
-    /// An event of a kind that a later version added.
+    /// A kind of event that a later version added.
     #[serde(other)]
     Unknown,
 }

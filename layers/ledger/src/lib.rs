@@ -42,7 +42,8 @@
 //!
 //! # The five invariants
 //!
-//! [`book`] is the state machine that keeps these invariants for all stores. The README explains them.
+//! [`book`] is the state machine that keeps the invariants I1 to I5 for all stores, and lists them. The README explains
+//! them.
 //!
 //! # Features
 //!

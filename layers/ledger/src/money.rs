@@ -37,7 +37,7 @@ impl MicroRub {
         }
     }
 
-    /// Creates a sum in micro-rubles as an amount, clamped to ±[`MicroRub::MAX`].
+    /// Creates an amount from a sum in micro-rubles, clamped to ±[`MicroRub::MAX`].
     #[must_use]
     pub fn of_sum(sum: i128) -> Self {
         let max = i128::from(Self::MAX.0);

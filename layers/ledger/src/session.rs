@@ -8,7 +8,7 @@ use serde::{Deserialize, Deserializer, Serialize, de};
 use crate::account::{IdError, id};
 
 id! {
-    /// The caller's name of a session. Has the syntax of the gateway's own ids, so that it can be shown anywhere
+    /// The caller's name for a session. It has the syntax of the gateway's own ids, so that it can be shown anywhere
     /// safely.
     SessionId
 }

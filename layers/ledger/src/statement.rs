@@ -18,11 +18,12 @@ use crate::{
     usage::Usage,
 };
 
-/// The most that a new line of a journal may be dated back, in milliseconds: after a failover, Redis books with the
-/// clock of the new server, which may be slow. A period that ended longer ago than that gets no further lines.
+/// The largest amount of time, in milliseconds, by which a new line of a journal may be dated back. After a failover,
+/// Redis dates lines by the clock of the new server, which may be behind. A period that ended longer ago than that gets
+/// no further lines.
 pub const DATED_BACK_MS_MAX: u64 = 3_600_000;
 
-/// Lines of a statement, at most. Payments and corrections are counted together, and models are counted separately.
+/// The largest number of payments and corrections in a statement, and also the largest number of models.
 pub const LINES_MAX: usize = 10_000;
 
 /// The number of micro-rubles in a kopeck.
@@ -48,7 +49,7 @@ pub struct Statement {
 pub struct Moved {
     /// The entry's id, chosen by the operator.
     pub id: String,
-    /// Unix time in milliseconds at which it was booked.
+    /// The time of the entry, in Unix milliseconds.
     pub at_ms: u64,
     /// The signed amount of the entry.
     pub amount_rub: MicroRub,
@@ -70,7 +71,7 @@ pub struct Spent {
 /// A statement's sums in whole kopecks.
 ///
 /// Balances, payments and corrections are rounded separately, and the spending is the difference between them. So the
-/// sums of a statement agree exactly, its opening balance is the closing balance of the period before, and the spending
+/// sums of a statement agree exactly, and its opening balance is the closing balance of the period before. The spending
 /// of many months differs from the charges in them by at most a kopeck. If payments and corrections are whole kopecks,
 /// as in bank transfers, the spending is not negative either.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -102,7 +103,7 @@ pub enum StatementError {
     #[error("the journal may have deleted lines of that period")]
     Forgotten,
     /// The statement would have more than [`LINES_MAX`] lines.
-    #[error("it would have more than {LINES_MAX} lines")]
+    #[error("the statement would have more than {LINES_MAX} lines")]
     TooLong,
 }
 

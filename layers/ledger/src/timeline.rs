@@ -1,15 +1,16 @@
 //! The timing of a call: when its money was held, which vendors were tried, when the first byte arrived, when it ended.
 //!
-//! A receipt stores the timing as a line of text of about twenty bytes, `3 4 1063 5003 200`: hold, last attempt, first
-//! byte, end, all in milliseconds since the request arrived, then the status of the answer. A `-` means a missing
-//! value. Each earlier, failed attempt follows after a `|`: its beginning, its duration, the status and the error code
-//! that callers would get for it, and the vendor: `|4 1059 502 vendor_unavailable acme-eu`.
+//! A receipt stores the timing as a line of text of about twenty bytes, `3 4 1063 5003 200`. The first four numbers are
+//! times in milliseconds since the request arrived: hold, last attempt, first byte, end. The fifth is the status of the
+//! answer. A `-` means a missing value. Each earlier, failed attempt follows after a `|`: its beginning, its duration,
+//! the status and the error code that callers would get for it, and the vendor:
+//! `|4 1059 502 vendor_unavailable acme-eu`.
 
 use std::{fmt, str::FromStr, sync::Arc};
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// Failed attempts that are stored, at most; calls have fewer.
+/// The largest number of failed attempts that are stored; calls have fewer.
 pub const FAILED_MAX: usize = 16;
 
 /// The timing of a call. Times are in milliseconds since its request arrived.
@@ -87,7 +88,7 @@ impl fmt::Display for Timeline {
 
 /// The error of a text that is not a valid timeline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("is not a timeline of a call")]
+#[error("the text is not a call's timeline")]
 pub struct TimelineError;
 
 impl FromStr for Timeline {

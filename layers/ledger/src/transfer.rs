@@ -61,8 +61,8 @@ pub trait Target: Sized {
     fn has(&mut self, books: &AccountBooks)
     -> impl Future<Output = Result<bool, BookError>> + Send;
 
-    /// Writes lines of an account's journal, oldest first, page by page. `forgotten`: older lines are missing, so that
-    /// the sums of the journal are a lower bound of the sums in the books.
+    /// Writes lines of an account's journal, oldest first, page by page. If `forgotten` is set, older lines are
+    /// missing, so that the sums of the journal are a lower bound of the sums in the books.
     ///
     /// # Errors
     /// A [`BookError`] if the ledger refuses or is out of reach.
@@ -93,7 +93,7 @@ pub trait Target: Sized {
         fingerprint: &str,
     ) -> impl Future<Output = Result<(), BookError>> + Send;
 
-    /// Writes the levels of an account, or of one of its keys or groups, after the account.
+    /// Writes the alert levels of an account, or of one of its keys or groups, after the account.
     ///
     /// # Errors
     /// A [`BookError`] if the ledger refuses or is out of reach.
@@ -148,7 +148,9 @@ pub enum CopyError {
     #[error("the copy was interrupted")]
     Broken(#[from] BookError),
     /// A call is running: it would be charged in the source, but not in the copy.
-    #[error("account {0} has open holds: a gateway serves from the source, or has not settled all")]
+    #[error(
+        "account {0} has open holds: a gateway serves from the source, or has not settled all calls"
+    )]
     HoldsOpen(AccountId),
     /// The source's books have breaches, which a copy would repeat.
     #[error("the audit of the source found a breach: {}", .0.join("; "))]

@@ -151,8 +151,8 @@ pub struct Bounds {
     pub output_bound: u64,
     /// The largest number of output tokens that the model can generate.
     pub output_limit: u64,
-    /// Calls of the vendor's tools that the hold covers. `None` if the request offers no such tools; calls that the
-    /// vendor reports are then charged all the same.
+    /// The number of calls of the vendor's tools that the hold covers. `None` if the request offers no such tools; tool
+    /// calls that the vendor reports are then charged all the same.
     pub calls_max: Option<u64>,
     /// The class in which cache writes are counted if the vendor does not report their lifetime; `None` for the
     /// ordinary class of cache writes.
@@ -274,7 +274,7 @@ impl Bounds {
         Overcount { reported, billable }
     }
 
-    /// Returns the first of these readings of the vendor's counts that the request allows, or the last.
+    /// Returns the first of these interpretations of the vendor's counts that the request allows, or the last one.
     fn possible(&self, first: Usage, others: &[Option<Usage>]) -> Usage {
         let mut last = first;
         for read in std::iter::once(first).chain(others.iter().copied().flatten()) {
@@ -289,8 +289,8 @@ impl Bounds {
     /// Cuts tool calls to what the hold covers, and returns whether any were cut. Cache writes whose lifetime the
     /// vendor has not reported are counted in the dearest class that the request may use.
     fn count_classes(&self, usage: &mut Usage, reading: &Reading) -> bool {
-        // The request's cache marks are not sent to a vendor of another format, so such a vendor writes no longer
-        // caches.
+        // The request's cache marks are not sent to a vendor of another format, so such a vendor writes no cache with a
+        // longer lifetime.
         if let Some(class) = self.cache_write.filter(|_| !reading.translated) {
             let untold = usage.cache_write.saturating_sub(reading.cache_write_usual);
             usage.cache_write -= untold;
@@ -355,8 +355,8 @@ pub struct Reading {
     pub dispatched: bool,
     /// The latest usage that the vendor reported.
     pub usage: Option<Usage>,
-    /// Other readings of the vendor's counts, if the counts do not add up. The first reading that the request allows is
-    /// charged.
+    /// Other interpretations of the vendor's counts, if the counts do not add up. The first interpretation that the
+    /// request allows is charged.
     pub others: [Option<Usage>; 2],
     /// The part of the usage's `cache_write` that the vendor reported with the usual cache lifetime.
     pub cache_write_usual: u64,
@@ -488,7 +488,7 @@ impl Meter {
         }
     }
 
-    /// Changes several fields in one step.
+    /// Changes several fields under one lock.
     pub fn update(&self, change: impl FnOnce(&mut Reading)) {
         change(&mut self.lock());
     }
@@ -557,7 +557,7 @@ mod tests {
                 usage(59, 1),
                 None,
             ),
-            // No reading explains the reported total, so the surplus is cut.
+            // No interpretation explains the reported total, so the surplus is cut.
             (
                 of_both(usage(9, 151), usage(159, 1), usage(9, 1)),
                 usage(9, 1),

@@ -5,12 +5,12 @@ use std::ops::RangeInclusive;
 use super::secret::{self, PREFIX, digest};
 use crate::{error::Error, key::KeyDigest};
 
-/// A shorter value is a mistake and no key of any service; a longer value is refused before its digest is computed.
+/// A shorter value is a mistake and not a key of any service; a longer value is refused before its digest is computed.
 const LENGTHS: RangeInclusive<usize> = 8..=512;
 
-/// Returns the digest with which a presented key is looked up. The checksum of a key of this gateway detects typos
-/// without a look-up; a key of another service must only be visible ASCII. If `is_known` returns true for the digest of
-/// a key of this gateway, its checksum is not verified, which would take as long as the digest.
+/// Returns the digest with which a presented key is looked up. A key of this gateway must have a valid checksum, so
+/// that typos are detected without a look-up. If `is_known` returns true for its digest, the checksum is not verified,
+/// since that takes as long as computing the digest. A key of another service must be visible ASCII.
 pub(super) fn digest_of(
     shown: &str,
     is_known: impl FnOnce(&KeyDigest) -> bool,

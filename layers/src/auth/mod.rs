@@ -34,8 +34,8 @@
 //! # }
 //! ```
 //!
-//! Keys are looked up in a [`KeyStore`]: a ledger, a [`KeyList`], or your own, which has one function. For keys in
-//! other headers or of another form, pass a [`TakeKey`], usually a closure:
+//! Keys are looked up in a [`KeyStore`]: a ledger, a [`KeyList`], or your own implementation of its one function. For
+//! keys in other headers or of another form, pass a [`TakeKey`], usually a closure:
 //!
 //! ```
 //! # use http::{HeaderMap, Request, Response};
@@ -420,7 +420,7 @@ mod tests {
 
     impl KeyStore for NeverAsked {
         async fn find_key(&self, _: &KeyDigest) -> Result<Option<Arc<KeyRecord>>, BoxError> {
-            panic!("a key was looked for")
+            panic!("a key was looked up")
         }
     }
 

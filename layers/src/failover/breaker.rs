@@ -12,14 +12,14 @@
 //! The first byte of a probe's answer closes the breaker: a stream may run for minutes, and other calls must not wait
 //! for its end. Until a call has completed, one more failure opens the breaker again, for twice as long.
 //!
-//! **Scope.** A caller can send requests that make a vendor fail. If one caller's calls met all failures in a row, the
-//! breaker opens for that caller only. If the calls of two callers met failures, or if no connection could be made,
+//! **Scope.** If all failures in a row occurred in calls of one caller, the breaker opens for that caller only, because
+//! that caller's requests may make the vendor fail. If calls of two callers failed, or if no connection could be made,
 //! which no request can cause, the breaker opens for all callers. So a breaker stores the id of at most one caller.
 //!
 //! **The last resort.** Skipping a route whose breaker is open helps only if another route can answer. A call without
 //! another route is admitted anyway. If the vendor's last failure was an answer, such a call is admitted at once. If
-//! the vendor was unreachable or silent, one such call is admitted every [`PROBE_EVERY`]: the other callers need not
-//! wait for the same failure, and the end of an outage is noticed soon.
+//! the vendor was unreachable or silent, one such call is admitted every [`PROBE_EVERY`]. That notices the end of an
+//! outage soon, and other callers need not wait for the same failure.
 //!
 //! A vendor that does not have the model (404) has not failed. One such answer opens the breaker: see
 //! [`Breaker::lacks`].
@@ -30,15 +30,15 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// The number of failures in a row that opens the breaker. A success resets the count: a vendor that fails only now and
-/// then is left to load balancing and retries.
+/// The number of failures in a row that opens the breaker. A success resets the count: occasional failures are handled
+/// by load balancing and retries.
 pub(super) const FAILURES_MAX: u32 = 5;
 /// The interval at which calls without another route may try a route whose breaker is open.
 pub(super) const PROBE_EVERY: Duration = Duration::from_millis(250);
 /// The time for which the breaker stays open the first time; doubled whenever a probe fails.
 const OPEN_MIN: Duration = Duration::from_secs(1);
 const OPEN_MAX: Duration = Duration::from_secs(60);
-/// The wait that is reported to callers while a probe runs: nobody can know when the probe ends.
+/// The wait that is reported to callers while a probe runs, since it is unknown when the probe ends.
 const PROBE_WAIT: Duration = Duration::from_secs(1);
 /// The time for which the gateway does not call a vendor for a model that the vendor does not have.
 const LACKING_REST: Duration = Duration::from_secs(30);
@@ -48,7 +48,7 @@ const LACKING_REST: Duration = Duration::from_secs(30);
 pub(super) struct Breaker {
     state: State,
     failures: u32,
-    /// The callers for whom the breaker applies, because their calls met the failures.
+    /// The callers for whom the breaker applies, because their calls failed.
     whose: Whose,
     /// The kind of the newest failure.
     trouble: Trouble,
@@ -82,7 +82,7 @@ pub(super) enum Trouble {
     Lacking,
 }
 
-/// The callers for whom the breaker applies: those whose calls met the failures.
+/// The callers for whom the breaker applies: those whose calls failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Whose {
     Nobodys,
@@ -260,8 +260,8 @@ impl Breaker {
     }
 
     /// Records that the vendor does not have the model. Every call of the model would get this answer, so the route is
-    /// not used for a while: by one caller at first, because a fault in that caller's request may be the cause, and by
-    /// all callers once a second caller gets the answer.
+    /// not used for a while. At first only this caller does not use it, because a fault in the caller's request may be
+    /// the cause. Once a second caller gets the answer, no caller uses it.
     pub(super) fn lacks(&mut self, pass: Pass, now: Instant) {
         if !self.counts(pass) {
             return;
@@ -320,7 +320,7 @@ impl Breaker {
 }
 
 impl Whose {
-    /// Adds a failure that this caller's call met; `None`: a failure that counts for all callers.
+    /// Adds a failure of this caller's call. `None` means a failure that counts for all callers.
     fn and(self, caller: Option<u64>) -> Self {
         match (self, caller) {
             (Self::Nobodys, Some(caller)) => Self::One(caller),
@@ -337,8 +337,8 @@ impl Whose {
     }
 }
 
-/// Returns a time between half the wait and the whole wait, so that nodes that met the same failure do not retry
-/// together.
+/// Returns a time between half the wait and the whole wait, so that nodes do not all retry together after the same
+/// failure.
 fn jittered(wait: Duration, random: u8) -> Duration {
     wait / 2 + wait / 2 * u32::from(random) / 255
 }

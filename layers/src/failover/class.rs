@@ -13,8 +13,8 @@ use crate::error::{Error, VendorAnswered, VendorUnreached};
 pub(super) enum Class {
     /// The request itself was rejected, and every vendor would reject it. The route counts as healthy.
     Request,
-    /// The format of the route's vendor cannot express this request, so the vendor was not called; the format of
-    /// another route may.
+    /// The format of the route's vendor cannot express this request, so the vendor was not called. Another route's
+    /// format may be able to express it.
     Unfit,
     /// The vendor failed. The duration is the wait that the vendor has requested, if any.
     Failed(Trouble, Option<Duration>),

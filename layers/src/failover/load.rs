@@ -94,7 +94,7 @@ mod tests {
         let now = Instant::now();
         let mut load = PeakEwma::default();
         load.at_least(SECOND / 2, now);
-        assert_eq!(load.expected(now), None, "the client was impatient");
+        assert_eq!(load.expected(now), None, "the client disconnected early");
         load.at_least(3 * SECOND, now);
         load.at_least(2 * SECOND, now);
         assert_eq!(load.expected(now), Some(3 * SECOND));

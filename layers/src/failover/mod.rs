@@ -5,27 +5,27 @@
 //! previous route if the model is [`Model::sticky`](crate::model::Model); else by weight if the weights differ; else by
 //! load. See `choice`, `load`, `conversation`.
 //!
-//! **When to retry.** A call is retried after connections that are refused, fail or time out; after silence before the
-//! first byte; after 404, 408, 429 and 5xx; after invalid answers; after a stream whose first event is an error; and
-//! after rejections of the operator's API key, which also raise an alert. It is not retried after an answer has begun,
+//! **When to retry.** A call is retried after each of these failures: a connection that is refused, fails or times out;
+//! silence before the first byte; 404, 408, 429 and 5xx; an invalid answer; a stream whose first event is an error; a
+//! rejection of the operator's API key, which also raises an alert. A call is not retried after its answer has begun,
 //! after a 4xx that the request itself caused, or if its client has disconnected. Attempts are limited by number, time
 //! and a budget; when a limit is reached, the most informative error is returned. A route whose format cannot carry a
 //! request is skipped. Layers below must not return an answer before its first byte has arrived. See `class`, `budget`.
 //!
 //! **Which routes are skipped.** After five failures in a row, including streams that broke off, a route's breaker
-//! opens for a second, then for two, and so on up to a minute; then a single call probes the route. If one caller's
-//! calls met all five failures and connections were made, the breaker is open for that caller only, so that a caller's
-//! requests cannot take the route from others. A vendor that does not have the model (404) is not called for that model
-//! for 30 seconds. After a rate limit (429), the API key is not used on that route for as long as the vendor states; a
-//! rejected key is not used on any route for a while. A vendor is skipped while it is full (`connections_max`, where
-//! streams count until they end) or disabled by the operator. See `breaker`, `health`.
+//! opens for a second, then for two, and so on up to a minute; then a single call probes the route. If all five
+//! failures occurred in one caller's calls, and connections were made, the breaker is open for that caller only, so
+//! that a caller's requests cannot take the route from others. A vendor that does not have the model (404) is not
+//! called for that model for 30 seconds. After a rate limit (429), the API key is not used on that route for as long as
+//! the vendor states; a rejected key is not used on any route for a while. A vendor is skipped while it is full
+//! (`connections_max`, where streams count until they end) or disabled by the operator. See `breaker`, `health`.
 //!
-//! **The last resort.** If no other route is left, a call still tries a route that rests after a limit, one call at a
-//! time: limits often depend on a request's size, and one large request must not block other callers. Then it tries a
-//! route with an open breaker, first the one whose wait ends soonest. If that vendor's last failure was an answer,
-//! every call may try the route. If the vendor was unreachable or silent, one call per 250 ms may, or every call once a
-//! connection was made; other calls would only wait for the same failure. If no vendor was called, the caller gets a
-//! 429 or 503 that states when to retry.
+//! **The last resort.** If no other route is left, a call still tries a route that rests after a limit. Only one call
+//! at a time does so: limits often depend on a request's size, and one large request must not block other callers. Then
+//! the call tries a route with an open breaker, first the route whose wait ends soonest. If that vendor's last failure
+//! was an answer, every call may try the route. If the vendor was unreachable or silent, only one call per 250 ms may
+//! try it until a connection was made: other calls would only wait for the same failure. If no vendor was called, the
+//! caller gets a 429 or 503 that states when to retry.
 //!
 //! ```
 //! # use std::sync::Arc;

@@ -128,7 +128,7 @@ impl RoutePlan {
         self.routes_planned[index].done = true;
     }
 
-    /// Returns the error for a call that no vendor received: that of the route that will be usable first.
+    /// Returns the error for a call that no vendor received: the error of the route that can be used soonest.
     pub(super) fn refusal(&self, now: Instant) -> Error {
         let waits = self
             .routes_planned

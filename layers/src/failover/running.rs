@@ -292,8 +292,7 @@ enum Outcome {
 }
 
 pin_project! {
-    /// The body of an answer. It occupies its route's slots until it ends; then it records the result in the route's
-    /// health.
+    /// An answer body that occupies its route's slots until it ends, and then records the result in the route's health.
     #[derive(Debug)]
     pub struct ResponseBody<A> {
         #[pin]

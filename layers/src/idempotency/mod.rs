@@ -1,6 +1,6 @@
-//! Returns the same answer when a client sends a call again, as in the draft "The Idempotency-Key HTTP Header Field"
-//! (draft-ietf-httpapi-idempotency-key-header): calls with the same idempotency key, caller and request are one call,
-//! with one hold and one charge.
+//! Returns the same answer when a client sends a call again. Calls with the same idempotency key, caller and request
+//! are one call, with one hold and one charge, as in the draft "The Idempotency-Key HTTP Header Field"
+//! (draft-ietf-httpapi-idempotency-key-header).
 //!
 //! ```text
 //! not sent before               the call runs in a task of its own: its client may disconnect
@@ -115,7 +115,8 @@ pub trait Money: Send + Sync + 'static {
     ) -> impl Future<Output = Result<Fate, BoxError>> + Send;
 
     /// Returns whether the key may make calls. The layer's record of the key may be from a cache, and an operator may
-    /// have disabled the key since. A new call's hold would be rejected then, but a repeated answer makes no hold.
+    /// have disabled the key since. The ledger refuses the hold of a new call with such a key, but a repeated answer
+    /// needs no hold.
     fn permits(
         &self,
         account: &AccountId,
@@ -129,7 +130,7 @@ pub trait Money: Send + Sync + 'static {
 pub enum Event {
     /// A call began for the first time; its answer will be stored.
     Ran,
-    /// A call began again: the process that ran it before has died, and it had cost nothing.
+    /// A call began again: the process that ran it before has died, and the call had cost nothing.
     RanAgain,
     /// An answer of this many bytes was stored.
     Stored(u64),
@@ -137,9 +138,11 @@ pub enum Event {
     NotStored,
     /// The end of a call could not be recorded in the store.
     NotWritten,
-    /// The first request got the stored answer of the second, an earlier call.
+    /// A request got the stored answer of an earlier call. The first number is that of the request, the second that of
+    /// the earlier call.
     Replayed(RequestNumber, RequestNumber),
-    /// The first request joined the answer of the second, a call that is still running.
+    /// A request joined the answer of a call that is still running. The first number is that of the request, the second
+    /// that of the running call.
     Joined(RequestNumber, RequestNumber),
     /// A request was refused because its call is running in another process.
     Conflict,
@@ -319,7 +322,7 @@ where
 }
 
 /// Returns the caller and the secret that seals answers, if the request has an idempotency key and the caller's key
-/// permits it.
+/// permits stored answers.
 fn asked(req: &Request<Call>) -> Option<(Arc<KeyRecord>, AnswerKey)> {
     // `auth` inserts the `AnswerKey` only if the header is present and the caller's key permits stored answers.
     let answer_key = req.extensions().get::<AnswerKey>()?;

@@ -317,7 +317,11 @@ async fn joined_and_repeated_answers_wait_for_the_rate_limits() {
         let given = Given::new(Fate::Open);
         let (req, answered) = given.limited(Ok(()));
         let mut first = given.answer(req).await.unwrap().into_body();
-        assert_eq!(answered.load(Ordering::SeqCst), 0, "it is left to the call");
+        assert_eq!(
+            answered.load(Ordering::SeqCst),
+            0,
+            "the limit is left to the new call"
+        );
         if !joins {
             while first.frame().await.is_some() {}
             settle().await;
@@ -451,7 +455,10 @@ async fn a_call_whose_claim_is_taken_over_stops_and_is_not_answered() {
         store.cut.store(false, Ordering::SeqCst);
         assert!(!let_go.load(Ordering::SeqCst), "it still runs");
         tokio::time::sleep(Duration::from_secs(2)).await;
-        assert!(let_go.load(Ordering::SeqCst), "it runs on: {head_first}");
+        assert!(
+            let_go.load(Ordering::SeqCst),
+            "the call continues: {head_first}"
+        );
         let told = running.await.unwrap();
         match head_first {
             false => assert!(

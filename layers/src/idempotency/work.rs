@@ -247,9 +247,9 @@ where
 }
 
 /// Renews the claim, and completes if another process has taken it over, because that process may have ended this
-/// call's hold. If the claim is missing although this process renewed it in time, the claim was lost or deleted: the
-/// call continues with a new claim, if the store has room for it. Once the call is `ending`, a missing claim means that
-/// the end was recorded.
+/// call's hold. If the claim is missing although this process renewed it in time, the claim was lost or deleted. The
+/// call then continues with a new claim, if the store has room for it. Once the call is `ending`, a missing claim means
+/// that the end was recorded.
 async fn taken_over<K: AnswerStore>(
     store: &K,
     claim: &Claim,

@@ -162,13 +162,14 @@ impl<'a> Reader<'a> {
 
     /// Reads the next value completely; of an array or an object, only its opening bracket or brace.
     ///
-    /// # Errors If no valid value follows.
+    /// # Errors
+    /// If no valid value follows.
     pub fn begin(&mut self) -> Result<Value<'a>, NotJson> {
         self.value().map_err(|wrong| self.wrong(wrong))
     }
 
-    /// Reads the next name of an object, up to the start of the name's value; `None` at the end of the object. `first`
-    /// must be true after the opening brace, and is set to false.
+    /// Reads the next name in an object, up to the beginning of its value; returns `None` at the end of the object.
+    /// `first` must be true after the opening brace, and is set to false.
     ///
     /// # Errors
     /// When neither a name nor the end of the object follows.
@@ -191,17 +192,19 @@ impl<'a> Reader<'a> {
         Ok(has_more)
     }
 
-    /// Skips the next value. Returns its length in bytes, in which strings count decoded and without quotes; `None` if
-    /// the value is nested deeper than `depth_max`.
+    /// Skips the next value. Returns its length in bytes, in which strings count decoded and without quotes. Returns
+    /// `None` if the value is nested deeper than `depth_max`.
     ///
-    /// # Errors If no valid value follows.
+    /// # Errors
+    /// If no valid value follows.
     pub fn skip(&mut self, depth_max: usize) -> Result<Option<u64>, NotJson> {
         self.pass(depth_max).map_err(|wrong| self.wrong(wrong))
     }
 
     /// Skips the next value and returns its text as it is written.
     ///
-    /// # Errors If no valid value follows.
+    /// # Errors
+    /// If no valid value follows.
     pub fn raw(&mut self) -> Result<&'a str, NotJson> {
         let (start, _) = peek(self.json(), self.at);
         self.skip(usize::MAX)?;
@@ -210,7 +213,8 @@ impl<'a> Reader<'a> {
 
     /// Checks that only whitespace follows.
     ///
-    /// # Errors If anything else is left.
+    /// # Errors
+    /// If anything else is left.
     pub fn end(&mut self) -> Result<(), NotJson> {
         (self.at, _) = peek(self.json(), self.at);
         if self.at < self.text.len() {

@@ -57,7 +57,7 @@ impl Shape for Content {
     }
 }
 
-/// Reads the content of a part. In a tool result or a document, it is text or an array of parts; in the result of a
+/// Reads the content of a part. In a tool result or a document, it is text or an array of parts. In the result of a
 /// tool that the vendor runs, it may also be a single part.
 #[derive(Clone, Copy, Debug)]
 struct Inner;
@@ -296,7 +296,8 @@ impl Brought {
             Media::Elsewhere | Media::Archive | Media::Bytes(_) => {
                 (IMAGE_SHARES, WHOLE_IMAGE_TOKENS_USUAL)
             }
-            // Some vendors accept a document or a film in the place of an image, so it is counted as what it is.
+            // Some vendors accept a document or a video in the place of an image, so the file is counted by its real
+            // type.
             Media::Pdf(_) => return self.weigh_as_document(at, field),
             Media::Foreign(_) => return weigh_unseen(at, field),
         };

@@ -10,7 +10,7 @@ use crate::{
     error::{Error, Problem},
 };
 
-/// Bytes that are decompressed at a time; after that, other tasks may run.
+/// The number of bytes that are decompressed before other tasks may run.
 const STEP_BYTES: usize = 256 * 1024;
 
 /// Decompresses a body of at most `bytes_max` bytes, and reserves memory for them as they are decompressed.
@@ -98,7 +98,7 @@ mod tests {
                 .await
                 .unwrap();
             assert!(unpacked == body, "{}", body.len());
-            assert_eq!(all.taken(), 0, "the room was dropped");
+            assert_eq!(all.taken(), 0, "the reservation was dropped");
         }
         // A gzip body may consist of several members, which together are one body.
         let two: Bytes = [packed(b"{\"a\":"), packed(b"1}")].concat().into();

@@ -32,7 +32,8 @@ pub(super) struct Cx {
     has_thinking: Cell<bool>,
     may_shorten: Cell<bool>,
     turns: RefCell<Turns>,
-    /// Whether the positions of turns are recorded. A short body is read again quickly, so they are not worth the time.
+    /// Whether the positions of turns are recorded. A short body can be read again quickly, so its turns are not
+    /// recorded.
     is_long: Cell<bool>,
 }
 
@@ -246,7 +247,7 @@ impl At<'_> {
     }
 
     /// As [`At::weigh_and_read`], but reads the value only if it may contain this name, in any spelling with escapes.
-    /// Few values contain it; others, which may be large, need not be read twice.
+    /// Few values contain the name. All other values, which may be large, need not be read twice.
     pub(super) fn weigh_and_read_if_it_names<P: Shape<Value = ()>>(
         self,
         name: &str,

@@ -14,7 +14,7 @@ pub(super) enum Media {
     Pdf(Pdf),
     /// A ZIP archive, such as a document of a word processor. Its unpacked size is unknown.
     Archive,
-    /// Sound or a film, as the media type declares, with its size in bytes.
+    /// Sound or a video, as the media type declares, with its size in bytes.
     Foreign(u64),
     /// Any other file, with its size in bytes.
     Bytes(u64),

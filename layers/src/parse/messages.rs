@@ -118,10 +118,10 @@ impl Shape for Body {
     }
 }
 
-/// The prefix of those edits' types that summarize the conversation.
+/// Types of edits that summarize the conversation begin with this text.
 const COMPACT: &str = "compact";
-/// The prefix of those edits' types that remove thinking. Thinking that was removed is also missing in later calls of
-/// the conversation.
+/// Types of edits that remove thinking begin with this text. Thinking that was removed is also missing in later calls
+/// of the conversation.
 const CLEAR: &str = "clear_thinking";
 
 /// Reads `context_management`: edits with which the vendor may shorten a long conversation.

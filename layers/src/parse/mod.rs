@@ -94,10 +94,10 @@ const ANTHROPIC_VERSION: HeaderName = HeaderName::from_static("anthropic-version
 pub struct ParseLimits {
     /// The largest size of one body, in bytes.
     pub body_bytes_max: u64,
-    /// The maximum bytes of all bodies that are being read or still in use, over all services of a layer. If a body
-    /// would exceed this, even after its first half, the request fails with [`Error::Overloaded`]. It also fails if the
-    /// bodies of its account would be larger than the space that remains free, or those of its key larger than half of
-    /// that; a share always fits two bodies of the largest size.
+    /// The largest number of bytes of all bodies that are being read or still in use, over all services of a layer. If
+    /// a body would exceed this, even after its first half, the request fails with [`Error::Overloaded`]. It also fails
+    /// if the bodies of its account would take more than the space that remains free, or the bodies of its key more
+    /// than half of that space. Each account and each key may always have two bodies of the largest size.
     pub bodies_bytes_max: u64,
     /// The longest time in which the whole body must arrive.
     pub body_time_max: Duration,

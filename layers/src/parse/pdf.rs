@@ -1,35 +1,37 @@
 //! Estimates how many pages a PDF has and how much of it may be text, in one pass over its bytes.
 //!
-//! Nothing is decompressed. Pages are counted by their objects and by the counts in the page tree. If these may be in
-//! compressed objects, the number of pages is unknown; then every byte outside images and fonts counts as text.
+//! Nothing is decompressed. Pages are counted by their objects and by the counts in the page tree. If compressed
+//! objects may contain some of these, the number of pages is unknown, and every byte outside images and fonts counts as
+//! text.
 
 use memchr::memmem;
 
 use super::base64::Base64;
 
-/// The maximum tokens of a page, which vendors read as text (up to [3,000 tokens][pages] according to Anthropic) and as
-/// an image (5,000, as images are held).
+/// The largest number of tokens of a page. Vendors read a page as text (up to [3,000 tokens][pages] according to
+/// Anthropic) and as an image (for which 5,000 tokens are held).
 ///
 /// [pages]: https://platform.claude.com/docs/en/build-with-claude/pdf-support
 const PAGE_TOKENS: u64 = 8_000;
 /// Estimated tokens of an ordinary page, as text and as an image.
 const PAGE_TOKENS_USUAL: u64 = 3_000;
-/// The bytes of compressed text and drawings that may be a token if the pages are counted; on most pages a token has
-/// about ten.
+/// If the pages are counted: the smallest number of bytes of compressed text and drawings that are a token. On most
+/// pages a token has about ten bytes.
 const CONTENT_BYTES: u64 = 2;
 /// The bytes of compressed text and drawings per estimated token if the pages cannot be counted.
 const CONTENT_BYTES_USUAL: u64 = 4;
-/// The number of bytes that are decoded from base64 at a time.
+/// The number of bytes that are decoded from base64 at a time and appended to the block in memory.
 const BLOCK_BYTES: usize = 64 << 10;
-/// The number of bytes of the previous block that are kept, because the dictionary of a stream is before its data.
+/// The number of evaluated bytes that stay in the block, because the dictionary of a stream is before the stream's
+/// data.
 const BEHIND_BYTES: usize = 2 << 10;
-/// The number of bytes after a keyword that must be in the same block with the keyword.
+/// A keyword is evaluated when at least this number of bytes after it is in the block, or the file has ended.
 const AHEAD_BYTES: usize = 512;
 
 /// The properties that were found in a PDF.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Pdf {
-    /// The number of pages that were found; others may be in compressed objects.
+    /// The number of pages that were found; further pages may be in compressed objects.
     pages: u64,
     /// The number of streams that are images.
     images: u64,
@@ -99,7 +101,7 @@ impl Pdf {
     }
 }
 
-/// The state of the pass over a file, which is read block by block.
+/// The state of the pass over a file. Only a block of the file is in memory, decoded.
 #[derive(Debug, Default)]
 struct Scan {
     page_objects: u64,
@@ -110,7 +112,7 @@ struct Scan {
     no_text_bytes: u64,
     /// The offset of the image or font stream whose end was not found yet.
     open_at: Option<u64>,
-    /// The offset of the current block in the file.
+    /// The offset of the current block in the decoded file.
     skipped: u64,
 }
 

@@ -39,7 +39,7 @@ pub(super) fn call(body: &[u8], messages_max: u64) -> Result<Call, Error> {
 
 struct Body<'b>(&'b [u8]);
 
-/// The fields of a body that were read so far; some of them change how others are checked.
+/// The fields of a body that were read so far. Some of them change how other fields are checked.
 #[derive(Debug, Default)]
 struct Seen {
     model: Option<String>,

@@ -1,8 +1,9 @@
 //! Meters the answers of a service that is not a gateway: a client of a vendor's API, or a handler of your own.
 //!
 //! The answer is forwarded unchanged. Its usage is written to the [`Meter`] in the extensions of the request, where
-//! `reserve`'s tariff has inserted it. The meter also records how the answer ended: if the service failed, returned a
-//! status other than 2xx, or its body broke off, the end is not [`End::Finished`], so a bill can leave the answer free.
+//! `reserve`'s tariff has inserted it. The meter also records how the answer ended. The end is not [`End::Finished`] if
+//! the service failed, returned a status other than 2xx, or its body broke off, so a bill can leave such an answer
+//! free.
 //!
 //! ```
 //! use http::{Request, Response, header::CONTENT_TYPE};
@@ -150,7 +151,7 @@ where
 }
 
 pin_project! {
-    /// The body of an answer. It reads the usage while the bytes are forwarded.
+    /// An answer body that reads the usage while its bytes are forwarded.
     #[derive(Debug)]
     pub struct ResponseBody<A> {
         #[pin]

@@ -3,13 +3,13 @@
 //! A stream is forwarded event by event. Each event is forwarded with the frame that completes it, and frames that
 //! consist of whole events are not copied. An incomplete event is kept back: its end may show that it is the vendor's
 //! error, whose text is not meant for the caller. Nothing is forwarded after the last event. The head waits for the
-//! first event for a limited time, so that an error in the first event can still set the status; comments and pings do
+//! first event for a limited time, so that an error in the first event can still set the status. Comments and pings do
 //! not count as events.
 //!
-//! A plain answer is read completely before any byte is forwarded: only then is it known to be an answer. If its usage
-//! is missing or contradictory, and the call has a hold that determines the charge, the charged usage is written into
-//! the answer; every other byte is forwarded unchanged. In a stream, usage that the vendor states is replaced in the
-//! same way; missing usage is added only if the stream is translated.
+//! A plain answer is read completely before any byte is forwarded, because only its end shows that it is valid. If its
+//! usage is missing or contradictory, and the call has a hold that determines the charge, the charged usage is written
+//! into the answer. Every other byte is forwarded unchanged. In a stream, usage that the vendor states is replaced in
+//! the same way; missing usage is added only if the stream is translated.
 //!
 //! ```
 //! # use std::sync::Arc;
@@ -124,8 +124,8 @@ const ANSWERS_BYTES_MAX: u64 = 256 << 20;
 /// The time for which an answer waits for memory. In the meantime, no more of it is read from the vendor.
 const ROOM_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// If a plain answer declares its length, or is longer than this many bytes, its full memory is allocated at once:
-/// growing would copy the answer, and memory that is never written costs nothing.
+/// If a plain answer declares its length, or is longer than this many bytes, its full memory is allocated at once.
+/// Growing would copy the answer, and memory that is never written costs nothing.
 const GROWN_BYTES_MAX: usize = 1 << 20;
 
 /// Forwards the answers of vendors, and reads their usage into the call's meter.
@@ -148,9 +148,9 @@ impl PassthroughLayer {
     }
 
     /// Sets the limit of the bytes of all plain answers in memory, 256 MiB by default; one answer at a time may exceed
-    /// it. An account may use at most as many bytes as remain free, and a key half of that, but each always two answers
-    /// of the largest size. An answer waits up to 30 seconds for memory; then the call fails as if the answer were too
-    /// long.
+    /// it. An account may use at most as many bytes as remain free, and a key half of that, but each may always have
+    /// two answers of the largest size. An answer waits up to 30 seconds for memory; then the call fails as if the
+    /// answer were too long.
     #[must_use]
     pub fn answers_bytes_max(mut self, answers_bytes_max: impl Into<Setting<u64>>) -> Self {
         self.answers_bytes_max = answers_bytes_max.into();

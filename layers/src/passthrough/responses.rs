@@ -279,8 +279,8 @@ pub(super) fn kind_of(item: &str) -> Cow<'_, str> {
     }
 }
 
-/// Returns the size of the text that the model wrote into a call of a tool with an item type of its own; the names of
-/// the fields depend on the tool. `None` for other items. Text that the tool returned does not count as output.
+/// Returns the size of the text that the model wrote into a call of a tool with an item type of its own; `None` for
+/// other items. The names of the fields depend on the tool. Text that the tool returned does not count as output.
 fn call_size(kind: &str, item: &str) -> Option<TextSize> {
     let is_text = matches!(
         kind,

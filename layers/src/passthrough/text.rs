@@ -7,11 +7,11 @@ use crate::{
     text_size::TextSize,
 };
 
-/// The longest beginning of a chunk, up to its first text, that is remembered.
+/// The largest number of bytes at the beginning of a chunk, before its first text, that are remembered.
 const HEAD_BYTES_MAX: usize = 512;
 
-/// Scans the chunks or events of one stream. Up to their text, most begin with the same bytes as the chunk before, so
-/// these bytes are scanned only once.
+/// Scans the chunks or events of one stream. Most of them begin with the same bytes as the previous one, up to their
+/// text, so these bytes are scanned only once.
 #[derive(Debug, Default)]
 pub(super) struct Chunks {
     /// The remembered beginning of a chunk: up to and including the quote that opens the name of the chunk's first
@@ -212,8 +212,8 @@ fn is_text(format: Format, name: &[u8]) -> bool {
     }
 }
 
-/// The bytes of base64 sound that count as one byte of text. Vendors stream PCM of 16 bits and 24 kHz: a second has 64
-/// 000 bytes of base64 and costs 20 tokens.
+/// The bytes of base64 sound that count as one byte of text. Vendors stream PCM of 16 bits and 24 kHz: a second of
+/// sound has 64,000 bytes of base64 and costs 20 tokens.
 const SOUND_BYTES: u64 = 800;
 
 /// Returns how many bytes of a base64 field count as one byte of text; `None` for fields that are text. In the messages

@@ -55,7 +55,7 @@ impl ToolCalls {
         }
     }
 
-    /// Adds the calls that earlier items of the stream showed to those in the last event.
+    /// Combines the calls that earlier items of the stream have shown with the calls in the last event.
     pub(super) fn after(mut self, earlier: Self) -> Self {
         self.searches_seen = self.searches_seen.max(earlier.searches_seen);
         self.unknown |= earlier.unknown;

@@ -121,8 +121,8 @@ where
     }
 }
 
-/// Awaits the decisions that [`EarlyRateLimitLayer`]s above have requested, and refuses the request if one of them
-/// does.
+/// Awaits the decisions that [`EarlyRateLimitLayer`]s above have requested, and refuses the request if any of them is a
+/// refusal.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RateVerdictLayer;
 

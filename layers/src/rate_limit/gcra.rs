@@ -100,7 +100,11 @@ mod tests {
             assert_eq!(gcra.count(&"a", quota), Ok(()));
         }
         assert_eq!(gcra.count(&"a", quota), Err(Duration::from_millis(100)));
-        assert_eq!(gcra.count(&"b", quota), Ok(()), "others are not concerned");
+        assert_eq!(
+            gcra.count(&"b", quota),
+            Ok(()),
+            "other callers are not limited"
+        );
         tokio::time::advance(Duration::from_millis(100)).await;
         assert_eq!(gcra.count(&"a", quota), Ok(()));
         assert_eq!(gcra.count(&"a", quota), Err(Duration::from_millis(100)));

@@ -123,7 +123,7 @@ pub fn by_address<B>(
         let address = req.extensions().get::<ClientAddr>();
         if address.is_none() && !has_warned.swap(true, Ordering::Relaxed) {
             tracing::warn!(
-                "the rate limit by address counts no request that has no ClientAddr: insert it above the limit"
+                "requests without a ClientAddr are not rate-limited by address: insert ClientAddr in a layer above"
             );
         }
         Some((address?.block(), quota))

@@ -11,12 +11,12 @@ use tokio::time::Instant;
 
 use super::{Limiter, Quota};
 
-/// Limits what requests use, for example tokens, which is known only when a request has ended. A caller without debt is
-/// admitted; [`PostPaid::take`] then takes the usage of the request.
+/// Limits what requests use, for example tokens. The usage of a request is known only when it has ended; then
+/// [`PostPaid::take`] takes the usage from the caller's bucket.
 ///
-/// Each caller has a bucket that holds the quota's burst and refills at the quota's rate. A request is refused while
-/// the caller has taken more than the bucket held; the wait is the time until this debt is refilled. Concurrent
-/// requests are counted when they end, so together they can take more than the bucket holds.
+/// The bucket holds the quota's burst and refills at the quota's rate. If a caller has taken more than the bucket held,
+/// the bucket is overdrawn: the caller's requests are refused until the overdraft is refilled. Concurrent requests are
+/// counted when they end, so together they can take more than the bucket holds.
 ///
 /// The buckets are in the memory of this process, in a table of bounded size. If the table is full, the callers seen
 /// longest ago are evicted, which can only admit more of their requests.
@@ -171,7 +171,11 @@ mod tests {
         assert_eq!(tokens.look(&"a", QUOTA), Ok(()));
         tokens.take(&"a", 30);
         assert_eq!(tokens.look(&"a", QUOTA), Err(Duration::from_secs(30)));
-        assert_eq!(tokens.look(&"b", QUOTA), Ok(()), "others are not concerned");
+        assert_eq!(
+            tokens.look(&"b", QUOTA),
+            Ok(()),
+            "other callers are not limited"
+        );
         tokio::time::advance(Duration::from_millis(29_999)).await;
         assert_eq!(tokens.look(&"a", QUOTA), Err(Duration::from_millis(1)));
         tokio::time::advance(Duration::from_millis(1)).await;

@@ -55,8 +55,8 @@ pub struct RefusalLimitLayer<L, F, C> {
 }
 
 impl<L, F, C> RefusalLimitLayer<L, F, C> {
-    /// Creates a layer that counts with `limiter`, for the caller that `by` returns, those errors for which `counts`
-    /// returns true.
+    /// Creates a layer that counts the errors for which `counts` returns true. It counts them with `limiter`, for the
+    /// caller that `by` returns.
     pub const fn new(limiter: L, by: F, counts: C) -> Self {
         Self {
             limiter,
@@ -175,8 +175,8 @@ where
     }
 }
 
-/// Returns the error for a request that was refused with `error`: the same, or that the caller's quota of refusals is
-/// used up.
+/// Returns the error for a request that was refused with `error`: the same error, or [`Error::TooManyRequests`] if the
+/// caller's quota of refusals is used up.
 async fn refusal<L: Limiter<K>, K>(limiter: L, id: K, quota: Quota, error: Error) -> Error {
     match limiter.admit(id, quota).await {
         Ok(()) => error,

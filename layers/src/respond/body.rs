@@ -16,7 +16,7 @@ use crate::{
 };
 
 pin_project! {
-    /// The body of an answer: the body of the service below, or that of an error's answer.
+    /// The answer body: the body of the service below, or the body of the answer to an error.
     ///
     /// If an event stream fails in the middle, a last event with the error is sent, in the caller's format. If any
     /// other body fails, this body fails too, so that the connection is closed and the client sees a truncated answer.

@@ -65,13 +65,13 @@ impl<'a> Refused<'a> {
         self.class.status
     }
 
-    /// Returns the class of the error: `error.type` of the usual body.
+    /// Returns the class of the error, `error.type` of the usual body.
     #[must_use]
     pub const fn kind(&self) -> &'static str {
         self.class.kind
     }
 
-    /// Returns a stable code for programs; may be empty. `error.code` of the usual body.
+    /// Returns a stable code for programs, `error.code` of the usual body; may be empty.
     #[must_use]
     pub const fn code(&self) -> &'static str {
         self.class.code
@@ -112,7 +112,7 @@ impl<'a> Refused<'a> {
         text::caller(self.error, self.language)
     }
 
-    /// Returns the text followed by the request's number in parentheses: `error.message` of the usual body.
+    /// Returns the text followed by the request's number in parentheses, `error.message` of the usual body.
     #[must_use]
     pub fn message(&self) -> String {
         format!("{} ({})", self.text(), self.number)
@@ -170,7 +170,7 @@ impl<'a> Refused<'a> {
         })
     }
 
-    /// Returns the object in the field `error`, which answers and streams have alike.
+    /// Returns the object in the field `error`, which is the same in plain answers and in streams.
     fn object(&self) -> serde_json::Value {
         let mut object =
             json!({ "message": self.message(), "type": self.kind(), "code": self.code() });

@@ -40,8 +40,8 @@ impl OtherWay {
     }
 }
 
-/// Formats an amount that is not negative as people write it: `1 000,50 ₽` in Russian, without places for a line break,
-/// or `1,000.50 RUB` in English, in ASCII.
+/// Formats a non-negative amount as people write it: `1 000,50 ₽` in Russian, without places for a line break, or
+/// `1,000.50 RUB` in English, in ASCII.
 fn rubles(amount: MicroRub, language: Language) -> String {
     let (thousands, point, unit) = match language {
         Language::Ru => ('\u{202f}', ',', "\u{a0}₽"),

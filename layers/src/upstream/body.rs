@@ -1,4 +1,4 @@
-//! The body of a vendor's answer, with its timeouts, as it arrives from a connection.
+//! A vendor's answer body, with its timeouts, as it arrives from a connection.
 
 use std::{
     pin::Pin,
@@ -31,7 +31,7 @@ pub(super) struct Patience {
     pub(super) deadline: Instant,
 }
 
-/// The body of a vendor's answer. The time between two frames and the total time are limited.
+/// A vendor's answer body. The time between two frames and the total time are limited.
 #[derive(Debug)]
 pub struct ResponseBody {
     inner: VendorBody,
@@ -121,7 +121,7 @@ impl Body for ResponseBody {
     }
 }
 
-/// The body of an answer, with the way in which its connection is polled.
+/// An answer body, with the way in which its connection is polled.
 #[derive(Debug)]
 pub(super) enum VendorBody {
     /// HTTP/1.1: the task that reads the body also polls the connection.

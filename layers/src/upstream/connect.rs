@@ -132,8 +132,8 @@ impl Https {
             .https_or_http()
             .enable_http1();
         match self.protocol {
-            // HTTP/2 is offered only if the operator enables it: many streams of small frames share a connection then,
-            // and the peer may close it because of its own limits on frames.
+            // HTTP/2 is offered only if the operator enables it: many streams of small frames would share a connection,
+            // and the peer's limits on frames may close it.
             Protocol::Http1 => builder.wrap_connector(connector),
             Protocol::Http2Offered | Protocol::Http2 => {
                 builder.enable_http2().wrap_connector(connector)

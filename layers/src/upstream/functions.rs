@@ -72,7 +72,8 @@ fn functions(tools: Option<Value>) -> Result<Vec<Value>, Error> {
     tools.into_iter().map(function).collect()
 }
 
-/// Returns `function_call` for this `tool_choice`. Such vendors can require a certain function, but not any function.
+/// Returns `function_call` for this `tool_choice`. Such vendors can require a call of one named function, but cannot
+/// require a call and leave the choice of the function to the model.
 fn function_choice(choice: Option<&Value>, functions: &[Value]) -> Value {
     let named = choice.map(|choice| &choice["function"]["name"]);
     match (choice.and_then(Value::as_str), named) {
@@ -232,7 +233,7 @@ impl Answer {
         Ok(written.into())
     }
 
-    /// Ends the answer, and returns what was not returned before: of a plain answer, all.
+    /// Ends the answer, and returns the rest of it. For a plain answer, that is the whole answer.
     pub(super) fn finish(&mut self) -> Bytes {
         self.has_ended = true;
         let rest = std::mem::take(&mut self.pending).freeze();

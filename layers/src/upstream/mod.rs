@@ -88,7 +88,7 @@ const X_API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 const ANTHROPIC_VERSION: HeaderName = HeaderName::from_static("anthropic-version");
 const ANTHROPIC_BETA: HeaderName = HeaderName::from_static("anthropic-beta");
 
-// Constants, because these are checked at compile time and other header values whenever they are created.
+// Constants are checked at compile time; other header values are checked each time they are created.
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 const EVENTS: HeaderValue = HeaderValue::from_static("text/event-stream");
 const IDENTITY: HeaderValue = HeaderValue::from_static("identity");

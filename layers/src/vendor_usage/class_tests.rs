@@ -483,8 +483,8 @@ fn contradictory_counts_are_read_to_match_their_total_cheapest_first() {
     const REASONING: usize = 5;
     const TOP: usize = 6;
     const SEARCHES: usize = 7;
-    // Columns: prompt, completion, total; other fields; input, cached, written and output tokens by each reading;
-    // whether the usage is suspect.
+    // Columns: prompt, completion, total; other fields; input, cached, written and output tokens by each
+    // interpretation; whether the usage is suspect.
     for (counts, more, readings, suspect) in [
         // The vendor counts the cache in addition to the prompt, with and without a total.
         (

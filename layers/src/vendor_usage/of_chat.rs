@@ -1,6 +1,6 @@
 //! Reads the usage of the chat and the responses format, which have the same rules: the prompt includes cached and
 //! cache-written tokens, and the completion includes reasoning. If the counts do not add up to their total, this module
-//! finds another reading that does.
+//! finds another interpretation that does.
 
 use super::{Count, Tools, VendorUsage, details};
 use crate::{
@@ -165,8 +165,8 @@ impl ChatUsage {
         (written, [hour, half_day])
     }
 
-    /// Returns the possible readings, the likeliest first, and whether the counts contradict each other. A reading is
-    /// the number of tokens to add to the prompt and to the completion so that they reach the total.
+    /// Returns the possible interpretations, the likeliest first, and whether the counts contradict each other. An
+    /// interpretation is the number of tokens to add to the prompt and to the completion so that they reach the total.
     fn readings(&self) -> ([Option<Beside>; 3], bool) {
         let prompt = self.prompt_tokens.tokens.unwrap_or(0);
         let completion = self.completion_tokens.tokens.unwrap_or(0);
@@ -224,8 +224,8 @@ impl ChatUsage {
         }
     }
 
-    /// Returns the usage by rate class in this reading, with each token counted once, and whether a part of the input
-    /// is larger than the input.
+    /// Returns the usage by rate class in this interpretation, with each token counted once, and whether a part of the
+    /// input is larger than the input.
     fn split(&self, beside: Beside) -> (Usage, bool) {
         let cached = self.cached_tokens.tokens.unwrap_or(0);
         let (written, [hour, half_day]) = self.written();
@@ -278,7 +278,7 @@ impl ChatUsage {
     }
 }
 
-/// The tokens that a reading adds to the prompt and to the completion.
+/// The tokens that an interpretation adds to the prompt and to the completion.
 #[derive(Clone, Copy, Debug)]
 struct Beside {
     input: u64,

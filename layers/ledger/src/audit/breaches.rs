@@ -2,7 +2,7 @@
 
 use crate::account::AccountId;
 
-/// Breaches listed per account, at most. Further breaches are only counted.
+/// The largest number of breaches listed per account. Further breaches are only counted.
 pub(super) const BREACHES_MAX: usize = 100;
 
 #[derive(Debug, Default)]

@@ -9,7 +9,7 @@ use crate::{
     number::RequestNumber,
 };
 
-/// Accounts audited at the same time. Each audit has a page of its account's journal in memory.
+/// The number of accounts that are audited at the same time. Each audit has a page of its account's journal in memory.
 const AUDITS_AT_ONCE: usize = 8;
 
 /// Audits a whole ledger through its contract. The memory that grows with the number of calls is 16 bytes per call of

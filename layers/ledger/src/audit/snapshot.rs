@@ -43,8 +43,8 @@ pub struct KeySnapshot {
     pub spent_rub: MicroRub,
     /// The amount that the key's running calls hold, `h_k` in the invariants.
     pub held_rub: MicroRub,
-    /// The key's usage before the day, or the month, of its last charge began; the larger of the two. `None` if the
-    /// store does not report it.
+    /// The key's usage before the day of its last charge began, or before the month of that charge began: the larger
+    /// amount. `None` if the store does not report it.
     #[serde(skip)]
     pub before_rub: Option<MicroRub>,
     /// The group that the key is in, if any.
@@ -60,13 +60,13 @@ pub struct KeySnapshot {
 pub struct GroupSnapshot {
     /// The group's id.
     pub id: GroupId,
-    /// The spending of the keys while they were in the group, `u` in the invariants.
+    /// The spending of keys while they were in the group, `u` in the invariants.
     pub spent_rub: MicroRub,
-    /// Held by the running calls of its keys, `h_k`.
+    /// The amount that the running calls of the group's keys hold, `h_k` in the invariants.
     pub held_rub: MicroRub,
     /// The group's spending minus that of its present keys.
     pub carried_rub: MicroRub,
-    /// The group's spending before its current day or month began, as in [`KeySnapshot::before_rub`].
+    /// The group's usage before its current day or month began, computed as in [`KeySnapshot::before_rub`].
     #[serde(skip)]
     pub before_rub: Option<MicroRub>,
 }

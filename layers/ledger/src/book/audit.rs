@@ -1,4 +1,5 @@
-//! The parts of a book that an [audit](crate::audit) reads in addition to the account's books in the contract.
+//! The data of a book that an [audit](crate::audit) reads in addition to
+//! [`AccountBooks`](crate::contract::AccountBooks).
 
 use super::{Account, Book, KeyBook, Millis};
 use crate::{
@@ -23,7 +24,7 @@ impl Book {
 }
 
 impl KeyBook {
-    /// Returns the key's usage before its current day or month began; the larger of the two.
+    /// Returns the key's usage before its current day began, or before its current month began: the larger amount.
     pub(crate) fn used_before(&self) -> MicroRub {
         self.month.before.max(self.day.before)
     }

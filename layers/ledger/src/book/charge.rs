@@ -1,5 +1,5 @@
-//! The commands that move money: entries, SETTLE and RELEASE. An ended hold leaves a tombstone: its result, which
-//! answers a repeat.
+//! The commands that move money: entries, SETTLE and RELEASE. An ended hold leaves a tombstone: the stored result,
+//! which is returned if the command is repeated.
 
 use super::{Account, Book, Millis, Open, Rejection, TOMBSTONE_MS, group::money_in};
 use crate::{
@@ -10,10 +10,10 @@ use crate::{
 };
 
 impl Book {
-    /// Books a payment or a correction, once per id.
+    /// Adds a payment or a correction to the balance, once per id.
     ///
     /// # Errors
-    /// [`Rejection`] if the account is unknown, the id was booked with another amount, or the balance would be out of
+    /// [`Rejection`] if the account is unknown, the id was used with another amount, or the balance would be out of
     /// range.
     pub fn enter(&mut self, account: &AccountId, entry: &Entry) -> Result<(), Rejection> {
         let account = self.accounts.get_mut(account).ok_or(Rejection::NotFound)?;
@@ -88,8 +88,9 @@ impl Book {
         settled
     }
 
-    /// Charges a call and ends its hold, without a tombstone: for the book of a lease, since the ledger answers
-    /// repeats. Returns the amount that could be charged; `None` if the key has no such hold.
+    /// Charges a call and ends its hold, without a tombstone. Only the book of a lease uses this function: if the end
+    /// is repeated, the ledger returns the first result. Returns the amount that could be charged; `None` if the key
+    /// has no such hold.
     #[cfg(feature = "redis")]
     pub(crate) fn settle_and_forget(
         &mut self,
@@ -187,8 +188,8 @@ impl Account {
         known.is_some_and(|expired| expired.key == *key) && self.expired.remove(&number).is_some()
     }
 
-    /// Charges the cost, but at most the hold plus the free money; the rest of the cost is a loss. The hold pays even
-    /// if a ceiling was lowered after the hold was granted.
+    /// Charges the cost, but at most the hold plus the free money; the rest of the cost is a loss. The held money is
+    /// charged even if a ceiling was lowered after the hold was granted.
     pub(super) fn charge(
         &mut self,
         number: RequestNumber,

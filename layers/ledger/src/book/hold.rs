@@ -16,7 +16,7 @@ impl Book {
     /// Holds money for a call (invariant I1).
     ///
     /// # Errors
-    /// The [`Refusal`].
+    /// [`Refusal`], if the money cannot be held.
     pub fn reserve(&mut self, hold: &Hold, now: Millis) -> Result<Reserved, Refusal> {
         let account = self
             .accounts
@@ -104,8 +104,8 @@ impl Book {
         true
     }
 
-    /// Changes the amount of a hold. A larger amount must fit as a new hold would (I1), and is granted in full or
-    /// refused.
+    /// Changes the amount of a hold. A larger amount must fit in the same way as a new hold (I1). The increase is
+    /// granted in full or refused.
     ///
     /// # Errors
     /// The [`Refusal`] of a larger amount; the hold is unchanged.
@@ -130,7 +130,7 @@ impl Book {
         if amount > held {
             account.admits(key, now)?;
             let room = account.has_room(key, amount.minus_or_zero(held), now);
-            // If money is short, the check ends expired holds first. The hold to be adjusted may be one of them.
+            // If money is short, the check ends expired holds first. The hold that is to be changed may be one of them.
             if !account.open.contains_key(number) {
                 return Ok(Adjusted::Gone);
             }
@@ -143,7 +143,7 @@ impl Book {
     /// Checks whether the key could hold any money at all.
     ///
     /// # Errors
-    /// The [`Refusal`].
+    /// [`Refusal`], if the key could hold nothing.
     pub fn probe(&self, account: &AccountId, key: &KeyId, now: Millis) -> Result<(), Refusal> {
         self.accounts
             .get(account)
@@ -185,7 +185,7 @@ impl Account {
         })
     }
 
-    /// Sets the amount of an open hold, and records the number of the adjustment that set it.
+    /// Sets the amount of an open hold, and records the sequence number of the change.
     fn resize(&mut self, number: RequestNumber, amount: MicroRub, adjusted: u32) {
         let Some(open) = self.open.get_mut(&number) else {
             return;
@@ -203,7 +203,7 @@ impl Account {
         }
     }
 
-    /// The amount by which an adjustment would enlarge its hold; zero if it would not.
+    /// The amount by which a change would enlarge the hold; zero if it would not.
     #[cfg(feature = "redis")]
     pub(crate) fn growth(&self, adjustment: &Adjustment) -> MicroRub {
         let open = self.open.get(&adjustment.number);
@@ -229,8 +229,8 @@ impl Account {
         most(self).map_or(Ok(()), |most| Err(Refusal::TooManyCalls { most }))
     }
 
-    /// Checks the refusals that do not depend on an amount. Counts only the balance and what was spent, not open holds:
-    /// a key whose money is all held gets `DoesNotFit`, and not a refusal for lack of money.
+    /// Checks for reasons to refuse a hold of any amount. Counts only the balance and the spending, not open holds: a
+    /// key whose money is all held gets `DoesNotFit`, not a refusal for lack of money.
     pub(super) fn admits(&self, key: &KeyId, now: Millis) -> Result<(), Refusal> {
         let id = key;
         let key = self.keys.get(id).ok_or(Refusal::Unknown)?;
@@ -284,8 +284,8 @@ impl KeyBook {
         (month, day)
     }
 
-    /// Amount that the key can hold in addition to its open holds and `beside`. `account` is the free money of its
-    /// account. Also returns the ceiling that limits the amount, if one does.
+    /// Amount that the key can hold in addition to its open holds and the amount `beside`. `account` is the free money
+    /// of its account. Also returns the ceiling that limits the amount, if one does.
     pub(crate) fn room(
         &self,
         account: MicroRub,

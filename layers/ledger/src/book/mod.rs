@@ -5,12 +5,12 @@
 //! with it.
 //!
 //! Account A has a posted balance `b` and an amount held `h`. Its key k has a ceiling `l`, has used `u`, and holds
-//! `h_k`. A key may also have ceilings for the day and for the month. For those, `u` is what was charged in the current
-//! day or month (UTC), and `h_k` is everything that the key holds, since it is unknown on which day a call will be
-//! charged. A key may be in a group, which has ceilings of the same kinds. For those, `u` is what its keys were charged
-//! while they were in the group, and `h_k` is what they hold. The invariants:
+//! `h_k`. A key may also have ceilings for the day and for the month. For these ceilings, `u` is what was charged in
+//! the current day or month (UTC). `h_k` is still everything that the key holds, since it is unknown on which day a
+//! call will be charged. A key may be in a group, which has ceilings of the same kinds. For the group's ceilings, `u`
+//! is what its keys were charged while they were in the group, and `h_k` is what its keys hold. The invariants:
 //!
-//! - **I1** a hold is granted or enlarged only within `min(b − h, l − u − h_k)` for each `l`, in one atomic step;
+//! - **I1** a hold is granted or enlarged only within `min(b − h, l − u − h_k)` for each `l`, atomically;
 //! - **I2** `h` and `h_k` are the sums of the open holds;
 //! - **I3** `b = Σ entries − Σ u`, and `Σ cost = Σ charged + loss` over settled calls; each receipt's cost is its usage
 //!   at its prices;
@@ -57,7 +57,7 @@ pub const EXPIRE_ON_RESERVE_MAX: usize = 32;
 /// run can be repeated.
 pub(crate) type Hashing = FixedState;
 
-/// All accounts, and when to look for their expired holds.
+/// All accounts, and the times at which to check them for expired holds.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Book {
     accounts: HashMap<AccountId, Account, Hashing>,
@@ -112,7 +112,7 @@ pub struct KeyBook {
     pub month: Period,
     /// The day of the key's last charge.
     pub day: Period,
-    /// Amounts: when what is left under a ceiling falls to one of them, an event is emitted.
+    /// The remaining amounts under a ceiling at which an event is emitted.
     pub levels: Levels,
     /// The limit of the key's open calls, if there is one.
     pub concurrency: Option<u32>,
@@ -142,7 +142,7 @@ struct Open {
     want: MicroRub,
     least: MicroRub,
     due: Millis,
-    /// The number of the last adjustment of this hold; 0 if there was none.
+    /// The sequence number of the last change of this hold (ADJUST); 0 if there was none.
     adjusted: u32,
 }
 
@@ -194,11 +194,11 @@ pub enum Command {
         /// The limit of the key's open calls, if there is one.
         concurrency: Option<u32>,
     },
-    /// Books a payment or a correction.
+    /// Adds a payment or a correction to the balance.
     Enter {
         /// The account's id.
         account: AccountId,
-        /// The payment or correction to book.
+        /// The payment or correction to add.
         entry: Entry,
     },
     /// RESERVE: holds money for a call.
@@ -253,7 +253,7 @@ pub enum Command {
 /// The outcome of a command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// The command was carried out, or the entry had been booked before.
+    /// The command was carried out, or the entry was already in the books.
     Done,
     /// An operator's command was refused.
     Refused(Rejection),
@@ -276,7 +276,7 @@ pub enum Outcome {
 pub enum Rejection {
     /// The account does not exist.
     NotFound,
-    /// The entry's id was booked with another amount.
+    /// The entry's id was used with another amount.
     Exists,
     /// The balance would fall below what is held.
     BelowHeld,
@@ -398,7 +398,7 @@ impl Book {
 }
 
 impl Account {
-    /// Builds an account from a store's data, without holds. `entries` are the entries that the store has booked.
+    /// Builds an account from a store's data, without holds. `entries` are the entries in the store.
     #[must_use]
     pub fn restored(
         suspended: bool,
@@ -474,7 +474,7 @@ impl Account {
         self.is_open(number) || self.expired.contains_key(&number)
     }
 
-    /// Returns whether an entry with this id has been booked.
+    /// Returns whether the books have an entry with this id.
     #[must_use]
     pub fn has_entry(&self, id: &str) -> bool {
         self.entries.contains_key(id)

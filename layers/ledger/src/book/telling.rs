@@ -1,5 +1,5 @@
-//! The events of entries and charges, emitted in the same step that moves the money. A step that moves no money emits
-//! no event.
+//! Emits the events of entries and charges, in the same atomic change that moves the money. A change that moves no
+//! money emits no event.
 
 use std::mem;
 
@@ -52,7 +52,8 @@ impl Account {
 }
 
 impl KeyBook {
-    /// Adds a charge to the key's usage, and returns the events of the ceilings' levels that the charge passed.
+    /// Adds a charge to the key's usage. Returns the events about ceilings that the charge brings to an alert level or
+    /// close to their limit.
     pub(super) fn spend(
         &mut self,
         charged: MicroRub,
@@ -69,8 +70,8 @@ impl KeyBook {
         told
     }
 
-    /// Returns the events of the ceilings' levels that are passed when the usage grows to `used`. The stored day and
-    /// month must be those of `now`.
+    /// Returns the events about ceilings for a usage that grows to `used`: the remaining amount falls to an alert
+    /// level, or hardly anything is left. The stored day and month must be those of `now`.
     fn passed(&self, used: MicroRub, now: Millis, number: RequestNumber) -> Vec<Happening> {
         let mut told = Vec::new();
         for bound in self.bounds(now) {

@@ -7,16 +7,16 @@ use std::{
 
 use tokio::time::Instant;
 
-/// The interval at which one call is sent to a server that is down, to find out whether it is back.
+/// The interval at which one call is sent to a server that is down, to check whether it answers again.
 pub(super) const PROBE_EVERY: Duration = Duration::from_millis(250);
-/// After this many unanswered calls in a row the server counts as down.
+/// After this number of unanswered calls in a row, the server counts as down.
 const TIMEOUTS_MAX: u32 = 3;
 
 /// Refuses calls at once while the server is down, except one call every [`PROBE_EVERY`].
 #[derive(Debug)]
 pub(super) struct Breaker {
     begin: Instant,
-    /// When the next call may try, in milliseconds since `begin`; 0 while all calls may.
+    /// The time of the next probe, in milliseconds since `begin`; 0 while all calls are sent.
     next_probe_ms: AtomicU64,
     timeouts: AtomicU32,
 }
@@ -65,8 +65,8 @@ impl Breaker {
             .store(self.now_ms() + probe_every_ms(), Ordering::Relaxed);
     }
 
-    /// Counts a call that got no answer in time, and returns whether the breaker is now open. One such call does not
-    /// open it.
+    /// Counts a call that got no answer in time, and returns whether the breaker is now open. A single such call does
+    /// not open the breaker.
     pub(super) fn timed_out(&self) -> bool {
         let count = self
             .timeouts

@@ -112,8 +112,8 @@ impl Directory {
         self.url.kind == Kind::Single
     }
 
-    /// Looks the primaries up, unless the map is no longer `seen` or a look-up has just begun. Does not ask `except` if
-    /// other servers are available: `except` has just failed, and may have outdated information.
+    /// Looks the primaries up, unless the map is no longer `seen` or a look-up has just begun. Sends no request to
+    /// `except` if other servers are available: `except` has just failed, and may have outdated information.
     pub(super) async fn look(
         &self,
         seen: &Arc<Map>,
@@ -137,7 +137,7 @@ impl Directory {
         }
         *looked = Some(now);
         if let Some(found) = self.find(except, LOOK_LIMIT).await {
-            // If a reported address cannot be used, the map stays as it is.
+            // If a reported address cannot be used, the current map is kept.
             let _ = self.accept(found);
         }
         self.map()
@@ -250,7 +250,7 @@ impl Directory {
             Err(fault) => fault,
             Ok(node) => match node.send(&slots_question(), Lane::Shared, limit).await {
                 Err(failure) => failure.into(),
-                Ok(_) => told("the server is not in a Cluster that has slots", &node),
+                Ok(_) => told("the server is not part of a Cluster with slots", &node),
             },
         }
     }
@@ -324,7 +324,7 @@ fn slots_of(answer: Value, by: &Address) -> Option<Slots> {
 }
 
 /// Returns the most frequent answer of the servers: at once if more than half agree, otherwise when all have answered
-/// or the time is up. So a server that is cut off and has outdated information is outvoted.
+/// or the time is up. So a server that is cut off and has outdated information cannot decide the result.
 async fn most_say<T: PartialEq>(
     asked: impl Iterator<Item = impl Future<Output = Option<T>>>,
     limit: Duration,

@@ -11,23 +11,23 @@
 //! | a server is gone | calls for its slots are sent to another server; after MOVED all slots are looked up again, and until every server has been connected to or given up, no call to any server is polled (`poll_flush`, `refresh_connections_locked`) | calls for its slots fail or look for the new owner; other calls go on |
 //! | a server hangs | no breaker: each call waits for its whole limit, and is sent again up to 16 times within it | refused at once after three late answers, probed every 250 ms |
 //! | owner of a slot | as reported by the first node that answers, even if it is cut off (`refresh_slots`) | as reported by most nodes |
-//! | ASK | ASKING and the command are sent separately on a shared connection: another command may come between. Several commands get one ASKING, which applies to the first only | each command is preceded by ASKING, in one parcel |
-//! | WAIT for a replica | sent to all primaries; if routed to one, it blocks all users of the server's only connection | has its own connection, and is in one parcel with the write |
+//! | ASK | ASKING and the command are sent separately on a shared connection: another command may come between. Several commands get one ASKING, which applies to the first only | each command is sent together with its own ASKING |
+//! | WAIT for a replica | sent to all primaries; if routed to one, it blocks all users of the server's only connection | has its own connection, and is sent together with the write |
 //! | Sentinels, one server | separate clients with other retries | the same code, without slots |
 //!
-//! MOVED, TRYAGAIN, READONLY after a failover and repeated commands behave the same in both; neither reads from
-//! replicas; and the EVALSHAs of many callers share a server's connection in both, so the crate would not be faster
-//! either.
+//! Both implementations handle MOVED, TRYAGAIN, READONLY after a failover, and repeated commands in the same way.
+//! Neither reads from replicas. In both, the EVALSHAs of many callers share a server's connection, so the crate would
+//! not be faster either.
 //!
 //! ```text
-//! url        which of the three, and where
+//! url        the kind of deployment (one of these three) and its addresses
 //! directory  the current primaries: requests them from Sentinels or nodes, after a failure and once a second
 //! map        slot → primary
 //! node       one server: connections, deadline; breaker
 //! script     EVALSHA; EVAL if the server has not cached the script
 //! ```
 //!
-//! Every command may be sent twice. No command is sent to a replica.
+//! Every command may be sent twice, so it must be harmless to repeat. No command is sent to a replica.
 
 mod breaker;
 mod directory;
@@ -72,8 +72,9 @@ const PAUSE: Duration = Duration::from_millis(20);
 pub struct RedisSettings {
     /// Deadline of a Redis call while a caller's request waits for it.
     pub response_timeout: Duration,
-    /// Connections to each server, used in turn. Each server has two more: one for commands that wait for replicas, and
-    /// one for leases. A larger number does not run scripts in parallel: a Redis server runs one script at a time.
+    /// The number of shared connections to each server, used in turn. Each server has two more: one for commands that
+    /// wait for replicas, and one for leases. A larger number does not run scripts in parallel: a Redis server runs one
+    /// script at a time.
     pub connections: usize,
     /// Trusted certificate authorities as PEM, instead of Mozilla's list; for addresses with TLS.
     pub authorities: Option<Arc<[u8]>>,
@@ -108,7 +109,7 @@ pub enum RedisFault {
         cause: BoxError,
     },
     /// The server did not answer in time.
-    #[error("Redis at {address} gave no answer in {} ms", .limit.as_millis())]
+    #[error("Redis at {address} did not answer within {} ms", .limit.as_millis())]
     TooSlow {
         /// Host and port of the server.
         address: Arc<str>,
@@ -159,7 +160,7 @@ impl RedisFault {
         error.is_some_and(|error| is(error, ServerErrorKind::BusyLoading))
     }
 
-    /// Returns whether the server refused the command for lack of memory and has not executed it.
+    /// Returns whether the server refused the command for lack of memory. Such a command was not executed.
     pub(crate) fn is_out_of_memory(&self) -> bool {
         let Self::Refused { cause, .. } = self else {
             return false;
@@ -234,14 +235,14 @@ impl RedisConn {
         !self.0.directory.is_single()
     }
 
-    /// The deadline of a call while a request waits for it.
+    /// The deadline of a Redis call while a caller's request waits for it.
     #[must_use]
     pub fn response_timeout(&self) -> Duration {
         self.0.response_timeout
     }
 
-    /// Builds a script from two parts. If the first line of `script` is `#!lua flags=...`, that line becomes the first
-    /// line of the combined text, or is removed for a server that does not support it (before 7.0).
+    /// Builds a script from two parts. If the first line of `script` is `#!lua flags=...`, it becomes the first line of
+    /// the combined text. For a server that does not support such a line (before 7.0) it is removed.
     #[must_use]
     pub fn script(&self, prelude: &str, script: &str) -> RedisScript {
         RedisScript::new(prelude, script, self.0.version >= FLAGS_SINCE)
@@ -434,7 +435,7 @@ impl Primary {
 /// A script that is sent to the same slot after an operator's write. It gives WAIT a write to wait for, even if the
 /// operator's write was a repeat and changed nothing. The key that it writes expires after a second.
 const MARK: &str = "#!lua flags=allow-oom\nredis.call('SET', KEYS[1], '1', 'PX', 1000)\nreturn 1\n";
-/// The first version of Redis that supports flags of scripts.
+/// The first version of Redis that supports script flags.
 const FLAGS_SINCE: (u32, u32) = (7, 0);
 
 impl Inner {
@@ -633,8 +634,8 @@ mod tests {
     use super::*;
     use crate::redis::test_server::Server;
 
-    /// A lane is a purpose with connections of its own, such as leases. Its connection is replaced although the server
-    /// still answers on others.
+    /// Each lane is a connection for one purpose, such as leases. A lane's connection that fails is replaced even if
+    /// the server still answers on other connections.
     #[tokio::test]
     async fn hanging_single_connection_of_a_lane_is_replaced() {
         let server = Server::start().await;

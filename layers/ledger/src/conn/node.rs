@@ -324,7 +324,7 @@ impl Node {
             mut manager,
         } = link;
         match parcel.over(&mut manager).await {
-            // An idle connection was closed, the server is back, or its name now belongs to another server. After a
+            // The server closed an idle connection, has restarted, or its name now belongs to another server. After a
             // dropped connection the manager reconnects by itself. After other failures to connect (TLS, AUTH, LOADING)
             // it would retry for ever, so it is replaced.
             Err(error) if !is_reply(&error) => {

@@ -10,8 +10,8 @@ pub struct RedisScript {
 }
 
 impl RedisScript {
-    /// Builds a script from two parts. If the first line of `script` is `#!lua flags=...`, that line becomes the first
-    /// line of the combined text, or is removed for a server that does not support it (before 7.0).
+    /// Builds a script from two parts. If the first line of `script` is `#!lua flags=...`, it becomes the first line of
+    /// the combined text. For a server that does not support such a line (before 7.0) it is removed.
     pub(super) fn new(prelude: &str, script: &str, flags_known: bool) -> Self {
         let code = match script.split_once('\n') {
             Some((flags, body)) if flags.starts_with("#!") && flags_known => {

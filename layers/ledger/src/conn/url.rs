@@ -33,7 +33,7 @@ pub struct RedisUrl {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Single,
-    /// The name by which the Sentinels know the primary.
+    /// The primary's name, as configured on the Sentinels.
     Sentinel(String),
     Cluster,
 }
@@ -182,7 +182,7 @@ impl RedisUrl {
     }
 }
 
-/// Writes a list of hosts and ports.
+/// The text form is the list of hosts and ports.
 impl fmt::Display for RedisUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (index, host) in self.hosts.iter().enumerate() {

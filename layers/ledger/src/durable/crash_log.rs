@@ -3,19 +3,19 @@
 //!
 //! The settler passes the costs so far of running calls to [`Ledger::checkpoint`](crate::contract::Ledger::checkpoint),
 //! round by round. A ledger in a local file stores these checkpoints next to its books ([`note`], [`forget`],
-//! [`left`]). For a remote ledger the outbox stores them, and also how each call began and ended ([`CallNote`]). Both
-//! keep these rules:
+//! [`left`]). For a remote ledger the outbox stores them, and also how each call began and ended ([`CallNote`]). The
+//! file and the outbox both keep these rules:
 //!
 //! - **The latest record counts.** It contains all data of the call's earlier records, which may be deleted.
 //! - **The record of a running call is how the call would end now** (`End::GatewayStopped`). A record that arrives
 //!   after the call's end changes nothing.
 //! - **An end is written before its effect or together with it, and a record is deleted before the ledger's result is
-//!   returned.** A file that also has the books deletes the record in the commit of the charge, or before a release is
-//!   answered. The outbox writes the end before it sends it to the ledger, and marks it as done after the ledger has
+//!   returned.** A file with the books deletes the record in the commit of the charge, or before it answers a release.
+//!   The outbox writes the end before it sends the end to the ledger, and marks it as done after the ledger has
 //!   acknowledged it. So if the process dies in between, an end may be sent again, but no charge is lost.
 //! - **Records are read once, before the gateway serves calls**, and are kept until the ledger has acknowledged them
-//!   all. A call with only an intent (to hold money) is released; a call with a checkpoint is settled at its cost; a
-//!   call that has ended is ended the same way.
+//!   all. A call with only an intent (to hold money) is released. A call with a checkpoint is settled at the cost in
+//!   the checkpoint. A call whose end was recorded is ended in the recorded way.
 //! - **Sending an end twice is harmless.** The ledger identifies the call by its number, and returns the first result.
 
 #[cfg(feature = "outbox")]

@@ -70,8 +70,8 @@ pub(crate) enum NotOpened {
 impl Kind {
     /// Opens a file of this kind for writing, exclusively, or creates it.
     pub(crate) fn open(&self, path: &Path) -> Result<SqliteFile, NotOpened> {
-        // SQLite treats no absolute path as a special name, and resolved links make all paths of a file lead to one
-        // lock.
+        // An absolute path is never one of SQLite's special names. Links are resolved, so that all paths of a file lead
+        // to one lock.
         let path = std::path::absolute(path).map_err(|source| NotOpened::Io {
             path: path.to_owned(),
             source,
@@ -128,8 +128,7 @@ impl Kind {
         Ok(SqliteFile { path, conn, lock })
     }
 
-    /// Returns whether nothing has been written to the file yet. Fails if the file contains other data than that of
-    /// this kind.
+    /// Returns whether nothing has been written to the file yet. Fails if the file contains data of another kind.
     fn is_fresh(
         &self,
         conn: &Connection,
@@ -200,9 +199,9 @@ pub(crate) fn in_one_commit<T>(
     written
 }
 
-/// Takes the lock that excludes a second gateway. The lock is a separate file: SQLite's exclusive mode would also block
-/// this process's reader and the operator's backup, and a lock on the database file is released when any other handle
-/// on that file is closed.
+/// Takes the lock that excludes a second gateway. The lock is a separate file, for two reasons. SQLite's exclusive mode
+/// would also block this process's reader and the operator's backup. And a lock on the database file is released when
+/// any other handle on that file is closed.
 fn lock(path: &Path) -> Result<File, NotOpened> {
     let mut lock_path = OsString::from(path);
     lock_path.push(".lock");

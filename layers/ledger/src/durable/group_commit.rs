@@ -157,7 +157,7 @@ struct Shared<Q: WriteQueue> {
 pub(crate) struct WriterState<Q> {
     pub(crate) queue: Q,
     waiting: Vec<oneshot::Sender<()>>,
-    /// An empty buffer that replaces the list of waiting callers while a batch has it.
+    /// An empty buffer that takes the place of `waiting` while a batch has the list of waiting callers.
     waiting_spare: Vec<oneshot::Sender<()>>,
     hurry: bool,
     asleep: Asleep,

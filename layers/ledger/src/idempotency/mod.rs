@@ -81,7 +81,7 @@ pub struct Earlier {
 /// The state of a claimed call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Stage {
-    /// The call runs; its claim lives for this long from now unless renewed.
+    /// The call runs. Its claim expires after this time unless it is renewed.
     Running(Duration),
     /// The call has not ended, and its claim was not renewed in time.
     Abandoned,
@@ -136,8 +136,8 @@ impl Default for Bounds {
 
 /// Stores claims and answers.
 pub trait AnswerStore: Send + Sync + 'static {
-    /// Claims a call. With `from`, takes over the abandoned claim of the call with that number. The claim is made in
-    /// one atomic step. Repeated under the same number, it returns the same result.
+    /// Claims a call. With `from`, takes over the abandoned claim of the call with that number. The claim is made
+    /// atomically. If it is repeated under the same number, the same result is returned.
     ///
     /// # Errors
     /// The store did not answer, or its answer was lost.

@@ -46,7 +46,7 @@ const UNANSWERED: u8 = 2;
 /// The largest number of expired rows that one claim deletes.
 const SWEPT_MAX: u32 = 64;
 
-/// Stored answers in one SQLite file, which is created with the first claim. Clones share the file.
+/// Stored answers in one SQLite file. The first claim creates the file. Clones share it.
 ///
 /// Queries run on tokio's blocking threads, so a tokio runtime is needed.
 #[derive(Clone)]

@@ -1,4 +1,5 @@
-//! Adjustments of calls held from a lease: which of them the lease grants itself, and what its next turn requests.
+//! Tests changes of holds that calls have from a lease: which changes the lease grants itself, and which amounts its
+//! next turn requests.
 
 use std::time::Duration;
 
@@ -99,16 +100,16 @@ fn settlement(n: u128, cost: i64) -> Settlement {
     }
 }
 
-/// Adjusts a call and returns the lease's own answer. Panics if the lease must wait for the ledger.
+/// Changes a call's hold and returns the lease's own answer. Panics if the lease must wait for the ledger.
 fn local_answer(lease: &mut Lease, adjustment: &Adjustment, now: Now) -> Adjusted {
     match lease.adjust(adjustment, now) {
         Some(Adjusting::Done(adjusted)) => adjusted,
-        Some(Adjusting::Waits(_)) => panic!("it waits for the ledger"),
+        Some(Adjusting::Waits(_)) => panic!("the lease waits for the ledger"),
         None => panic!("the lease does not have the call"),
     }
 }
 
-/// Adjusts a call and returns the receiver of the ledger's answer. Panics if the lease answers by itself.
+/// Changes a call's hold and returns the receiver of the ledger's answer. Panics if the lease answers by itself.
 fn waits(
     lease: &mut Lease,
     adjustment: &Adjustment,
@@ -116,7 +117,7 @@ fn waits(
 ) -> tokio::sync::oneshot::Receiver<Raised> {
     match lease.adjust(adjustment, now) {
         Some(Adjusting::Waits(hears)) => hears,
-        Some(Adjusting::Done(adjusted)) => panic!("it is decided: {adjusted:?}"),
+        Some(Adjusting::Done(adjusted)) => panic!("the lease decided alone: {adjusted:?}"),
         None => panic!("the lease does not have the call"),
     }
 }
@@ -147,7 +148,7 @@ fn a_lease_decides_what_it_has_money_for() {
         );
         assert_eq!(in_lease(&lease), (amount, 100 - amount));
     }
-    // An adjustment with a lower sequence number changes nothing, whatever its amount.
+    // A change with a lower sequence number has no effect, whatever its amount.
     assert_eq!(local_answer(&mut lease, &to(1, 4, 1_000), AT), held(40));
     assert!(lease.adjust(&to(2, 1, 1), AT).is_none());
     assert!(!lease.has_raises());
@@ -158,7 +159,7 @@ fn a_lease_that_may_not_grant_lets_its_calls_hold_less() {
     let mut lease = lease(&[60]);
     assert_eq!(local_answer(&mut lease, &to(1, 1, 20), LATER), held(20));
     assert_eq!(in_lease(&lease), (20, 80));
-    // The ledger decides on the whole growth: the lease may not use its own free money now.
+    // The ledger decides on the whole increase: the lease may not use its own free money now.
     let mut hears = waits(&mut lease, &to(1, 2, 50), LATER);
     let turn = lease.turn(NOTHING, LATER, Uuid::now_v7());
     assert_eq!(

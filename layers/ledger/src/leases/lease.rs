@@ -1,9 +1,9 @@
 //! A lease as its gateway sees it. A pure state machine: times and answers go in, turns come out.
 //!
-//! A [`Book`] of one account and one key decides what the lease grants. The book's balance is the lease's money that no
-//! call was charged. The ledger must never have less money in the lease than the book grants from. So an amount that
-//! the gateway gives back leaves the book before the turn is sent, and an added amount enters the book after the
-//! ledger's answer.
+//! A [`Book`] of one account and one key decides what the lease grants. The book's balance is the part of the lease's
+//! money that was not charged for any call. The ledger must never have less money in the lease than the book grants
+//! from. So an amount that the gateway gives back leaves the book before the turn is sent, and an added amount enters
+//! the book after the ledger's answer.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -27,21 +27,22 @@ use crate::{
 
 /// The largest number of ends of calls that one turn reports.
 pub(crate) const ENDS_MAX: usize = 256;
-/// Names of past turns that are remembered: the turns of a few seconds for the busiest lease, of minutes for others.
+/// The largest number of past turns whose names are stored: the turns of a few seconds for the busiest lease, of
+/// minutes for other leases.
 const WORDS_MAX: usize = 4_096;
 
 /// The ledger's result for the end of a call, or the reason why the ledger has not answered.
 pub(crate) type Told = Result<Settled, Arc<BoxError>>;
-/// The ledger's answer to an adjustment, or the reason why the ledger has not answered.
+/// The ledger's answer to a change of a hold, or the reason why the ledger has not answered.
 pub(crate) type Raised = Result<Result<Adjusted, Refusal>, Arc<BoxError>>;
 
-/// The lease's answer to an adjustment, or the receiver of the ledger's answer.
+/// The lease's answer to a change of a hold, or the receiver of the ledger's answer.
 pub(crate) enum Adjusting {
     Done(Adjusted),
     Waits(oneshot::Receiver<Raised>),
 }
 
-/// An adjustment that the ledger has to decide, and the sender of its answer.
+/// A change of a hold that the ledger must decide, and the sender of its answer.
 struct Raise {
     adjustment: Adjustment,
     heard: oneshot::Sender<Raised>,
@@ -72,14 +73,16 @@ pub(crate) struct Lease {
     word: String,
     /// The names of the lease's turns, oldest first.
     words: VecDeque<Uuid>,
-    /// If the lease is lost because the ledger fell back to older data: the lease's turn that the ledger has as its
-    /// last. If set, no other owner continues the lease.
+    /// The last turn of this lease in the ledger, if the lease is lost because the ledger fell back to older data. If
+    /// set, no other owner continues the lease.
     fell_back_to: Option<Uuid>,
     state: State,
-    /// Ends of calls that the ledger has not acknowledged. `queue` has the numbers of those that are in no turn yet.
+    /// Ends of calls that the ledger has not acknowledged. `queue` has the numbers of the calls whose ends are in no
+    /// turn yet.
     ends: HashMap<RequestNumber, End, Hashing>,
     queue: VecDeque<RequestNumber>,
-    /// Adjustments that the ledger has to decide. The turn that has no answer yet contains the first `raises_sent`.
+    /// Changes of holds that the ledger must decide, oldest first. The first `raises_sent` of them are in the turn that
+    /// has no answer yet.
     raises: VecDeque<Raise>,
     raises_sent: usize,
     /// The turn that has no answer yet, and when it was made.
@@ -154,7 +157,8 @@ impl Lease {
         self.ttl = self.ttl.max(ttl);
     }
 
-    /// Holds money for a call if the lease has all that the call wants. `None` if the ledger must decide.
+    /// Holds money for a call if the lease has the whole amount that the call wants. Returns `None` if the ledger must
+    /// decide.
     pub(crate) fn reserve(&mut self, hold: &Hold, now: Now) -> Option<Result<Reserved, Refusal>> {
         if self.ends.contains_key(&hold.number) {
             return Some(Err(Refusal::Gone));
@@ -180,7 +184,7 @@ impl Lease {
         let number = settlement.number;
         let (heard, hears) = oneshot::channel();
         if let Some(end) = self.ends.get_mut(&number) {
-            // The call's end was sent before, but the ledger's acknowledgement has not arrived.
+            // The call's end was sent before, but the ledger has not acknowledged it.
             Arc::make_mut(&mut end.settlement).fresh = settlement.fresh;
             end.heard.retain(|heard| !heard.is_closed());
             end.heard.push(heard);
@@ -216,8 +220,8 @@ impl Lease {
         self.book.extend(number, &self.account, ttl, now.steady)
     }
 
-    /// Changes the amount that a call holds. The lease grants what it can by itself; the ledger decides on larger
-    /// amounts in the next turn. `None` if the call is not held from this lease.
+    /// Changes the amount that a call holds. The lease decides by itself if it has enough money; otherwise its next
+    /// turn requests the increase from the ledger. `None` if the call is not held from this lease.
     pub(crate) fn adjust(&mut self, adjustment: &Adjustment, now: Now) -> Option<Adjusting> {
         if self.ends.contains_key(&adjustment.number) {
             return Some(Adjusting::Done(Adjusted::Gone));
@@ -229,7 +233,8 @@ impl Lease {
         let decides = self.may_grant(now) && growth <= self.free();
         if growth == MicroRub::ZERO || decides {
             let adjusted = self.book.adjust(adjustment, now.steady);
-            // The lease's own book has no ceilings, and the growth is free in it, so the adjustment cannot be refused.
+            // The lease's book has no ceilings, and it has enough free money for the increase, so it cannot refuse the
+            // change.
             return Some(Adjusting::Done(adjusted.unwrap_or(Adjusted::Gone)));
         }
         if matches!(self.state, State::Lost | State::Closed) {
@@ -241,7 +246,7 @@ impl Lease {
         Some(Adjusting::Waits(hears))
     }
 
-    /// Returns whether an adjustment waits for the ledger.
+    /// Returns whether a change of a hold waits for the ledger's answer.
     pub(crate) fn has_raises(&self) -> bool {
         !self.raises.is_empty()
     }
@@ -318,7 +323,7 @@ impl Lease {
             }
             return turn.clone();
         }
-        // Ends the expired holds, of calls whose tasks were dropped.
+        // Ends expired holds. Their calls have no task any more that could end them.
         self.book.expire(usize::MAX, now.steady);
         let count = self.queue.len().min(ENDS_MAX);
         let ends = self.queue.drain(..count).filter_map(|number| {
@@ -378,7 +383,7 @@ impl Lease {
         }
         turn.step = Step::GoOn;
         let growth = self.growth();
-        // While the lease may not grant, the ledger decides on the whole growth, even if the lease has enough free
+        // While the lease may not grant, the ledger decides on the whole increase, even if the lease has enough free
         // money.
         let own = if self.may_grant(now) {
             free.min(growth)
@@ -398,10 +403,9 @@ impl Lease {
         }
     }
 
-    /// The amount by which the waiting adjustments enlarge their holds. The next turn contains all of these
-    /// adjustments.
+    /// The sum of the increases that wait for the ledger. The next turn requests all of them.
     fn growth(&mut self) -> MicroRub {
-        // A caller that has disconnected needs no larger hold, so its adjustment is dropped.
+        // A call whose caller has disconnected needs no larger hold, so its request is dropped.
         self.raises.retain(|raise| !raise.heard.is_closed());
         self.raises_sent = self.raises.len();
         let account = self.of_account();
@@ -410,8 +414,8 @@ impl Lease {
         growths.fold(MicroRub::ZERO, MicroRub::plus_or_max)
     }
 
-    /// Carries out the adjustments of the answered turn, in order, each if its growth fits into what is left of
-    /// `available`.
+    /// Answers the changes of holds that the answered turn requested, in order. An increase is granted if it fits into
+    /// the rest of `available`; otherwise it is refused.
     fn raise(&mut self, mut available: MicroRub, beside: MicroRub, now: Millis) {
         for _ in 0..std::mem::take(&mut self.raises_sent) {
             let Some(Raise { adjustment, heard }) = self.raises.pop_front() else {
@@ -433,15 +437,15 @@ impl Lease {
         }
     }
 
-    /// Takes an amount that is given back out of the lease's book. From then on it must not be granted, whether or not
+    /// Removes an amount that is given back from the lease's book. From then on it must not be granted, whether or not
     /// the ledger has received the turn.
     fn take_out(&mut self, amount: MicroRub) {
         let account = self.of_account_mut();
         account.balance = account.balance.minus_or_zero(amount);
     }
 
-    /// Handles the ledger's answer to a turn. Ignores a second answer to the same turn. Returns when the oldest call
-    /// end of the turn was queued.
+    /// Handles the ledger's answer to a turn. Ignores a second answer to the same turn. Returns the time at which the
+    /// turn's oldest end of a call was queued.
     pub(crate) fn answered(&mut self, turn: &Turn, answer: &TurnAnswer) -> Option<Millis> {
         let same = |(under_way, _): &mut (Turn, Now)| under_way.this == turn.this;
         let (turn, made) = self.under_way.take_if(same)?;
@@ -466,7 +470,7 @@ impl Lease {
         oldest
     }
 
-    /// Passes the results of a turn's ends to the tasks that wait for them.
+    /// Sends the results of a turn's ends to the tasks that wait for them.
     fn heard(&mut self, turn: &Turn, answer: &TurnAnswer) -> Option<Millis> {
         let mut oldest: Option<Millis> = None;
         for (end, settled) in turn.ends.iter().zip(&answer.ends) {
@@ -563,8 +567,8 @@ impl Lease {
         }
     }
 
-    /// The turn that gives back the money of a lost lease that the ledger still has, if the ledger fell back to older
-    /// data and no other owner can give the money back.
+    /// The turn that gives back money of a lost lease, if the ledger still has the money because it fell back to older
+    /// data. No other owner can give that money back.
     pub(crate) fn left_behind(&self, word: Uuid) -> Option<Turn> {
         let before = self.fell_back_to.filter(|_| self.is_closed())?;
         Some(Turn {

@@ -56,7 +56,7 @@ use crate::{
     number::RequestNumber,
 };
 
-/// Keys whose pace is remembered, at most. If there are more, all keys without a lease are forgotten.
+/// The largest number of keys whose pace is tracked. If there are more, all keys without a lease are forgotten.
 const SLOTS_MAX: usize = 20_000;
 /// The largest number of new leases that wait for the task that sends their turns.
 const NEW_MAX: usize = 1_024;
@@ -109,7 +109,7 @@ pub struct LeaseCounts {
     pub ends: u64,
     /// The time for which the oldest end of each turn has waited for the turn's answer, summed over all turns.
     pub ends_waited: Duration,
-    /// Leases that the ledger reports as another owner's, or as not existing.
+    /// The number of leases that the ledger has reported as another owner's, or as not existing.
     pub lost: u64,
     /// The number of times that this gateway has recalled leases before it refused a call.
     pub recalls: u64,
@@ -372,8 +372,8 @@ impl std::error::Error for NotTold {
     }
 }
 
-/// Returns how long an operator's command must wait until leases made before it cannot grant any more. By the ledger's
-/// clock it is `now`, and those leases may grant until `grants_until`.
+/// Returns how long an operator's command must wait until leases that were granted before the command cannot grant
+/// holds any more. Both times are of the ledger's clock: `now`, and the time until which those leases may grant.
 #[must_use]
 pub fn until_heard(now: Millis, grants_until: Millis) -> Duration {
     match grants_until.saturating_sub(now) {

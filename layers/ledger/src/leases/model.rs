@@ -57,16 +57,16 @@ pub enum Rule {
     Ceilings,
     /// A lease gets no money on an account or a key that is suspended, disabled or over a ceiling.
     Forbidden,
-    /// Until its next turn is answered, an owner may grant what its previous turn allows, although the key was
-    /// forbidden.
+    /// Until its next turn is answered, an owner may grant what its previous turn allows, even if the key was forbidden
+    /// meanwhile.
     Heard,
     /// A key with limited concurrency gets no lease.
     CallsLimited,
     /// No lease is enlarged for a while after a recall.
     Recall,
-    /// Running calls can only be given more money that is free.
+    /// Holds of running calls grow only by free money.
     RaiseFits,
-    /// Running calls get no more money once their account or key is suspended, disabled or over a ceiling.
+    /// Holds of running calls do not grow once their account or key is suspended, disabled or over a ceiling.
     RaiseForbidden,
 }
 
@@ -373,7 +373,8 @@ fn share(free: MicroRub, leases: usize) -> MicroRub {
     MicroRub::new(free.micro() / leases.saturating_mul(2))
 }
 
-/// The amount that the turn adds for running calls. A turn that opens a lease adds none, since no calls run yet.
+/// The amount that the turn adds for larger holds of running calls. A turn that opens a lease adds none, since no calls
+/// run yet.
 fn raised(turn: &Turn, refused: bool, free: MicroRub, rules: Rules) -> MicroRub {
     let forbidden = refused && rules.keeps(Rule::RaiseForbidden);
     if forbidden || turn.step != Step::GoOn {
@@ -385,8 +386,8 @@ fn raised(turn: &Turn, refused: bool, free: MicroRub, rules: Rules) -> MicroRub 
     }
 }
 
-/// Charges a turn's ends, in the order in which the script receives them. `booked` is how: `Held` or `Late` for an
-/// open or an expired lease; `None` if the lease does not belong to the turn's key.
+/// Charges a turn's ends, in the order in which the script receives them. `booked` is the kind of these charges: `Held`
+/// for an open lease, `Late` for an expired lease, `None` if the lease does not belong to the turn's key.
 fn charge(
     book: &mut Book,
     turn: &Turn,

@@ -5,15 +5,15 @@ use crate::{book::Millis, money::MicroRub};
 
 /// Calls are counted in windows of this length, in milliseconds. A lease covers the calls of at least one window.
 const WINDOW_MS: Millis = 200;
-/// A lease also covers the calls of this number of round trips to the ledger. The amount that a turn requests arrives
-/// one round trip later; the next turn is made then and answered after another round trip; and calls are not evenly
-/// spaced.
+/// A lease also covers the calls of this number of round trips to the ledger. A requested amount arrives one round trip
+/// later. Only then is the next turn made, which takes another round trip. And calls are not evenly spaced.
 const ROUND_TRIPS: Millis = 5;
 /// A longer round trip, in milliseconds, is counted as this long, so that one slow answer does not make leases huge.
 const ROUND_TRIP_MS_MAX: Millis = 500;
-/// The free money of a lease is at least this number of the key's largest holds.
+/// The free money of a lease is at least the key's largest hold, multiplied by this number.
 const HOLDS_MIN: i64 = 8;
-/// The ledger enlarges a lease only if at least this number of the key's largest holds is free outside it.
+/// The ledger enlarges a lease only if the free money outside it is at least the key's largest hold, multiplied by this
+/// number.
 const HOLDS_BESIDE: i64 = 32;
 
 /// The calls of a key in the current window and in the one before it.

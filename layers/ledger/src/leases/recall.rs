@@ -52,8 +52,8 @@ pub async fn reserve<L: LeaseLedger>(
     }
 }
 
-/// ADJUST at a ledger whose gateway may have leases. A larger amount that does not fit waits, like a new hold, for the
-/// ends of other calls or for leased money before it is refused.
+/// ADJUST at a ledger whose gateway may have leases. A larger amount that does not fit is not refused at once: like a
+/// new hold, it waits for the ends of other calls and for leased money.
 ///
 /// # Errors
 /// [`LedgerError::Refused`] or [`LedgerError::Unavailable`], as from [`LeaseLedger::adjust_hold`].
@@ -200,7 +200,7 @@ mod tests {
 
     impl LeaseLedger for Ledger {
         async fn turn(&self, _: &Turn) -> Result<TurnAnswer, LedgerError> {
-            unreachable!("nobody has a lease")
+            unreachable!("no gateway has a lease")
         }
 
         async fn recall(&self, _: &AccountId) -> Result<u64, LedgerError> {

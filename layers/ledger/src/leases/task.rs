@@ -15,7 +15,7 @@ use super::{
 use crate::settle::cause_of;
 
 /// How long a gateway leaves a lost lease in a ledger that fell back to older data, before it gives the lease back.
-/// Meanwhile it reports the ends that the ledger has lost again, and the lease pays for them.
+/// Meanwhile the gateway reports again the ends that the ledger has lost, and the lease pays for them.
 const LEFT_BEHIND: Duration = Duration::from_secs(30);
 /// The number of attempts to give such a lease back, each after the same wait. After that, the lease expires in the
 /// ledger.
@@ -78,7 +78,8 @@ async fn tend<L: LeaseLedger>(ledger: &L, leases: &Leases, slot: Arc<Slot>) -> O
     }
 }
 
-/// Gives a lost lease back to a ledger that fell back to older data. Any answer will do: there is nothing more to do.
+/// Gives a lost lease back to a ledger that fell back to older data. Returns after any answer, since nothing more can
+/// be done.
 async fn give_back<L: LeaseLedger>(ledger: &L, turn: Box<Turn>) {
     for _ in 0..LEFT_BEHIND_TRIES {
         sleep(LEFT_BEHIND).await;

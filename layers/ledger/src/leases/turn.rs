@@ -25,7 +25,8 @@ pub trait LeaseLedger: Send + Sync {
     /// Makes a hold in the ledger itself, without a lease.
     fn hold(&self, hold: &Hold) -> impl Future<Output = Result<Reserved, LedgerError>> + Send;
 
-    /// Adjusts a hold in the ledger itself. By default, a ledger can only adjust holds of calls that a lease has.
+    /// Changes the amount of a hold in the ledger itself. By default this is [unsupported](Adjusted::Unsupported): only
+    /// holds that calls have from a lease can be changed.
     fn adjust_hold(
         &self,
         adjustment: &Adjustment,
@@ -44,12 +45,12 @@ pub enum Step {
     GoOn,
     /// The turn gives all of the lease's money back.
     Close,
-    /// The turn only reports ends of calls; a process that does not grant from the lease sends it.
+    /// The turn only reports ends of calls. It is sent by a process that does not grant from the lease.
     Tell,
 }
 
 /// A turn of a lease. If it is sent again, it is carried out once. An owner that continues its lease reports each end
-/// in one turn, which is identified by the turn's name. Ends that other processes report, possibly twice, are
+/// in one turn only, so the turn's name identifies the ends. Ends that other processes report, possibly twice, are
 /// identified by their call numbers.
 #[derive(Clone, Debug)]
 pub struct Turn {
@@ -69,7 +70,7 @@ pub struct Turn {
     pub give: MicroRub,
     /// The amount that the turn requests. The ledger grants all, a part, or nothing while money is short.
     pub more: MicroRub,
-    /// The amount by which running calls are to hold more. The ledger grants as much of it as is free.
+    /// The amount by which the holds of running calls are to grow. The ledger grants as much of it as is free.
     pub raise: MicroRub,
     /// If less money than this is free outside the lease, the ledger adds none.
     pub short_of: MicroRub,
@@ -95,7 +96,7 @@ pub struct TurnEnd {
 pub enum Word {
     /// The turn was carried out.
     Done,
-    /// The turn was carried out, but its owner may grant nothing more on this key.
+    /// The turn was carried out, but the lease's owner may grant no more holds on this key.
     Refused,
     /// Too little money is free to open a lease.
     Short,

@@ -11,7 +11,7 @@ use crate::{
     number::RequestNumber,
 };
 
-/// Receipts that are kept, over all accounts; beyond that the oldest is dropped.
+/// The largest number of stored receipts, over all accounts. Beyond it, the oldest receipt is dropped.
 pub const RECEIPTS_MAX: usize = 100_000;
 
 /// An account's journal: all entries, and the newest receipts.
@@ -113,7 +113,6 @@ impl Journal {
 }
 
 fn place(text: &str) -> Result<JournalCursor, BookError> {
-    text.parse().map_err(|_| {
-        BookError::Unavailable(format!("{text:?} is not a cursor of a journal").into())
-    })
+    text.parse()
+        .map_err(|_| BookError::Unavailable(format!("{text:?} is not a journal cursor").into()))
 }

@@ -1,4 +1,4 @@
-//! The log of an outbox: the steps of calls that the outbox writes, and the trait of the place that stores them.
+//! The log of an outbox: the steps of calls that the outbox writes, and the trait for storing them.
 
 use std::{collections::BTreeMap, future::Future, sync::Arc};
 
@@ -31,7 +31,8 @@ pub trait Log: Send + Sync + 'static {
     /// The log cannot be read.
     fn load(&self) -> impl Future<Output = Result<Vec<Pending>, BoxError>> + Send;
 
-    /// The reason why no step can be written now, if so. No call may then be admitted.
+    /// Returns why no step can be written now; `None` if steps can be written. No call may be admitted while there is a
+    /// fault.
     fn fault(&self) -> Option<String>;
 
     /// Allows the log to delete calls that were done before this time, in Unix milliseconds. Called rarely.
@@ -57,7 +58,8 @@ pub enum CallStep {
     },
     /// How to settle a running call if the process dies now. The log adds the time of the step.
     Checkpoint(Arc<Settlement>),
-    /// A call ended with this charge. The number is when the gateway first sent the charge, in Unix milliseconds.
+    /// A call ended with this charge. The number is the time at which the gateway first sent the charge, in Unix
+    /// milliseconds.
     Settle(Arc<Settlement>, u64),
     /// A call ended without a charge.
     Release {

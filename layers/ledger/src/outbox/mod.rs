@@ -6,10 +6,10 @@
 //! last are sent again ([`Outbox::replay`]).
 //!
 //! The ledger identifies a call by its number and answers a repeat with the first result. So sending an end twice is
-//! harmless, but losing one is not. Hence the order: the step with a call's end is appended before the end is sent to
-//! the ledger, and the step `done` after the ledger has answered. The intent is appended before the request to the
-//! ledger, but the request does not wait until the intent is written: if the process dies first, the hold expires by
-//! itself, and the call is not charged.
+//! harmless, but losing an end is not. Hence the order: the step with a call's end is appended before the end is sent
+//! to the ledger, and the step `done` after the ledger has answered. The intent is appended before the hold is
+//! requested from the ledger, but the request does not wait until the intent is written. If the process dies first, the
+//! hold expires by itself, and the call is not charged.
 
 mod calls;
 pub mod log;
@@ -44,9 +44,9 @@ use crate::{
     number::RequestNumber,
 };
 
-/// Calls whose ends are sent to the ledger at the same time.
+/// The largest number of calls whose ends are sent to the ledger at the same time.
 const AT_ONCE: usize = 64;
-/// The number of ends that a replay sends together.
+/// The largest number of ends that a replay sends together.
 const REPLAYED_AT_ONCE: usize = 256;
 /// First wait before an unacknowledged end of an earlier process is sent again; doubled after each attempt.
 const RETRY_MIN: Duration = Duration::from_millis(50);
@@ -61,8 +61,8 @@ pub struct Outbox<L, G> {
 /// The limits of an outbox.
 #[derive(Clone, Debug)]
 pub struct OutboxSettings {
-    /// Calls that may wait for the ledger to acknowledge their end; beyond that no new call is admitted. Also the
-    /// number of acknowledged calls that are kept for a replay, at most.
+    /// The largest number of calls that may wait for the ledger to acknowledge their end; beyond it no new call is
+    /// admitted. Also the largest number of acknowledged calls that are kept for a replay.
     pub calls_max: usize,
     /// The time for which a call may wait before the outbox counts as overdue.
     pub age_max: Duration,
@@ -87,11 +87,12 @@ pub struct Backlog {
     pub calls: usize,
     /// The time for which the oldest call has waited.
     pub oldest: Option<Duration>,
-    /// Whether a call has waited for too long.
+    /// Whether a call has waited longer than [`OutboxSettings::age_max`].
     pub overdue: bool,
     /// Whether the outbox is full, so that no new call is admitted.
     pub full: bool,
-    /// The reason why the log cannot be written, if so. No new call is admitted then.
+    /// The reason why the log cannot be written; `None` if it can be written. While there is a reason, no new call is
+    /// admitted.
     pub broken: Option<String>,
 }
 
@@ -180,7 +181,7 @@ impl<L: Ledger, G: Log> Outbox<L, G> {
                     Ok(0) => {}
                     Ok(booked) => tracing::warn!(
                         booked,
-                        "the ledger had lost charges of an earlier process; they are booked again"
+                        "the ledger had lost charges of an earlier process; they are charged again"
                     ),
                     Err(error) => {
                         tracing::warn!(%error, "the last charges could not be sent to the ledger again")
@@ -210,10 +211,10 @@ impl<L: Ledger, G: Log> Outbox<L, G> {
     }
 
     /// Sends recently acknowledged ends again: after a failover the ledger may have lost them. Repeats are cheap.
-    /// Returns how many calls were booked again.
+    /// Returns the number of calls that the ledger had lost and has now charged again.
     ///
     /// # Errors
-    /// The ledger did not acknowledge all of them: replay again. The outbox keeps all ends until a replay has
+    /// The ledger did not acknowledge all ends; call this method again. The outbox keeps all ends until a replay has
     /// succeeded.
     pub async fn replay(&self) -> Result<usize, LedgerError> {
         let inner = &*self.inner;
@@ -280,7 +281,7 @@ impl<L: Ledger, G: Log> Outbox<L, G> {
         inner.trim_log(&mut state);
     }
 
-    /// Returns the number of calls whose ends wait for the ledger.
+    /// Returns the current backlog: the calls whose ends wait for the ledger's acknowledgement.
     #[must_use]
     pub fn backlog(&self) -> Backlog {
         let inner = &*self.inner;
@@ -383,8 +384,8 @@ impl<L: Ledger, G: Log> Ledger for Outbox<L, G> {
         self.inner.ledger.extend(number, account, ttl).await
     }
 
-    /// Appends no step. The ledger ends a hold whole, whatever its amount. The last checkpoint of a call fits into the
-    /// hold of its time, so that a restart charges the whole checkpoint.
+    /// Appends no step, because every end ends the whole hold, whatever its amount. The cost in a checkpoint fits into
+    /// the hold of that time, so a restart charges the whole checkpoint.
     async fn adjust(&self, adjustment: &Adjustment) -> Result<Adjusted, LedgerError> {
         self.inner.ledger.adjust(adjustment).await
     }

@@ -1,11 +1,11 @@
 //! Stores an outbox's steps in one SQLite file, with one row per call.
 //!
 //! One thread writes. Each step waits for further steps of its call: an end for 5 ms, a checkpoint for 7.5 ms, an
-//! intent for 100 ms; then at most 2.5 ms for other calls' steps to share the commit. The steps of one call become one
-//! row, or no row if the ledger has acknowledged the end before the first step is written. The number of waiting steps
-//! is limited by the number of running calls. The thread sleeps until a step is due, and is woken by a step that is due
-//! sooner. A commit survives the process, but not a power cut (write-ahead log, `synchronous = NORMAL`); [`Log::sync`]
-//! writes immediately, in a commit that survives a power cut too.
+//! intent for 100 ms. Then it waits at most 2.5 ms for other calls' steps to share the commit. The steps of one call
+//! become one row, or no row if the ledger has acknowledged the end before the first step is written. The number of
+//! waiting steps is limited by the number of running calls. The thread sleeps until a step is due, and is woken by a
+//! step that is due sooner. A commit survives the process, but not a power cut (write-ahead log,
+//! `synchronous = NORMAL`); [`Log::sync`] writes immediately, in a commit that survives a power cut too.
 //!
 //! A full disk or a locked file is a temporary fault: the queued steps are kept, and the write is retried every second.
 //! Any other fault lasts until the gateway is restarted.

@@ -28,7 +28,7 @@ use crate::{
 
 /// The largest number of accounts that one batch of commands reads.
 const VIEWS_AT_ONCE: usize = 256;
-/// Attempts to change a key while other changes of the same key come first, at most.
+/// The largest number of attempts to change a key, if other changes of the same key come first each time.
 const CHANGE_ATTEMPTS_MAX: usize = 16;
 
 /// The result of `account.lua`.
@@ -384,8 +384,8 @@ pub(super) fn receipt_of(
     })
 }
 
-/// The group that a line of the journal has charged. An invalid value is ignored, since a charge that was booked must
-/// stay readable.
+/// The group that a line of the journal has charged. An invalid value is ignored, since an existing charge must stay
+/// readable.
 pub(super) fn group_in(entry: &HashMap<String, String>) -> Option<GroupId> {
     entry.get("group")?.parse().ok()
 }

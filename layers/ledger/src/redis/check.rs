@@ -34,7 +34,7 @@ impl RedisLedger {
                     return Err(RedisFault::Unexpected(format!("{name}{text}")).into());
                 }
                 Err(fault) => {
-                    warnings.push(format!("{fault}: its settings are not known"));
+                    warnings.push(format!("{fault}: the server's settings were not checked"));
                     silent = Some(fault);
                 }
             }

@@ -27,10 +27,10 @@ use crate::{
     transfer::{Source, Target, same},
 };
 
-/// Entries that one command writes, at most. Redis refuses a command of more than 1 048 576 words, and is blocked for
-/// long by a command that is much shorter.
+/// The largest number of entries that one command writes. Redis refuses a command of more than 1 048 576 words, and
+/// even a much shorter command blocks it for long.
 const ENTRIES_AT_ONCE: usize = 500;
-/// Keys that are written at the same time, at most; also the most keys in one command.
+/// The largest number of keys that are written at the same time; also the largest number of keys in one command.
 const KEYS_AT_ONCE: usize = 64;
 /// The number of checks, and the interval between them, for a gateway's sign of life (see [`RedisLedger::watch`]). A
 /// running gateway writes the sign every second, and it expires after one second.
@@ -127,7 +127,7 @@ impl RedisCopy {
         Ok(self.set_fields(&by_digest, &fields).await?)
     }
 
-    /// Returns the next position for a line booked at this time. Positions only increase.
+    /// Returns the next position for a line with this time. Positions only increase.
     fn place(&mut self, account: &AccountId, at_ms: u64) -> (u64, u64) {
         let (last_ms, last_sequence) = match &self.journal {
             Some((id, ms, sequence)) if id == account => (*ms, *sequence),

@@ -41,7 +41,7 @@ struct CountedItem<'a> {
     timeline: Option<Timeline>,
 }
 
-/// Lines that are summed up before other tasks on the same thread may run. They take a fraction of a millisecond.
+/// The number of lines that are summed up before other tasks on the same thread may run: a fraction of a millisecond.
 const LINES_WITHOUT_A_BREAK: usize = 256;
 
 impl RedisLedger {
@@ -86,7 +86,7 @@ impl RedisLedger {
     }
 }
 
-/// Adds the lines of an entry after its first `read` lines. Returns when they were booked.
+/// Adds the lines of an entry after its first `read` lines. Returns the time of the entry.
 fn count_entry(
     account: &AccountId,
     place: &str,

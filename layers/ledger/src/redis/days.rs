@@ -13,7 +13,7 @@ use crate::{
     number::RequestNumber,
 };
 
-/// Pairs of day and account that this gateway remembers as written, at most.
+/// The largest number of pairs of day and account that this gateway remembers as written.
 const NOTED_MAX: usize = 20_000;
 
 /// Index entries that this gateway has written, so that it writes each entry once.

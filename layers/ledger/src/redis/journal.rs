@@ -13,16 +13,18 @@ use crate::{
     contract::{BookError, JOURNAL_LINES_MAX, JournalLine, JournalPage, JournalPart},
 };
 
-/// How much later than the line's time the id of its entry may be. One hour: after a failover to a server whose clock
-/// is behind, ids do not decrease, so that they are ahead of that clock.
+/// The largest amount, in milliseconds, by which the time in an entry's id may be later than the time of its line.
+/// After a failover to a server whose clock is behind, ids do not decrease, so they are ahead of that clock.
 const ID_LATER_MS_MAX: u64 = 3_600_000;
 
-/// Entries that the first command reads. A single entry may be a turn of a lease with many calls, so this is small.
+/// The number of entries that the first command reads. It is small, because a single entry may be a turn of a lease
+/// with many calls.
 pub(super) const ENTRIES_FIRST: usize = 64;
 const ENTRIES_MAX: usize = 500;
-/// Entries searched for lines whose ids are later than their times, at most.
+/// The largest number of entries that are searched for lines whose ids are later than their times.
 const YOUNGEST_ENTRIES_MAX: usize = 10_000;
-/// How much later than the line's time an id may be although no clock went back, because the script takes some time.
+/// The amount, in milliseconds, by which the time in an id may be later than the time of its line although no clock
+/// went back: the script takes some time.
 const ID_LATER_MS_USUAL: u64 = 1_000;
 
 /// A range of a stream. Both ends are included, but `after` is excluded.
@@ -52,9 +54,10 @@ pub(super) struct JournalCursor {
     pub(super) read: Option<usize>,
 }
 
-/// The position up to which the sums contain a journal, and which lines before it have ids later than their times. Its
-/// text, in [`StandingLines::place`](crate::rollup::StandingLines), is `<cursor>`; if a clock went back, followed by
-/// `~` and `<first ms of such lines>-<last ms of their ids>`.
+/// The position up to which the sums contain a journal, and which lines before it have ids later than their times.
+///
+/// Its text form, stored in [`StandingLines::place`](crate::rollup::StandingLines), is `<cursor>`. If a clock went
+/// back, `~` and `<first ms of such lines>-<last ms of their ids>` follow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct RolledPlace {
     pub(super) cursor: JournalCursor,
@@ -62,8 +65,8 @@ pub(super) struct RolledPlace {
 }
 
 impl RolledPlace {
-    /// Returns whether this position makes a page cheaper to read: a page that is read backwards from a time in the
-    /// past.
+    /// Returns whether a position makes this part of a journal cheaper to read. It does if the part is read backwards
+    /// from a time in the past.
     pub(super) const fn helps(part: &JournalPart<'_>) -> bool {
         part.newest_first && part.after.is_none() && part.until_ms < u64::MAX - ID_LATER_MS_MAX
     }
@@ -79,8 +82,8 @@ impl RolledPlace {
         Ok(Self { cursor, later })
     }
 
-    /// The position after which no summed-up line is of these times. `None` if it is unknown, or not before the end of
-    /// the summed-up lines.
+    /// The position after which no line in the sums has one of these times. `None` if the position is unknown, or not
+    /// before the end of the lines in the sums.
     fn end(&self, times: &Range<u64>) -> Option<StreamId> {
         let end_ms = times.end.saturating_add(ID_LATER_MS_USUAL);
         let is_known = self
@@ -343,8 +346,8 @@ impl RedisLedger {
     }
 }
 
-/// Returns the number of entries to read next. `count` entries were requested last, and `entries` of them had `lines`
-/// lines.
+/// Returns the number of entries to read next. The last command requested `count` entries, and returned `entries`
+/// entries with `lines` lines.
 pub(super) fn entries_next(count: usize, entries: usize, lines: usize) -> usize {
     match lines > entries {
         true => ENTRIES_FIRST,
@@ -393,11 +396,11 @@ fn are_some_of(entries: &[RawEntry], times: &Range<u64>) -> bool {
 struct Wanted {
     stretch: JournalRange,
     times: Range<u64>,
-    /// If set, a part in the past may be read without the newer lines, which need not be skipped one by one.
+    /// If set, a part in the past can be read without first skipping all newer lines.
     nearer: Option<Nearer>,
 }
 
-/// An earlier end of the range, to use if no later line is of the part's times.
+/// An earlier end of the range. It is used if no line after it has one of the part's times.
 #[derive(Debug)]
 struct Nearer {
     end: StreamId,
@@ -465,8 +468,8 @@ impl JournalRange {
             end,
             limit: part.limit.clamp(1, JOURNAL_LINES_MAX),
         };
-        // When reading backwards, the previous page ended within the range of these books, unless that page was
-        // requested without books.
+        // When reading backwards, the previous page ended within this range, unless that page was requested without
+        // `part.end`.
         let starts_behind = match after {
             Some(after) if part.newest_first => after.place.ms < part.since_ms || after.place > end,
             _ => stretch.is_behind(),
@@ -571,7 +574,7 @@ pub(super) fn place_ms(place: &str) -> u64 {
 }
 
 fn no_place(text: &str) -> RedisFault {
-    RedisFault::Unexpected(format!("{text:?} is not a cursor of a journal"))
+    RedisFault::Unexpected(format!("{text:?} is not a journal cursor"))
 }
 
 #[cfg(test)]

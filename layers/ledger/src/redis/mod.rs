@@ -1,22 +1,22 @@
 //! The ledger in Redis: one book for many gateways.
 //!
-//! All keys of an account share one hash tag, so that each step of [`crate::book`] is one script in one slot, atomic
+//! All keys of an account share one hash tag, so that each command of [`crate::book`] is one script in one slot, atomic
 //! over the account, its key and the hold:
 //!
 //! ```text
 //! tg:{A}            HASH    name b h s loss; of each key <key>.s .l .lm .ld .u .h .m .d .v;
-//!                           o:<number> → "<held>:<key>:<want>:<least>", and ":<number of the last adjustment>" if any
+//!                           o:<number> → "<held>:<key>:<want>:<least>", and ":<number of its last change>" if any
 //! tg:{A}:k          HASH    key → its record, JSON
 //! tg:{A}:x          ZSET    number → when the hold expires, in ms of the server's clock
 //! tg:{A}:e          HASH    number → an expired hold, not yet settled; tg:{A}:ex ZSET when it expired
 //! tg:{A}:d:<number> STRING  the first result of an ended hold, for ten minutes
 //! tg:{A}:t          HASH    entry id → amount, for ever
-//! tg:{A}:j          STREAM  the journal: calls and entries, written in the step that moves the money (see the file lines.rs)
+//! tg:{A}:j          STREAM  the journal: calls and entries, written by the script that moves the money (see lines.rs)
 //! tg:{A}:r:<number> STRING  the receipt's position in the journal
 //! tg:{A}:n:<digits> HASH    calls that turns of leases have charged and whose numbers begin with these digits: for nine
 //!                           digits, "<first>:<last>:<position of the turn in the journal>" → the other digits of each number;
 //!                           for eight, the other digits of a number → the position of its turn
-//! tg:{A}:ev         STREAM  the account's events, written in the step that moves the money
+//! tg:{A}:ev         STREAM  the account's events, written by the script that moves the money
 //! tg:{A}:l          HASH    a lease's number → "<last turn> <grants until, ms> <since, ms> <owner>"; its amount is a hold
 //! tg:id:<key>       STRING  the key's account
 //! tg:k:<digest>     HASH    a copy of the key's record, found by digest; tg:{A} decides what the key may hold
@@ -25,25 +25,25 @@
 //! tg:ev:{feed}      STREAM  all events by their numbers; :from HASH how far each account's are included; :last the last
 //!                           number; :told:<once> names of events that were emitted once; :notes HASH name →
 //!                           "<version>:<text>"; :lease:<name>
-//! tg:sums:{sums}    HASH    the roll-up and how far it reaches (see the file rollup.rs): derived, computed again if lost
+//! tg:sums:{sums}    HASH    the roll-up and how far it reaches (see rollup.rs): derived, computed again if lost
 //! tg:sys            HASH    the version of this layout; the data set's epoch; the tariff's version
 //! tg:epoch:<n>      STRING  the epoch again, in many slots of a Cluster
 //! tg:w:{...}        STRING  written for a second after an operator's write that waits for a replica
 //! ```
 //!
-//! A key's fields: `s` whether it is enabled, followed by its group and its limit of open calls, if it has any (see the
-//! file scripts/state.lua); a gateway of a version without groups and such limits grants this key no holds. `n` the
-//! number of its open calls, if that is limited. `l`, `lm`, `ld` its ceilings: total, per month, per day. `u` what it
-//! has used. `lo` its alert levels; the account has a field of that name for its balance. `h` what its open holds hold.
-//! `m` and `d` the month and the day of its last charge, `"<index>:<used before it>"`. `v` the version of its record.
-//! Months and days were added later: an older gateway does not change these fields, and its charges still count in
-//! them, since they count in `u`.
+//! A key has these fields. `s`: whether it is enabled, followed by its group and its limit of open calls, if it has any
+//! (see scripts/state.lua); a gateway of a version without groups and such limits grants such a key no holds. `n`: the
+//! number of its open calls, if that is limited. `l`, `lm`, `ld`: its ceilings in total, per month and per day. `u`:
+//! what it has used. `lo`: its alert levels; the account has a field of that name for its balance. `h`: the sum of its
+//! open holds. `m` and `d`: the month and the day of its last charge, `"<index>:<used before it>"`. `v`: the version of
+//! its record. `m`, `d`, `lm` and `ld` were added later: an older gateway does not change these fields, and its charges
+//! still count in them, since they count in `u`.
 //!
 //! A group has the fields of a key's money under the name `g:<group>`, which no key can have. It also has `name`, and
 //! `c`: its spending minus that of its present keys. `groups` lists the ids of all groups.
 //!
-//! All times are the server's. If the answer to a call was lost, the server may have executed it, so every step can be
-//! sent again without harm.
+//! All times are the server's. If the answer to a command was lost, the server may have executed the command, so every
+//! command can be sent again without harm.
 
 mod audit;
 mod books;
@@ -118,11 +118,11 @@ pub const RECEIPT_DAYS: u64 = 400;
 const RECEIPT_MS: u64 = RECEIPT_DAYS * 24 * 3_600_000;
 /// The usual largest size of a receipt's item in bytes, to allocate a buffer once.
 const ITEM_SIZE: usize = 512;
-/// Expired holds that a single EXPIRE ends, at most, so that its script is short.
+/// The largest number of expired holds that a single EXPIRE ends, so that its script is short.
 const EXPIRE_MAX: usize = 100;
-/// Accounts that one sweep reads, at most; the next sweep continues with the next accounts.
+/// The largest number of accounts that one sweep reads; the next sweep continues with the next accounts.
 const SWEPT_MAX: usize = 1_000;
-/// Accounts that one step of a sweep fetches, approximately.
+/// The approximate number of accounts that one command of a sweep fetches.
 const SWEPT_AT_ONCE: &str = "250";
 /// The number of accounts that are read at the same time.
 const ACCOUNTS_AT_ONCE: usize = 32;
@@ -315,7 +315,7 @@ impl RedisLedger {
         Err(refused_hold(&word, first, second, &ceiling, index))
     }
 
-    /// Adjusts a hold in the ledger itself, without a lease.
+    /// Changes the amount of a hold in the ledger itself, without a lease.
     async fn adjust_in_ledger(&self, adjustment: &Adjustment) -> Result<Adjusted, LedgerError> {
         let keys = hold_keys(&adjustment.account);
         let mut buffer = Uuid::encode_buffer();
@@ -455,7 +455,8 @@ impl Ledger for RedisLedger {
         }
     }
 
-    /// Reports the ends of calls per lease in one turn, if the lease's owner is gone: after a failover there are many.
+    /// Reports all ends of calls of one lease in one turn, if the lease's owner is gone. After a failover there are
+    /// many such ends.
     async fn settle_all(&self, settlements: &[Settlement]) -> Vec<Result<Settled, LedgerError>> {
         let mut of_leases: HashMap<_, Vec<usize>> = HashMap::new();
         let (mut others, mut seen) = (Vec::new(), HashSet::new());

@@ -12,7 +12,8 @@ pub(super) fn account_key(account: &AccountId, part: &str) -> String {
     ["tg:{", account, "}", part].concat()
 }
 
-/// Returns the name of a key for one call of an account. `part` ends the hash tag and names the kind of key.
+/// Returns the name of a Redis key that belongs to one call of an account. `part` closes the hash tag and names the
+/// kind of key, such as `}:r:`.
 pub(super) fn number_key(account: &AccountId, part: &str, number: RequestNumber) -> String {
     let account: &str = account;
     let mut buffer = Uuid::encode_buffer();
@@ -24,12 +25,12 @@ pub(super) fn text_of(number: RequestNumber, buffer: &mut [u8]) -> &str {
     number.uuid().as_hyphenated().encode_lower(buffer)
 }
 
-/// Returns the Redis keys that every script that ends holds needs.
+/// Returns the names of the Redis keys that every script that ends holds needs.
 pub(super) fn hold_keys(account: &AccountId) -> [String; 4] {
     ["", ":x", ":e", ":ex"].map(|part| account_key(account, part))
 }
 
-/// Returns the Redis keys that a script that ends holds needs, and the key of the call's tombstone.
+/// Returns the names of the Redis keys that a script needs to end a hold, and the name of the call's tombstone.
 pub(super) fn call_keys(account: &AccountId, number: RequestNumber) -> Vec<String> {
     let mut keys = Vec::with_capacity(9);
     keys.extend(hold_keys(account));
@@ -45,33 +46,35 @@ pub(super) fn receipt_key(account: &AccountId, number: RequestNumber) -> String 
     number_key(account, "}:r:", number)
 }
 
-/// The hash of turns that charged calls whose numbers were generated in the same 4 s.
+/// Returns the name of the hash that lists the turns which charged calls in a batch. One hash is for all call numbers
+/// that were generated within the same 4 s.
 pub(super) fn turns_key(account: &AccountId, number: RequestNumber) -> String {
     let account: &str = account;
     format!("tg:{{{account}}}:n:{:09x}", begins(number))
 }
 
-/// The hash of calls that turns charged one by one and whose numbers were generated in the same 65 s. Its values are
-/// the positions of the turns.
+/// Returns the name of the hash that lists the calls which turns charged outside a batch, with the positions of these
+/// turns in the journal. One hash is for all call numbers that were generated within the same 65 s.
 pub(super) fn places_key(account: &AccountId, number: RequestNumber) -> String {
     let account: &str = account;
     format!("tg:{{{account}}}:n:{:08x}", begins(number) >> 4)
 }
 
-/// Returns the leading part that numbers generated in the same 4 s have in common.
+/// Returns the leading bits of a call number. They are equal for all numbers that were generated within the same 4 s.
 pub(crate) const fn begins(number: RequestNumber) -> u64 {
     (number.uuid().as_u128() >> 92) as u64
 }
 
-/// Returns when in its 4 s the number was generated, in milliseconds.
+/// Returns how many milliseconds after the beginning of its 4 s the number was generated.
 pub(super) const fn time_within(number: RequestNumber) -> u16 {
     (number.uuid().as_u128() >> 80) as u16 & 0xfff
 }
 
-/// The length of the part in which numbers generated in the same 65 s differ, in bytes.
+/// The length of the trailing part of a call number, in bytes. Numbers that were generated within the same 65 s differ
+/// only in this part.
 pub(super) const NUMBER_BYTES: usize = 12;
 
-/// The part in which the number differs from other numbers generated in the same 65 s.
+/// Returns the trailing part of a call number, in which it differs from other numbers of the same 65 s.
 pub(super) fn place_field(number: &RequestNumber) -> &[u8] {
     &number.uuid().as_bytes()[16 - NUMBER_BYTES..]
 }

@@ -1,9 +1,10 @@
-//! The roll-up's sums in Redis, all in one slot, so that the sums of an account and the sums over all accounts are
-//! written in one atomic step:
+//! The roll-up's sums in Redis, all in one slot. So the sums of an account and the sums over all accounts are written
+//! by one script, atomically:
 //!
 //! ```text
-//! tg:sums:{sums}                      HASH  v the version; p:<account> how far its journal is included; e:<account> the
-//!                                           same of the entries below; m the end of the last month that has sums
+//! tg:sums:{sums}                      HASH  v the version; p:<account> the position up to which its journal is in the
+//!                                           sums; e:<account> the position up to which its entries are stored below;
+//!                                           m the end of the last month that has sums
 //! tg:sums:{sums}:keys                 SET   the names of the keys below
 //! tg:sums:{sums}:<scope>:<block>      HASH  "<beginning of the period, ms> <words, JSON>" → sums, JSON
 //! tg:sums:{sums}:=entries:<account>:<block>  HASH  an entry's position in the journal → the entry, JSON
@@ -12,9 +13,10 @@
 //! Entries are stored here because they cannot be found in a journal without reading the millions of calls between
 //! them.
 //!
-//! A block is 32 periods of its scope, or 32 days. It expires with the youngest receipts that it may cover. A block of
-//! months contains the first days of one or two months. It may expire with the oldest receipts, because months that
-//! began earlier are not read.
+//! A block is a range of 32 hours for sums per hour, and of 32 days for all other sums and for entries. A sum is in the
+//! block in which its hour, day or month begins. The Redis key of a block expires when even the youngest receipts of
+//! that time range have expired. The key of a block with sums per month may expire while receipts of those months
+//! exist: sums of months that began before the oldest receipts are not read.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -42,9 +44,10 @@ const KEYS: &str = "tg:sums:{sums}:keys";
 const BLOCK: u64 = 32;
 /// The amount by which the server's clock may be ahead of this machine's, in milliseconds.
 const CLOCK_AHEAD_MS: u64 = 24 * 3_600_000;
-/// Attempts to delete all sums while other processes write sums, at most.
+/// The largest number of attempts to delete all sums, if other processes write sums meanwhile.
 const TRIES: usize = 10;
-/// The largest step between versions. 2³³ such steps stay exact numbers, also in the scripts of earlier gateways.
+/// The largest difference between two consecutive versions. Even after 2³³ changes, versions are exact numbers, also in
+/// the scripts of earlier gateways.
 const VERSION_STEP_MAX: u64 = 1 << 20;
 
 const fn block_ms(scope: &Scope) -> u64 {
@@ -118,7 +121,7 @@ fn marks_of(fields: HashMap<String, String>) -> Result<Marks, RedisFault> {
 }
 
 impl RedisLedger {
-    /// Returns the blocks of a scope in a time range that the server may still have.
+    /// Returns the indexes of the blocks that overlap a time range, except those that the server has certainly dropped.
     fn blocks(scope: &Scope, time: &Range<u64>) -> Range<u64> {
         let now_ms = now_ms();
         let block = block_ms(scope);
@@ -204,7 +207,7 @@ impl Rollup for RedisLedger {
         })
     }
 
-    /// A bound by age: the server has dropped older sums.
+    /// Returns a bound that follows from the retention: the server has dropped older sums.
     async fn oldest_sums_ms(&self, scope: &Scope) -> Result<Option<u64>, BookError> {
         Ok(Some(
             Self::blocks(scope, &(0..u64::MAX)).start * block_ms(scope),

@@ -190,16 +190,16 @@ impl StoredBooks {
         Some(self.lines_missing?.saturating_sub(dropped))
     }
 
-    /// If a clock that was ahead made scripts drop lines before the end of their retention: the time before which all
-    /// lines were dropped.
+    /// The time before which all lines were dropped, if a clock that was ahead made scripts drop lines before the end
+    /// of their retention; otherwise `None`.
     pub(super) fn dropped_early_ms(&self) -> Option<u64> {
         let (_, cut_ms) = self.dropped()?;
         let kept_since = self.now.saturating_sub(RECEIPT_MS);
         (cut_ms > kept_since.saturating_add(CLOCK_MS_MAX)).then_some(cut_ms)
     }
 
-    /// Returns the number of lines that the scripts have dropped, and the time before which these lines were booked
-    /// (see `journal.lua`).
+    /// Returns the number of lines that the scripts have dropped, and the time before which all of these lines were
+    /// written (see `journal.lua`).
     fn dropped(&self) -> Option<(u64, u64)> {
         let (count, cut_ms) = self.fields.get("jf")?.split_once(':')?;
         Some((count.parse().ok()?, cut_ms.parse().ok()?))
@@ -307,7 +307,7 @@ impl StoredBooks {
     }
 }
 
-/// Returns a group's usage before its day or its month began; the larger of the two.
+/// Returns a group's usage before its day began, or before its month began: the larger amount.
 fn used_before(group: &GroupView) -> MicroRub {
     let (month, day) = group.periods();
     month.before.max(day.before)

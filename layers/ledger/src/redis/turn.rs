@@ -34,8 +34,8 @@ pub struct LeaseView {
     pub owner: String,
     /// The amount of the lease, for running and future calls.
     pub held_rub: MicroRub,
-    /// Amount of the lease that running calls hold; `None` if another gateway owns it, since only the owner has this
-    /// number.
+    /// The part of the lease that running calls hold; `None` if another gateway owns the lease, since only the owner
+    /// has this amount.
     pub calls_rub: Option<MicroRub>,
     /// The time at which the lease was opened, in Unix milliseconds of the server's clock.
     pub since_ms: u64,

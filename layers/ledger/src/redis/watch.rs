@@ -1,8 +1,8 @@
 //! Checks whether the data set is still the one that the gateway started with, and which servers have it.
 //!
-//! `tg:sys` contains a random `epoch`, which is written once. In a Cluster only one server has that key, so keys
-//! (marks) with the same epoch are distributed over the slots: a shard that came back empty lacks the marks that it
-//! had.
+//! `tg:sys` contains a random `epoch`, which is written once. In a Cluster only one server has that key, so further
+//! keys with the same epoch (marks) are distributed over the slots. If a shard has lost its data, its marks are
+//! missing.
 
 use std::{
     collections::BTreeMap,

@@ -1,4 +1,4 @@
-//! Compares the roll-up's sums with the journals that they were made of.
+//! Compares the roll-up's sums with the journals from which they were computed.
 
 use std::collections::BTreeMap;
 
@@ -9,9 +9,9 @@ use crate::{
     contract::{BookError, JournalLine, JournalPages, JournalPart, Receipt},
 };
 
-/// Attempts to read all accounts, at most, if the sums change during the check.
+/// The largest number of attempts to read all accounts, if the sums change during the check.
 const TRIES: usize = 3;
-/// Differences that are listed, at most.
+/// The largest number of listed differences.
 const NAMED_MAX: usize = 100;
 
 /// Sums by day and by labels.
@@ -99,7 +99,7 @@ async fn check_account<L: Rollup + ?Sized>(
         entries.retain(|line| line.at_ms() >= since_ms);
         if noted != entries {
             found.push(format!(
-                "U1 payments and corrections of account {id}: {} are stored with its sums, its journal has {} or others",
+                "U1 payments and corrections of account {id}: the {} stored with its sums are not the {} in its journal",
                 noted.len(),
                 entries.len()
             ));

@@ -14,7 +14,8 @@ use serde::{
 const STEPS_LOG: u32 = 3;
 const STEPS: u32 = 1 << STEPS_LOG;
 
-/// The number of calls by duration. Stored as a line of text, `57:3 60`: three calls on step 57, one on step 60.
+/// The number of calls by duration. Stored as a line of text: `57:3 60` means three calls on step 57 and one on step
+/// 60.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Latency(Vec<(u8, u64)>);
 
@@ -116,7 +117,7 @@ impl fmt::Display for Latency {
 
 /// The error of a text that is not a valid histogram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("not a valid count of latencies")]
+#[error("not a valid histogram of durations")]
 pub struct LatencyError;
 
 impl FromStr for Latency {

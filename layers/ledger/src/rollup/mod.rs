@@ -3,17 +3,17 @@
 //!
 //! No call waits for the roll-up. A task reads what was added to the journals since its last round ([`roll_up`]) and
 //! adds it to sums: of each account by day, key and group, and of all accounts by day and by hour, each by model,
-//! vendor and endpoint. The step that writes sums also writes the position up to which each journal is included. After
-//! the end of a month, the sums of its days are added up, so that a year is not read day by day. A report ([`read`])
-//! combines the sums with the journal lines after them. So a report is never older than the journal, and equals the
-//! result of reading every receipt.
+//! vendor and endpoint. Sums are written together with the position up to which they include each journal, in one
+//! atomic write. After the end of a month, the sums of its days are added up, so that a year is not read day by day. A
+//! report ([`read`]) combines the sums with the journal lines after them. So a report is never older than the journal,
+//! and equals the result of reading every receipt.
 //!
 //! The sum of any time range is composed of the whole months, days and hours in it (for one account: days), and of the
 //! receipts at its ends. Only lines that are final are rolled up: the youngest lines are not ([`STANDS_MS`]), since
 //! after a failover the new primary may not have them.
 //!
 //! No sum includes payments and corrections. A ledger that cannot find them among millions of calls stores them next to
-//! the sums, in the step that writes the sums.
+//! the sums, in the same atomic write.
 //!
 //! The journals are the books; the sums are derived from them. [`check`] reports where sums and journals differ, and
 //! after [`Rollup::clear_sums`] the sums are computed again.
@@ -58,7 +58,7 @@ use crate::{
     endpoint::{self, Endpoint},
 };
 
-/// The age at which a line is rolled up, in milliseconds. A failover may lose lines that the replica had not received;
+/// The age at which a line is rolled up, in milliseconds. A failover may lose lines that the replica has not received;
 /// such lines are younger than this.
 pub const STANDS_MS: u64 = 10_000;
 
@@ -203,8 +203,8 @@ pub struct Marks {
     pub version: u64,
     /// The position of each account's last included line. An account that is missing here is not included at all.
     pub places: HashMap<AccountId, String>,
-    /// The same for the payments and corrections stored next to the sums; `None` for a ledger that does not store them
-    /// there.
+    /// The position up to which each account's payments and corrections are stored next to the sums; `None` if the
+    /// ledger does not store them there.
     pub entries: Option<HashMap<AccountId, String>>,
     /// The end of the last month that was added up, in Unix milliseconds.
     pub months_end_ms: u64,
@@ -248,7 +248,7 @@ pub struct Change {
     pub places: Vec<(AccountId, String)>,
     /// Payments and corrections to be stored next to the sums, with their positions.
     pub entries: Vec<(String, JournalLine)>,
-    /// The positions up to which these payments and corrections are then stored.
+    /// The positions up to which payments and corrections are stored after this change.
     pub entry_places: Vec<(AccountId, String)>,
     /// The new [`Marks::months_end_ms`], if it changes.
     pub months_end_ms: Option<u64>,
@@ -284,8 +284,8 @@ pub trait Rollup: LedgerAdmin {
         }
     }
 
-    /// Returns parts of several journals, in the given order; `None` for an account that does not exist. A ledger
-    /// overrides this method if it can request the parts together.
+    /// Returns a part of each of several journals, in the given order; `None` for an account that does not exist. A
+    /// ledger overrides this method if it can request the parts together.
     ///
     /// # Errors
     /// See [`LedgerAdmin::journal`].
@@ -300,8 +300,8 @@ pub trait Rollup: LedgerAdmin {
         }
     }
 
-    /// Returns when the newest call in each of these parts was booked; `None` for a part without calls. The parts must
-    /// be read backwards. Returns no list if the ledger can only find out by reading the calls.
+    /// Returns the time of the newest call in each of these parts; `None` for a part without calls. The parts must be
+    /// read backwards. Returns `None` instead of a list if the ledger would have to read the calls.
     ///
     /// # Errors
     /// See [`LedgerAdmin::journal`].
@@ -337,8 +337,8 @@ pub trait Rollup: LedgerAdmin {
         scope: &Scope,
     ) -> impl Future<Output = Result<Option<u64>, BookError>> + Send;
 
-    /// Returns when the journal line at a position was booked, in Unix milliseconds. Later lines were not booked before
-    /// this time, unless a server's clock went back.
+    /// Returns the time of the journal line at a position, in Unix milliseconds. Later lines do not have an earlier
+    /// time, unless a server's clock went back.
     fn place_ms(&self, place: &str) -> u64;
 
     /// Returns the sums with these ids, in the same order.
@@ -350,7 +350,7 @@ pub trait Rollup: LedgerAdmin {
         ids: &[RowId],
     ) -> impl Future<Output = Result<Vec<Option<Sums>>, BookError>> + Send;
 
-    /// Returns the lines of a journal after the position `after` that were booked before `before_ms`.
+    /// Returns the lines of a journal after the position `after` whose times are before `before_ms`.
     ///
     /// # Errors
     /// A [`BookError`] if the ledger refuses or is out of reach.

@@ -9,9 +9,9 @@ use crate::{
     endpoint::Endpoint,
 };
 
-/// Accounts whose journals are read at the same time.
+/// The number of accounts whose journals are read at the same time.
 const ACCOUNTS_AT_ONCE: usize = 256;
-/// Lines of each account that the first request reads. Most accounts have no line that is not rolled up.
+/// The number of lines of each account that the first request reads. Most accounts have no line that is not rolled up.
 const LINES_FIRST: usize = 64;
 
 /// Selects the calls to read.
@@ -30,7 +30,7 @@ pub enum Whose<'a> {
 /// A part of the result: a sum of many calls, or one call.
 #[derive(Clone, Copy, Debug)]
 pub struct Part<'a> {
-    /// A time in the day, hour or month in which the calls were booked, in Unix milliseconds.
+    /// A time in the day, hour or month in which the calls were charged, in Unix milliseconds.
     pub at_ms: u64,
     /// The key, if the calls of one account were requested.
     pub key: Option<&'a KeyId>,
@@ -62,7 +62,7 @@ impl<'a> Part<'a> {
     }
 }
 
-/// Calls `add` with all sums and calls booked in `time` (Unix milliseconds), until `add` breaks.
+/// Calls `add` with each sum and each call whose time is in `time` (Unix milliseconds), until `add` breaks.
 ///
 /// # Errors
 /// A [`BookError`] if the ledger does not answer.
@@ -135,7 +135,7 @@ async fn rolled<L: Rollup + ?Sized>(
     }
 }
 
-/// Composes a time range of the periods of `scopes`, longest first. Months are only used within `months`.
+/// Divides a time range into the periods of `scopes`, longest first. Months are only used within `months`.
 fn cover(
     scopes: &[Scope],
     time: Range<u64>,
@@ -158,7 +158,8 @@ fn cover(
     parts.push((scope.clone(), whole));
 }
 
-/// Returns the range of whole steps within a time range. A range without an end includes all steps after its beginning.
+/// Returns the part of a time range that consists of whole intervals of `step_ms`. If the range has no end, all
+/// intervals after its beginning are included.
 pub(crate) fn whole_within(step_ms: u64, time: &Range<u64>) -> Range<u64> {
     let end = match time.end {
         u64::MAX => u64::MAX,
@@ -167,7 +168,7 @@ pub(crate) fn whole_within(step_ms: u64, time: &Range<u64>) -> Range<u64> {
     time.start.div_ceil(step_ms).saturating_mul(step_ms)..end
 }
 
-/// Calls `add` with each receipt that was booked in `time` and follows the given position of its account's journal.
+/// Calls `add` with each receipt whose time is in `time` and which follows the given position of its account's journal.
 async fn lines<L: Rollup + ?Sized>(
     ledger: &L,
     accounts: &[AccountId],

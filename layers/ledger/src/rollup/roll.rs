@@ -13,9 +13,9 @@ use crate::{
     money::MicroRub,
 };
 
-/// Rows that one step writes, at most, since calls wait while a store writes.
+/// The largest number of rows in one write, since calls wait while a store writes.
 const ROWS_AT_ONCE: usize = 1000;
-/// Lines that one step includes, at most. If the step fails, they are read again.
+/// The largest number of lines in one write. If the write fails, the lines are read again.
 const LINES_AT_ONCE: usize = 100_000;
 /// The number of rounds after which every account is read once, including those that have spent nothing.
 const ROUNDS_TO_ALL: u32 = 60;
@@ -84,9 +84,9 @@ pub async fn roll_up<L: Rollup + ?Sized>(ledger: &L, before_ms: u64) -> Result<u
     Ok(rolled)
 }
 
-/// Adds up the days of each month that is over, once: when, according to `marks`, the sums contain all lines of the
-/// month and a later line. A line that is dated into such a month afterwards, because a clock of the ledger went back,
-/// is added to both the day and the month.
+/// Adds up the days of each month that is over, once. A month is over when, according to `marks`, the sums contain all
+/// lines of the month and a later line. If a clock of the ledger goes back, a line may be dated into such a month
+/// afterwards; it is then added to both the day and the month.
 pub(super) async fn add_up_months<L: Rollup + ?Sized>(
     ledger: &L,
     marks: &Marks,
@@ -160,7 +160,7 @@ async fn read_into<L: Rollup + ?Sized>(
             let after = batch.marks.places.get(account).map(String::as_str);
             let standing = ledger.standing_lines(account, after, before_ms).await?;
             let Some(place) = standing.place else { break };
-            // If the stored entries are not as far as the sums, they stay so until `catch_up` succeeds.
+            // If the stored entries do not reach as far as the sums, no entry is added until `catch_up` has succeeded.
             if batch.is_even(account) {
                 batch.note(account, standing.entries, place.clone());
             }
@@ -181,8 +181,8 @@ async fn read_into<L: Rollup + ?Sized>(
     Ok((rolled, true))
 }
 
-/// Stores the missing entries of an account whose sums reach further than its stored entries, because an earlier
-/// version made the sums. Returns whether no other task has changed the sums meanwhile.
+/// Stores the missing entries of an account whose sums reach further than its stored entries: an earlier version made
+/// the sums. Returns whether no other task has changed the sums meanwhile.
 async fn catch_up<L: Rollup + ?Sized>(
     ledger: &L,
     batch: &mut Batch,

@@ -12,7 +12,7 @@ use crate::{
     contract::BookError,
 };
 
-/// The length of a step, in milliseconds: the days whose sums are read together.
+/// The length of the time range whose sums are read together, in milliseconds.
 const STEP_MS: u64 = 32 * DAY_MS;
 /// The amount by which a server's clock may be ahead of this machine's, in milliseconds.
 const CLOCK_AHEAD_MS: u64 = DAY_MS;
@@ -26,7 +26,8 @@ pub struct Sought<'a> {
     pub model: Option<&'a str>,
     /// Finds calls answered by this vendor.
     pub vendor: Option<&'a str>,
-    /// Finds calls whose answer the vendor broke off, or reported an error in; with `false`, the other calls.
+    /// With `true`, finds calls whose answer broke off at the vendor or contained the vendor's error. With `false`,
+    /// finds all other calls.
     pub failed: Option<bool>,
 }
 
@@ -56,10 +57,10 @@ pub struct Search<'a> {
     time: Range<u64>,
     /// The beginning of the last returned part, which is the end of the range still to be searched.
     end_ms: u64,
-    /// The time before which there are no sums.
+    /// The beginning of the oldest stored sums. Earlier times have no sums.
     oldest_ms: u64,
-    /// When the last line in the sums was booked, and its position, by account, as of the first read. Both only grow,
-    /// so that older values are safe.
+    /// The time and the position of the last line in the sums, by account, as of the first read. Later reads can only
+    /// find later lines, so these values stay safe.
     rolled: HashMap<AccountId, (u64, String)>,
 }
 
@@ -117,7 +118,7 @@ impl SearchPart {
 }
 
 impl<'a> Search<'a> {
-    /// Starts a search for calls of an account, or of all accounts, that were booked in `time` (Unix milliseconds).
+    /// Starts a search for calls of an account, or of all accounts, whose times are in `time` (Unix milliseconds).
     ///
     /// # Errors
     /// A [`BookError`] if the ledger does not answer.
@@ -143,7 +144,7 @@ impl<'a> Search<'a> {
         })
     }
 
-    /// Returns the next part of the time range, further back; `None` after the last part.
+    /// Returns the next, earlier part of the time range; `None` after the last part.
     ///
     /// # Errors
     /// A [`BookError`] if the ledger does not answer.

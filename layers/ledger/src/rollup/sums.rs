@@ -19,7 +19,7 @@ pub struct Sums {
     /// The number of charged calls.
     #[serde(rename = "n", skip_serializing_if = "is_zero")]
     pub calls: u64,
-    /// The number of these calls whose answer the vendor broke off, or reported an error in.
+    /// The number of these calls whose answer broke off at the vendor or contained the vendor's error.
     #[serde(rename = "f", skip_serializing_if = "is_zero")]
     pub failed_calls: u64,
     /// The number of these calls whose usage is estimated.
@@ -55,7 +55,7 @@ pub struct Sums {
 /// The fields of a receipt that sums need. Reading the whole receipt would take longer.
 #[derive(Clone, Debug)]
 pub struct Counted<'a> {
-    /// The time at which the call was booked, [`Receipt::at_ms`], in Unix milliseconds.
+    /// The time of the receipt, [`Receipt::at_ms`], in Unix milliseconds.
     pub at_ms: u64,
     /// The key's id.
     pub key: &'a str,
@@ -127,8 +127,8 @@ impl<'a> Counted<'a> {
             && words.group.as_deref() == self.group
     }
 
-    /// The words of the row in which the call is summed for its account. An invalid group is left out, since a charge
-    /// that was booked must stay readable.
+    /// The words of the row in which the call is summed for its account. An invalid group is left out, since an
+    /// existing charge must stay readable.
     pub(super) fn words(&self) -> Result<Words, IdError> {
         Ok(Words {
             key: Some(self.key.parse()?),

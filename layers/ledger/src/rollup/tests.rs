@@ -264,7 +264,11 @@ async fn try_all<L: Rollup>(ledger: &L, receipts: &[Receipt], times: &[Range<u64
         }
         assert_eq!(check(ledger).await.unwrap(), Vec::<String>::new());
     }
-    assert_eq!(roll_up(ledger, u64::MAX).await.unwrap(), 0, "all is in it");
+    assert_eq!(
+        roll_up(ledger, u64::MAX).await.unwrap(),
+        0,
+        "all lines are in the sums"
+    );
     let added_up_ms = ledger.marks().await.unwrap().months_end_ms;
     // The newest line of the journal is a call, or the entry from three hours ago.
     let newest = receipts.iter().map(|receipt| receipt.at_ms);
@@ -544,10 +548,10 @@ fn sums_without_a_group_keep_their_old_format() {
     assert_eq!(serde_json::to_string(&words).unwrap(), json);
 }
 
-/// Lines are booked into a finished month if a clock goes back, or if another version has added up the month too early.
+/// Lines are dated into a finished month if a clock goes back, or if another version has added up the month too early.
 #[tokio::test]
 async fn late_lines_are_added_to_a_finished_month() {
-    // The calls are booked in a month that is over.
+    // The calls have times in a month that is over.
     let then_ms = now() - 40 * DAY_MS;
     let receipts = sorted(&some_calls(), then_ms);
     let dir = tempfile::tempdir().unwrap();
@@ -596,7 +600,7 @@ async fn month_is_never_summed_from_sums_that_changed_meanwhile() {
     let receipts = sorted(&some_calls(), then_ms);
     let dir = tempfile::tempdir().unwrap();
     let ledger = in_file(dir.path(), &receipts, then_ms - 3 * DAY_MS).await;
-    // Adds up all lines except the entries booked after `then_ms`.
+    // Adds up all lines except the entries after `then_ms`.
     roll_up(&ledger, then_ms + 1).await.unwrap();
     let seen = ledger.marks().await.unwrap();
     let newest_ms = receipts.iter().map(|receipt| receipt.at_ms).max().unwrap();

@@ -54,7 +54,7 @@ impl Ending {
         (settlements, releases)
     }
 
-    /// Sends the end to the ledger. For a settlement, returns what was booked.
+    /// Sends the end to the ledger. For a settlement, returns the ledger's result.
     pub(crate) async fn submit<L: Ledger>(
         &self,
         ledger: &L,
@@ -92,8 +92,8 @@ pub(crate) fn cause_of(error: LedgerError) -> BoxError {
     }
 }
 
-/// A time between half of `wait` and `wait`, by the call's random bits: gateways that lost their ledger at the same
-/// time do not all retry at the same time.
+/// A time between half of `wait` and `wait`, chosen by the random bits of the call's number: gateways that lost their
+/// ledger at the same time do not all retry at the same time.
 pub(crate) fn jittered(wait: Duration, number: RequestNumber) -> Duration {
     let random = u32::from(number.uuid().as_bytes()[15]);
     wait / 2 + wait / 2 * random / 255

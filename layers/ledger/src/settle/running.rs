@@ -1,5 +1,5 @@
-//! The holds of running calls: which of them must be extended, which costs go into checkpoints, and which calls are cut
-//! when the gateway must stop.
+//! The holds of running calls: which holds must be extended, which costs are recorded as checkpoints, and which calls
+//! are cut when the gateway must stop.
 //!
 //! A call is in this list from the moment its hold is granted until its owner ends it, so that the settler extends and
 //! records exactly the holds that are alive.
@@ -36,7 +36,7 @@ pub struct Granted<T> {
     pub held: Option<MicroRub>,
     /// The time at which the hold was granted, if it was.
     pub held_at: Option<Instant>,
-    /// The amounts that adjustments have set, if the hold is adjusted.
+    /// The amounts of the hold, if its amount is changed while the call runs.
     pub adjusted: AdjustedHold,
     /// The usage of the call so far.
     pub meter: Meter,
@@ -46,17 +46,17 @@ pub struct Granted<T> {
     pub cut: Cut,
 }
 
-/// The amounts of a hold that is adjusted while its call runs.
+/// The amounts of a hold that is changed while its call runs.
 #[derive(Debug, Default)]
 pub struct AdjustedHold(Mutex<Amounts>);
 
 #[derive(Debug, Default)]
 struct Amounts {
-    /// The number of the last adjustment that was requested.
+    /// The sequence number of the last requested change.
     requested: u32,
-    /// The number of the last adjustment that the ledger has answered, and the amount held after it.
+    /// The sequence number of the last change that the ledger has answered, and the amount held after it.
     answered: Option<(u32, MicroRub)>,
-    /// The largest amount that the hold has had, adjustments included.
+    /// The largest amount that the hold has had, including its changes.
     max: MicroRub,
 }
 
@@ -103,7 +103,7 @@ trait Call: Send + Sync {
 type Progress = (u64, Option<Usage>);
 
 impl<T> Granted<T> {
-    /// Returns the next adjustment of the hold, to be sent to the ledger; `None` if nothing is held.
+    /// Returns the next change of the hold, to be sent to the ledger; `None` if nothing is held.
     #[must_use]
     pub fn adjustment(&self, amount: MicroRub) -> Option<Adjustment> {
         self.held?;
@@ -118,7 +118,7 @@ impl<T> Granted<T> {
         })
     }
 
-    /// Records the ledger's answer to an adjustment. Ignores it if a later adjustment has been answered.
+    /// Records the ledger's answer to a change of the hold. Ignores it if a later change has been answered.
     pub fn adjusted(&self, adjustment: &Adjustment, answer: Adjusted) {
         let Adjusted::Held(held) = answer else {
             return;

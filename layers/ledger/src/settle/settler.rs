@@ -1,7 +1,7 @@
 //! Ends holds without delaying callers: one bounded queue, one task, retries until the ledger answers.
 //!
-//! The settler sends an end to the ledger at once, together with all other ends that have arrived. It must be quick:
-//! until then the hold still counts, and a caller with little money left may make its next call right away.
+//! The settler sends an end to the ledger at once, together with all other ends that have arrived. The delay must be
+//! short: until then the hold still counts, and a caller with little money left may make its next call right away.
 
 use std::{
     fmt,
@@ -29,13 +29,15 @@ use crate::{BoxError, number::RequestNumber};
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct SettlerSettings {
-    /// Calls that may be running or waiting to be settled. A call gets its permit before its hold is made.
+    /// The largest number of calls that are running or wait to be settled. A call gets its permit before its hold is
+    /// made.
     pub calls_max: usize,
     /// The largest number of settlements in flight.
     pub under_way_max: usize,
-    /// Calls that continue after their client has disconnected, at most. Further such calls are dropped and settled.
+    /// The largest number of calls that continue after their client has disconnected. Further such calls are dropped
+    /// and settled.
     pub without_client_max: usize,
-    /// Wait before the first retry when the ledger did not answer; doubled with each retry.
+    /// The wait before the first retry if the ledger did not answer; doubled with each retry.
     pub retry_min: Duration,
     /// The longest wait before a retry.
     pub retry_max: Duration,
@@ -80,7 +82,7 @@ pub enum Event<'a> {
         /// The reason why the ledger did not acknowledge the end.
         cause: &'a BoxError,
     },
-    /// Holds of running calls could not be extended, or checkpoints not be recorded; the next round retries.
+    /// Holds of running calls could not be extended, or checkpoints could not be recorded; the next round retries.
     Untended {
         /// The error that the ledger returned.
         cause: &'a BoxError,
@@ -193,8 +195,8 @@ impl fmt::Debug for Settler {
 pub struct Unacknowledged(pub(super) Arc<AtomicUsize>);
 
 impl Unacknowledged {
-    /// Returns the number of these calls. After the settler's task was dropped, it is the number of calls that the task
-    /// had not settled.
+    /// Returns the number of calls whose end is not acknowledged. After the settler's task was dropped, it is the
+    /// number of calls that the task had not settled.
     #[must_use]
     pub fn count(&self) -> usize {
         self.0.load(Ordering::Relaxed)

@@ -30,10 +30,10 @@ use crate::{
 /// A call that cannot be settled is reported at once, and then at this interval.
 const REPORT_AGAIN: Duration = Duration::from_secs(60);
 
-/// Ends that are sent to the ledger together, at most.
+/// The largest number of ends that are sent to the ledger together.
 const TOGETHER_MAX: usize = 256;
 
-/// Holds that are extended at the same time, at most.
+/// The largest number of holds that are extended at the same time.
 const EXTENSIONS_AT_ONCE: usize = 64;
 
 /// The task of a [`Settler`](super::Settler). The caller spawns its `run` on a runtime of its choice.
@@ -106,7 +106,7 @@ impl<L: Ledger> SettlerTask<L> {
         }
     }
 
-    /// The intervals of rounds. The first round is now; a late round delays the following rounds.
+    /// The timer of the rounds. The first round is now; a late round delays the following rounds.
     fn rounds(&self) -> Interval {
         let mut rounds =
             tokio::time::interval(self.settings.tend_every.max(Duration::from_millis(1)));
@@ -206,7 +206,7 @@ impl<L: Ledger> SettlerTask<L> {
             for settlement in settlements {
                 // If the ledger returns no result for an end, the end is retried.
                 let answer = settled.next().unwrap_or_else(|| {
-                    let cause = "the ledger returned no result for it".into();
+                    let cause = "the ledger returned no result for the end".into();
                     Err(LedgerError::Unavailable(cause))
                 });
                 match answer {

@@ -25,14 +25,14 @@ use crate::{
     usage::Usage,
 };
 
-/// Breaches of a file that are listed, at most.
+/// The largest number of listed breaches of a file.
 const BREACHES_MAX: usize = 100;
 
 /// The moment of a check, which decides how strict the check is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Occasion {
     /// The file is being opened. Only faults with which a gateway could not continue are breaches. Missing receipts are
-    /// not: old receipts may be trimmed one day, while the totals still include their charges.
+    /// no breach: old receipts may be trimmed one day, while the totals still include their charges.
     Opening,
     /// The file is being audited. All receipts must exist, unless the account was copied from a ledger without its
     /// oldest receipts, and each cost must equal its usage at its prices.
@@ -247,7 +247,7 @@ fn priced_usage<'a>(row: &Row<'_>, prices: &'a mut Prices) -> rusqlite::Result<(
 #[derive(Default)]
 struct Prices(HashMap<String, Price>);
 
-/// Prices that are kept parsed, at most. Each new exchange rate adds prices.
+/// The largest number of prices that are kept parsed. Each new exchange rate adds prices.
 const PRICES_MAX: usize = 1_000;
 
 impl Prices {

@@ -1,7 +1,7 @@
 //! Writes records into the file. Records that arrived together share one transaction.
 //!
 //! A charge writes a receipt and the totals of its account and key. Totals are new values, not differences. So if
-//! several charges follow each other, only the last totals matter: they are written once per account and key, before
+//! several charges follow each other, only the last totals matter. They are written once per account and key, before
 //! the next record of another kind and at the end.
 
 use std::{collections::BTreeMap, sync::Arc};
@@ -25,8 +25,8 @@ use crate::{
     price::Price,
 };
 
-/// Inserts a receipt. A disputed receipt moved no money and is replaced by a later receipt of its call; others are
-/// kept.
+/// Inserts a receipt. A disputed receipt moved no money, so a later receipt of its call replaces it. Any other receipt
+/// is kept unchanged.
 const RECEIPT: &str = "
 INSERT INTO receipts (number, at_ms, account, key, model, vendor, input, cached_input, cache_write,
     output, held, cost, charged, loss, ended, booked, estimated, price, bounded, session,
@@ -49,7 +49,7 @@ ON CONFLICT (number) DO UPDATE SET
     held_at_end = excluded.held_at_end
 WHERE receipts.booked = 'stale' AND excluded.booked <> 'stale'";
 
-/// Prices whose stored text is cached for a batch, at most.
+/// The largest number of prices whose stored text is cached for a batch.
 const PRICES_MAX: usize = 16;
 
 /// Commits records in their order: all of them or none.

@@ -182,7 +182,7 @@ impl Target for SqliteCopy {
                 };
                 write_group(batch, &view.id, &row)?;
             }
-            // The journal has dropped these entries: their time is unknown, but their ids must not be booked again.
+            // The journal has dropped these entries: their times are unknown, but their ids must not be used again.
             let sql = "INSERT INTO entries (account, id, amount, reason, at_ms) VALUES (?1, ?2, ?3, NULL, 0)
                        ON CONFLICT (account, id) DO NOTHING";
             let mut insert = batch.prepare_cached(sql)?;

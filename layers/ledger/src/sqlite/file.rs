@@ -201,12 +201,12 @@ const RECEIPT_COLUMNS: [(&str, &str); 12] = [
     // The usage that the vendor reported, as JSON, if it was cut; and the price of the usage that was cut.
     ("vendor_usage", "TEXT"),
     ("bounded_loss", "INTEGER"),
-    // The largest amount that an adjusted hold had, and its last amount.
+    // The largest amount and the last amount of a hold that was changed while its call ran.
     ("held_max", "INTEGER"),
     ("held_at_end", "INTEGER"),
 ];
-/// Columns of `keys` that later versions added: the ceilings per month and per day; and the month and the day of the
-/// last charge, with the key's usage before each of them.
+/// Columns of `keys` that later versions added: the ceilings per month and per day, the month and the day of the last
+/// charge, and the key's usage before that month and before that day.
 const KEY_COLUMNS: [&str; 6] = [
     "ceiling_month",
     "ceiling_day",
@@ -594,7 +594,7 @@ pub(super) fn read_receipt(row: &Row<'_>) -> rusqlite::Result<Receipt> {
             held_max_rub: optional_amount(row, 28)?,
             held_at_end_rub: optional_amount(row, 29)?,
             end: from_word(row, 14)?,
-            // An invalid value is ignored here, as in JSON, since a charge that was booked must stay readable.
+            // An invalid value is ignored here, as in JSON, since an existing charge must stay readable.
             session: row
                 .get::<_, Option<String>>(19)?
                 .and_then(|text| text.parse().ok()),

@@ -1,8 +1,8 @@
 //! Journals: an account's entries and receipts in a total order, read in pages.
 //!
 //! A journal is ordered by time. Within one millisecond, entries come before calls; entries are ordered by id, calls by
-//! row. Times are assigned such that this is the order of booking (`State::journal_time`, `State::entry_time`): a new
-//! line never belongs before a page that was already read.
+//! row. Times are assigned such that lines are written in this order (`State::journal_time`, `State::entry_time`): a
+//! new line never belongs before a page that was already read.
 
 use std::{fmt, str::FromStr};
 
@@ -54,9 +54,8 @@ pub(super) struct JournalRange {
 
 impl JournalRange {
     pub(super) fn of(account: &AccountId, part: &JournalPart<'_>) -> Result<Self, BookError> {
-        let unreadable = |text: &str| {
-            BookError::Unavailable(format!("{text:?} is not a cursor of a journal").into())
-        };
+        let unreadable =
+            |text: &str| BookError::Unavailable(format!("{text:?} is not a journal cursor").into());
         let end = match part.end {
             None => u64::MAX,
             Some(end) => end.parse::<u64>().map_err(|_| unreadable(end))?,
@@ -256,7 +255,7 @@ impl JournalRange {
     }
 }
 
-/// Returns when the newest call of each range was booked, from the index alone. The ranges must be read backwards.
+/// Returns the time of the newest call of each range, from the index alone. The ranges must be read backwards.
 pub(super) fn newest_ms(
     conn: &Connection,
     stretches: &[JournalRange],
@@ -279,7 +278,7 @@ pub(super) fn newest_ms(
     newest.collect()
 }
 
-/// Returns when the line at a position was booked; 0 for an invalid position.
+/// Returns the time of the line at a position; 0 for an invalid position.
 pub(super) fn place_ms(place: &str) -> u64 {
     let cursor: Option<JournalCursor> = place.parse().ok();
     cursor.map_or(0, |cursor| u64::try_from(cursor.at_ms).unwrap_or_default())

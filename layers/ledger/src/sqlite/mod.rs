@@ -1,25 +1,26 @@
 //! A ledger in one SQLite file: the embedded default, for one gateway on one machine.
 //!
-//! The book is in memory. RESERVE, ADJUST, RELEASE, EXTEND and EXPIRE change memory alone: a hold dies with the process,
 //! The book is in memory. RESERVE, ADJUST, RELEASE, EXTEND and EXPIRE change memory alone: if the process dies, its
-//! holds and its calls end with it. An adjustment need not be durable either: after a restart there are no holds, and a
-//! call that was running is charged from free money, at the cost in its last checkpoint. That cost fits into the call's
-//! hold of that time, and the sum of all holds fits into the balance. Charges, payments, keys and tariff versions are
-//! acknowledged after they are committed (write-ahead log, `synchronous = FULL`). Changes that arrive together share a
-//! commit. No caller waits for a charge, so its commit waits up to 5 ms for other changes. In the book, and so for the
-//! next call, it counts at once.
+//! holds and its calls end with it. Changes of holds (ADJUST) need not be durable either: after a restart there are no
+//! holds, and a call that was running is charged from free money, at the cost in its last checkpoint. That cost fits
+//! into the call's hold at the time of the checkpoint, and the sum of all holds fits into the balance.
+//!
+//! Charges, payments, keys and tariff versions are acknowledged after they are committed (write-ahead log,
+//! `synchronous = FULL`). Changes that arrive together share a commit. No caller waits for a charge, so its commit
+//! waits up to 5 ms for other changes. In the book, and so for the next call, the charge counts at once.
+//!
 //! SQLite flushes with `fsync`, unless it is built with `LIBSQLITE3_FLAGS=-DHAVE_FDATASYNC=1`, as it is for the
 //! gateway. A commit then does not wait for the inode's timestamp, which does not affect the contents of the file.
 //!
 //! When a file is opened, its books are checked (I3, I4); a file that does not balance is not served. A lock on
 //! `<path>.lock` keeps a second gateway away from the file, but not a backup or a console. If another program keeps the
-//! file locked for more than ten seconds, reserves, and everything that waits for a commit, get
-//! [`LedgerError::Unavailable`] until the lock is released. The queue is written then.
+//! file locked for more than ten seconds, [`LedgerError::Unavailable`] is returned to each reserve, and to each caller
+//! that waits for a commit, until the lock is released. The queue is written then.
 //!
 //! If a commit fails for another reason (disk full, file system read-only), callers that wait for it get
-//! [`LedgerError::Unavailable`], and so does every later reserve, settlement and operator's request, until the gateway
-//! is restarted: the book in memory is then ahead of the file, so the gateway must serve no more calls. Acknowledged
-//! changes are in the file. At the next start, calls that were running are charged by their last
+//! [`LedgerError::Unavailable`]. So does every later reserve, settlement and operator's request, until the gateway is
+//! restarted: the book in memory is ahead of the file, so the gateway must serve no more calls. Acknowledged changes
+//! are in the file. At the next start, calls that were running are charged by their last
 //! [checkpoint](Ledger::checkpoint).
 
 mod audit;
@@ -165,7 +166,7 @@ impl SqliteLedger {
         read.await?
     }
 
-    /// Charges the calls that have a hold in the book, in one step and one commit.
+    /// Charges the calls that have a hold in the book, together and in one commit.
     async fn charge_known(
         &self,
         settlements: &[Settlement],
@@ -277,7 +278,8 @@ impl Ledger for SqliteLedger {
         if !noted {
             return Ok(());
         }
-        // The checkpoint must be deleted before the release is acknowledged. Otherwise the next start would charge it.
+        // The checkpoint must be deleted before the release is acknowledged. Otherwise the next start would charge the
+        // call.
         self.commit(Haste::Gather, |state, _| state.forget(number))
             .await
             .map_err(LedgerError::Unavailable)

@@ -1,4 +1,4 @@
-//! The roll-up's sums in the file, which the writer's thread changes in short steps.
+//! The roll-up's sums in the file. The writer's thread changes them in short transactions.
 
 use std::{collections::HashMap, ops::Range};
 
@@ -18,8 +18,8 @@ use crate::{
 
 /// The name in `sums_places` of the row with the version. No account has an empty name.
 const VERSION: &str = "";
-/// The scope of a row without words and sums, whose time is the end of the added-up months. A version that does not use
-/// this row does not change it.
+/// The scope of a row without words and sums, whose time is the end of the last month that was added up. A version that
+/// does not use this row does not change it.
 const MONTHS_END: &str = "=months end";
 
 pub(super) fn version(conn: &Connection) -> rusqlite::Result<u64> {

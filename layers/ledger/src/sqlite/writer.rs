@@ -78,7 +78,7 @@ impl WrittenBook {
         self.selling().map(drop)
     }
 
-    /// Ends or extends holds, which is harmless even if the ledger serves nothing more.
+    /// Ends or extends holds, which is harmless even after the ledger has stopped serving calls.
     pub(super) fn wind_down<T>(
         &self,
         change: impl FnOnce(&mut State, Millis) -> T,
@@ -137,7 +137,8 @@ impl WrittenBook {
         Ok(writer)
     }
 
-    /// Locks the state. Fails if nothing more can be written, or if a panic may have left a step in the book half done.
+    /// Locks the state. Fails if nothing more can be written, or if a panic may have left a change of the book half
+    /// made.
     fn serving(&self) -> Result<MutexGuard<'_, WriterState<Bookings>>, BoxError> {
         let writer = self.0.lock().map_err(|_| Torn)?;
         writer.takes_more()?;
@@ -194,7 +195,7 @@ impl WriteQueue for Bookings {
             if !mem::replace(&mut self.put_back, true) {
                 tracing::error!(
                     %cause,
-                    "another program keeps the ledger file locked; no call is admitted until it unlocks it"
+                    "another program keeps the ledger file locked; no call is admitted until the file is unlocked"
                 );
             }
             records.append(&mut self.records);

@@ -1,8 +1,9 @@
-//! Statements from the roll-up: whole days (UTC) come from sums. Only the calls at both ends of the period, on days
-//! that are not entirely in it, and the calls after the sums are read line by line.
+//! Statements from the roll-up: whole days (UTC) come from sums. Two kinds of calls are read line by line: those on
+//! days that are only partly in the period, and those after the sums.
 //!
 //! The roll-up is not part of the books. If the journal is complete, the sums and lines of the account must equal its
-//! spending and its payments in the books, to the micro-ruble; otherwise the statement is computed without the sums.
+//! spending and its payments in the books, to the micro-ruble. If they do not, the statement is computed without the
+//! sums.
 
 use std::ops::Range;
 

@@ -82,7 +82,7 @@ fn statement_from_sums_equals_statement_from_lines() {
     tried.unwrap();
 }
 
-/// An entry that is booked after the sums were made is on the statement, because the books include it.
+/// An entry that is added after the sums were made is on the statement, because the books include it.
 #[tokio::test]
 async fn entries_booked_since_the_sums_are_on_the_statement() {
     async fn try_it<L: Rollup>(ledger: &L) {

@@ -7,8 +7,8 @@ use crate::{
     contract::{AccountBooks, BookError, LedgerAdmin},
 };
 
-/// Iterates over accounts, each as of a moment of its own.
-/// [`JournalPages::up_to`](crate::contract::JournalPages::up_to) reads an account's journal up to its moment. The
+/// Iterates over accounts. Each is read as of one moment, which differs from account to account.
+/// [`JournalPages::up_to`](crate::contract::JournalPages::up_to) reads an account's journal up to that moment. The
 /// memory used does not grow with the journal.
 #[derive(Clone, Debug)]
 pub struct Export {

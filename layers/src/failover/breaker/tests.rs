@@ -36,7 +36,7 @@ async fn consecutive_failures_open_the_breaker_unless_an_answer_comes_between() 
         assert_eq!(
             breaker.failures(),
             FAILURES_MAX - 1,
-            "a first byte is no end"
+            "a first byte does not end the call"
         );
         breaker.succeeded(pass);
         assert_eq!(breaker.failures(), 0);
@@ -44,7 +44,7 @@ async fn consecutive_failures_open_the_breaker_unless_an_answer_comes_between() 
     assert_eq!(
         opened(now).shown(now),
         Shown::Open(OPEN_MIN),
-        "five in a row"
+        "after five failures in a row"
     );
 }
 
@@ -59,7 +59,9 @@ async fn one_probe_is_admitted_after_the_breakers_pause() {
     assert_eq!(breaker.pass(ANN, later), None, "exactly one");
     assert!(matches!(breaker.shown(later), Shown::Probing(_)));
     breaker.abandoned(probe, later);
-    let probe = breaker.pass(ANN, later).expect("the place is free again");
+    let probe = breaker
+        .pass(ANN, later)
+        .expect("the next call can be the probe");
     breaker.began(probe);
     assert_eq!(breaker.shown(later), Shown::Closed);
     // If the probe's stream breaks off after its first byte, the breaker opens again.
@@ -93,7 +95,7 @@ async fn each_failed_probe_doubles_the_time_up_to_a_minute_with_jitter() {
     assert_eq!(
         breaker.shown(now),
         Shown::Open(OPEN_MIN),
-        "the doubling begins anew"
+        "the wait doubles from the minimum again"
     );
 }
 
@@ -205,7 +207,7 @@ async fn as_a_last_resort_a_vendor_that_answers_is_always_tried() {
     assert_eq!(
         breaker.last_resort(ANN, false, now),
         None,
-        "a call does not become many"
+        "retries do not multiply calls"
     );
     let pass = breaker.last_resort(BOB, true, now).unwrap();
     breaker.began(pass);
@@ -233,7 +235,7 @@ async fn as_a_last_resort_an_unreachable_vendor_is_tried_four_times_a_second() {
         now += PROBE_EVERY;
         let pass = breaker.last_resort(BOB, true, now).unwrap();
         breaker.began(pass);
-        assert_eq!(breaker.shown(now), Shown::Closed, "all are let in");
+        assert_eq!(breaker.shown(now), Shown::Closed, "all calls are admitted");
     }
     // Once a connection was made, other calls are admitted without waiting for the answer.
     let now = Instant::now();
@@ -254,7 +256,7 @@ async fn model_missing_at_the_vendor_pauses_its_route_and_is_not_a_failure() {
     assert_eq!(
         breaker.shown_to(BOB, now),
         Shown::Closed,
-        "it may be the one's request"
+        "this caller's request may be the cause"
     );
     let pass = breaker.pass(BOB, now).unwrap();
     breaker.lacks(pass, now);
@@ -281,6 +283,6 @@ async fn model_missing_at_the_vendor_pauses_its_route_and_is_not_a_failure() {
     assert_eq!(
         (breaker.shown_to(ANN, later), breaker.failures()),
         (Shown::Closed, 1),
-        "it has the model, and fails once"
+        "the vendor has the model, and failed once"
     );
 }

@@ -64,8 +64,8 @@ pub struct LastError {
 pub enum BreakerState {
     /// The route admits all calls.
     Closed,
-    /// The route admits only calls without another route. This applies to all callers, or only to the caller whose
-    /// calls met all failures.
+    /// The route admits only calls without another route. This applies to all callers, or only to the caller in whose
+    /// calls all failures occurred.
     Open,
     /// The route admits one call at a time, as a probe.
     HalfOpen,

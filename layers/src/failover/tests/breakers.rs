@@ -184,7 +184,7 @@ async fn a_lone_route_admits_calls_whatever_its_vendor_answers() {
         for number in 0..20 {
             let call = world.call_of(["one", "two", "three"][number % 3]).await;
             assert!(read(call).await.is_err());
-            assert_eq!(world.asked(), ["a"], "{:?}: each call is asked", does());
+            assert_eq!(world.asked(), ["a"], "{:?}: each call is sent", does());
         }
         assert!(world.call_of("well").await.is_ok(), "{:?}", does());
         assert!(world.is_idle());
@@ -214,7 +214,12 @@ async fn failures_of_one_caller_close_no_route_to_another() {
         }
         world.asked();
         assert!(world.call_of("poison").await.is_ok());
-        assert_eq!(world.asked(), ["b"], "{:?}: it fails over at once", does());
+        assert_eq!(
+            world.asked(),
+            ["b"],
+            "{:?}: the call fails over at once",
+            does()
+        );
         for key in ["one", "two"] {
             assert!(world.call_of(key).await.is_ok());
             assert_eq!(world.asked(), ["a"], "{:?}, {key}", does());
@@ -254,7 +259,7 @@ async fn answering_route_is_found_among_open_breakers() {
         while world.call().await.is_err() {
             calls += 1;
             advance(Duration::from_millis(100)).await;
-            assert!(calls < 20, "{name} is asked at last");
+            assert!(calls < 20, "{name} is called in the end");
         }
         // While all vendors fail, retries add at most half as many calls.
         assert!(world.asked().len() <= calls + calls.div_ceil(2));
@@ -321,11 +326,7 @@ async fn a_skipped_vendor_is_not_marked_reachable_by_the_next_vendors_call() {
     assert_eq!(world.asked(), ["a", "b"]);
     let mut second = world.call();
     assert!((&mut second).now_or_never().is_none());
-    assert_eq!(
-        world.asked(),
-        ["b"],
-        "nobody knows yet that a can be reached"
-    );
+    assert_eq!(world.asked(), ["b"], "no connection to a has been made yet");
     drop((first, second));
     assert!(world.is_idle());
 }

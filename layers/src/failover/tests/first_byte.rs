@@ -98,7 +98,7 @@ async fn without_retry_budget_the_first_error_is_returned() {
 
     let world = World::with(settings, in_order(), a_fails(unfit));
     for _ in 0..5 {
-        assert!(world.call().await.is_ok(), "nobody was asked in vain");
+        assert!(world.call().await.is_ok(), "no vendor was called in vain");
     }
 }
 

@@ -33,14 +33,14 @@ async fn paused_only_route_is_probed_by_one_call_at_a_time() {
     assert!((&mut waiting).now_or_never().is_none());
     advance(Duration::from_secs(5)).await;
     let Err(Error::VendorLimit { retry_after }) = world.call().await else {
-        panic!("a second call was let in");
+        panic!("a second call was admitted");
     };
     assert_eq!(retry_after, Duration::from_secs(25));
     assert_eq!(world.asked(), ["a", "a"]);
     drop(waiting);
     // The caller gets the shorter wait from the vendor's new answer, but the route's rest does not become shorter.
     let Err(Error::VendorLimit { retry_after }) = world.call().await else {
-        panic!("the place was not given back");
+        panic!("the slot was not released");
     };
     assert_eq!(retry_after, Duration::from_secs(7));
     let rests_for = world.vendor("a").routes[0].rests_for;
@@ -162,7 +162,7 @@ async fn a_call_dropped_at_any_await_releases_its_slots() {
     let world = World::new(in_order(), |_| Nothing);
     world.call_and_leave();
     assert_eq!(world.asked(), ["a"]);
-    assert!(world.is_idle(), "before anybody polled it");
+    assert!(world.is_idle(), "the call is dropped before its first poll");
     // Drops the call while its first attempt waits for the first byte, while its second attempt does, and after each
     // frame of the body.
     for polls in 0..3 {
@@ -191,7 +191,10 @@ async fn a_call_dropped_at_any_await_releases_its_slots() {
     let world = World::new(in_order(), |_| Streams(Some(End::Finished)));
     let mut body = world.call().await.unwrap().into_body();
     while body.frame().await.is_some() {}
-    assert!(world.is_idle(), "at its end, whoever keeps it");
+    assert!(
+        world.is_idle(),
+        "the answer has ended, and its body is kept"
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -202,7 +205,7 @@ async fn a_vendor_can_be_disabled_and_enabled_by_the_operator() {
     assert!(!world.health.enable("nobody", false));
     drop(world.call().await.unwrap());
     assert_eq!(world.asked(), ["a", "b"]);
-    assert_eq!(world.vendor("a").in_flight, 1, "what runs goes on");
+    assert_eq!(world.vendor("a").in_flight, 1, "running calls continue");
     assert!(world.health.enable("b", false));
     assert!(matches!(world.call().await, Err(Error::RoutesOut { .. })));
     // Reloads the configuration.

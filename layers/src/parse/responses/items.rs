@@ -17,7 +17,7 @@ use crate::{
     json::{Reader, Str},
 };
 
-/// The findings about the conversation that other fields of the body need.
+/// The properties of the conversation that are needed to check other fields of the body.
 #[derive(Debug, Default)]
 pub(super) struct InputSeen {
     /// Whether an item lists a tool that the caller described.
@@ -72,8 +72,8 @@ impl Shape for Input {
 enum Read {
     Usual,
     TellsOfFunctions,
-    /// Reasoning that no vendor of the responses format can read: it has neither text nor an encrypted form, because
-    /// only the vendor that stored it has them, or it is a capsule with the reasoning of another format.
+    /// Reasoning that no vendor of the responses format can read. Either it has neither text nor an encrypted form,
+    /// because only the vendor that stored it has them, or it is a capsule with the reasoning of another format.
     Unreadable,
 }
 

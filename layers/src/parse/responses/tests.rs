@@ -528,7 +528,8 @@ fn text_is_counted_wherever_it_is() {
 }
 
 proptest::proptest! {
-    /// Whichever tools and fields are cut out, and with any white space, the body is valid JSON of those that remain.
+    /// Whatever is cut out, and with any white space, the rest of the body is valid JSON and has all other tools and
+    /// fields.
     #[test]
     fn body_with_removed_fields_is_valid_json_of_the_rest(
         stays in proptest::collection::vec(proptest::bool::ANY, 1..7),

@@ -1,6 +1,6 @@
 //! Parses the tools that a model may call. A tool that the caller runs counts as input. A tool that the vendor runs has
-//! no price, so it is rejected. The exception is web search: if the request only offers it to the model, it is cut out
-//! of the request, because one widely used client offers it in every request.
+//! no price, so it is rejected, except web search. If the request only offers web search to the model, it is cut out of
+//! the request, because one widely used client offers it in every request.
 
 use std::ops::Range;
 
@@ -17,7 +17,7 @@ use crate::{
 /// The bytes of instructions that a vendor adds to the input for a tool that its models were trained to use.
 const TYPED_BYTES: u64 = 3000;
 
-/// The findings about the tools that other fields of the body need.
+/// The properties of the tools that are needed to check other fields of the body.
 #[derive(Debug, Default)]
 pub(super) struct ToolsSeen {
     /// Whether there is a tool that the caller described.
@@ -33,8 +33,8 @@ impl ToolsSeen {
     /// Returns how many offered web searches to cut out.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if the request cannot do without web search: `tool_choice` requires it, or there are no other
-    /// tools.
+    /// [`Error::Invalid`] if the request is invalid without web search: `tool_choice` requires it, or there are no
+    /// other tools.
     pub(super) fn cut(&self, choice: &Choice, functions_elsewhere: bool) -> Result<u64, Error> {
         if self.search_count == 0 {
             return Ok(0);

@@ -65,7 +65,7 @@ async fn frames_of_whole_events_are_forwarded_without_a_copy() {
     let (out, failure, reading) = through_as_they_are(chunks.to_vec(), Format::Chat, false).await;
     assert_eq!(out, chunks);
     for (out, chunk) in out.iter().zip(&chunks) {
-        assert_eq!(out.as_ptr(), chunk.as_ptr(), "the very same bytes");
+        assert_eq!(out.as_ptr(), chunk.as_ptr(), "the bytes are not copied");
     }
     assert!(failure.is_none());
     assert_eq!(reading.end, Some(End::Finished));
@@ -122,7 +122,7 @@ async fn incomplete_event_is_held_back_and_complete_ones_are_forwarded() {
         let (out, failure, reading) =
             through_as_they_are(chunks.to_vec(), Format::Chat, strip).await;
         assert_eq!(out, [one.clone(), [&two, FINISH].concat(), DONE.into()]);
-        assert_eq!(out[0].as_ptr(), at, "what is whole is not copied");
+        assert_eq!(out[0].as_ptr(), at, "complete events are not copied");
         assert!(failure.is_none());
         assert_eq!(reading.text_bytes, 12);
     }
@@ -351,7 +351,10 @@ async fn no_byte_of_a_vendors_error_is_forwarded_however_it_is_split() {
                     "{failure:?}"
                 );
                 assert_eq!(reading.end, Some(End::VendorError));
-                assert_eq!(reading.text_bytes, 1, "what did not go on is not charged");
+                assert_eq!(
+                    reading.text_bytes, 1,
+                    "text that was not forwarded is not charged"
+                );
             }
         }
     }
@@ -737,7 +740,7 @@ async fn a_stream_states_the_usage_that_is_charged_and_keeps_every_other_byte() 
         });
         assert_eq!(out, responses(shown.as_deref().unwrap_or(usage)), "{usage}");
     }
-    // An event with several lines of data is forwarded with one.
+    // An event with several lines of data is forwarded with one line.
     let lines = "data: {\"choices\":[],\ndata: \"usage\":{\"prompt_tokens\":9,\"completion_tokens\":51}}\n\n";
     let (out, _) = charged(
         Format::Chat,

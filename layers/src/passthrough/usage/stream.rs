@@ -127,9 +127,9 @@ impl Reader {
         seen
     }
 
-    /// Returns the latest event with the charged usage in place of its own, if the two differ: its own usage is
-    /// contradictory or was cut to the request's bounds, or it is the final usage and incomplete. Otherwise `None`. A
-    /// plain answer states the same usage.
+    /// Returns the latest event with its usage replaced by the charged usage, if the two differ: the vendor's usage is
+    /// contradictory, was cut to the request's bounds, or is the final usage and incomplete. Otherwise returns `None`.
+    /// A plain answer states the same usage.
     pub fn charged(&self, event: &Event, meter: &Meter) -> Option<Bytes> {
         let Some(at) = self.usage_at.as_ref() else {
             return self.unstated(event, meter);
@@ -147,8 +147,8 @@ impl Reader {
         Some(event.with_data(&data))
     }
 
-    /// Returns the latest event with the charged usage, if this event should state the usage and no event has. Only for
-    /// answers that are translated, because the caller's format requires usage.
+    /// Returns the latest event with the charged usage, if this event should state the usage and no event has stated
+    /// it. Only for answers that are translated, because the caller's format requires usage.
     fn unstated(&self, event: &Event, meter: &Meter) -> Option<Bytes> {
         if !self.lacks_usage || !meter.look(|reading| reading.translated) {
             return None;

@@ -1,15 +1,14 @@
 //! Limits that several gateways enforce together, because they share a [`RateStore`].
 //!
-//! | | |
-//! |---|---|
+//! | limiter | what it limits |
 //! |---|---|
 //! | [`SharedGcra`] | requests: a gateway takes permits in advance and admits calls by them, in memory |
 //! | [`SharedPostPaid`] | usage of requests: reported to the store in batches; its answers have the usage over all gateways |
 //!
-//! If a gateway cannot decide a call from memory, it queries the store at once and awaits the decision later: an
-//! [`EarlyRateLimitLayer`](super::EarlyRateLimitLayer) is above all layers that wait for the ledger, and a
-//! [`RateVerdictLayer`](super::RateVerdictLayer) is below them. No call is refused without a recent answer of the
-//! store.
+//! If a gateway cannot decide a call from memory, it queries the store at once and awaits the decision later. An
+//! [`EarlyRateLimitLayer`](super::EarlyRateLimitLayer) above all layers that wait for the ledger sends the query, and a
+//! [`RateVerdictLayer`](super::RateVerdictLayer) below them awaits the decision. No call is refused without a recent
+//! answer of the store.
 //!
 //! **Requests.** The store counts by the generic cell rate algorithm, as [`Gcra`](super::Gcra) does. Each permit that
 //! it grants is used at most once. So in any period, all gateways together admit at most as many requests as one
@@ -19,7 +18,8 @@
 //!
 //! **Usage.** A gateway decides by the usage in the store's last answer. While a caller has more than half of the quota
 //! taken, that answer is at most [`NEAR_FRESH`] old. If sixteen calls would use the whole quota, each call queries the
-//! store. Usage above the quota that happens meanwhile is a debt, and later calls wait until it is refilled.
+//! store. Usage above the quota that happens meanwhile overdraws the caller's bucket, and later calls wait until the
+//! overdraft is refilled.
 //!
 //! While the store cannot be reached, each gateway counts by itself, starting from the last state that it received.
 

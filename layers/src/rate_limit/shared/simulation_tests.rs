@@ -578,7 +578,7 @@ async fn large_calls_are_counted_exactly_and_later_ones_get_the_exact_wait() {
         let wait = node.tokens.admit(id.clone(), quota).await.unwrap_err();
         assert_eq!(wait.as_secs_f64().round(), 30.0, "{wait:?}");
     }
-    // The batch that reports a debt is sent again if its answer is lost, and counts once.
+    // The batch that overdraws the bucket is sent again if its answer is lost, and counts once.
     store.set(|store| store.lost_in = Some(1));
     nodes[0].tokens.take(&id, 500);
     sleep(Duration::from_millis(20)).await;
@@ -593,7 +593,7 @@ async fn large_calls_are_counted_exactly_and_later_ones_get_the_exact_wait() {
     assert_eq!(
         wait.as_secs_f64().round(),
         30.0,
-        "it goes on from what it knows"
+        "the gateway continues from the last known usage"
     );
 }
 

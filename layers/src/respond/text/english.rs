@@ -46,7 +46,7 @@ pub(super) fn text(error: &Error) -> String {
             "The request body must be JSON. Send 'content-type: application/json'.".into()
         }
         Error::ContentEncoding => {
-            "Requests may be compressed only with gzip. Send the body so, or uncompressed and without 'content-encoding'.".into()
+            "A request body may be compressed only with gzip. Use gzip, or send the body without 'content-encoding'.".into()
         }
         Error::BodyBroken(_) => {
             "The request body is incomplete. Check the connection and try again.".into()
@@ -68,7 +68,7 @@ pub(super) fn text(error: &Error) -> String {
             format!("{ceiling} is used up{renewed}. {wait} for a higher limit.")
         }
         Error::TooManyCalls { most } => format!(
-            "The API key already runs as many requests as it may at once: {most}. Try again when one of them has ended."
+            "The API key has reached its limit of concurrent requests: {most}. Try again when one of them has ended."
         ),
         Error::AccountEmpty => "The company's balance has no funds. Top it up.".into(),
         Error::AccountSuspended => "The company is suspended, so its balance is not available. Contact the service's administrator.".into(),
@@ -103,8 +103,8 @@ pub(super) fn text(error: &Error) -> String {
         }
         Error::ModelNotAllowed { model } => {
             format!(
-                "This API key may not use the model '{}'. Choose another one from 'GET /v1/models', or ask for this one \
-                 to be allowed.",
+                "This API key may not use the model '{}'. Choose another model from 'GET /v1/models', or ask for \
+                 this model to be allowed.",
                 shown(model)
             )
         }
@@ -123,8 +123,8 @@ pub(super) fn text(error: &Error) -> String {
                 .into()
         }
         Error::IdempotentAnswerGone => {
-            "A request with this 'Idempotency-Key' has already run, but its answer is not kept. To run it again and pay \
-             for it again, send a new idempotency key."
+            "A request with this 'Idempotency-Key' has already run, but its answer is not stored. To run it again and \
+             pay for it again, send a new idempotency key."
                 .into()
         }
         Error::IdempotencyKeyReused => {
@@ -213,7 +213,7 @@ fn problem_text(problem: &Problem) -> String {
         Problem::NotOneOf(values) => format!("expected one of {values}"),
         Problem::BelowMin(min) => format!("must be at least {min}"),
         Problem::AboveMax(max) => format!("must be at most {max}"),
-        Problem::Duplicate => "it is given twice, keep one".into(),
+        Problem::Duplicate => "it occurs twice, keep one".into(),
         Problem::TooDeep(levels) => format!("nested deeper than {levels} levels"),
         Problem::Empty => "it is empty".into(),
         Problem::NothingSaid => {
@@ -226,15 +226,15 @@ fn problem_text(problem: &Problem) -> String {
         Problem::Contradicts(other) => format!("it contradicts '{other}'"),
         Problem::NotAHost => "expected a name, IPv4 or [IPv6], and :port where needed".into(),
         Problem::Unsupported => "the service does not support this, remove it".into(),
-        Problem::ThreadUnsupported => "conversations are not stored here, send all messages".into(),
+        Problem::ThreadUnsupported => "the service does not store conversations, send all messages".into(),
         Problem::StateUnsupported => {
-            "nothing is kept here: leave the field out, send the whole conversation in 'input'".into()
+            "the service stores nothing: leave the field out, send the whole conversation in 'input'".into()
         }
         Problem::StoreUnsupported => {
-            "nothing is kept here, leave the field out or send false".into()
+            "the service stores nothing, leave the field out or send false".into()
         }
         Problem::ReferenceUnsupported => {
-            "nothing is kept here, send the items themselves (in the client: store: false)".into()
+            "the service stores nothing, send the items themselves (in the client: store: false)".into()
         }
         Problem::ToolUnsupported => {
             "the vendor runs this tool, and the catalog has no price for it; remove it".into()
@@ -244,7 +244,7 @@ fn problem_text(problem: &Problem) -> String {
                 .into()
         }
         Problem::SizeUnseen => {
-            "the size of this input cannot be seen beforehand, send the data itself".into()
+            "the size of this input is not known in advance, send the data itself".into()
         }
         Problem::NotTranslated => "the format of this model's vendor has no equivalent; remove it or use another model".into(),
         Problem::Unpriced => "the model has no price for this; remove it or use another model".into(),
@@ -256,7 +256,7 @@ fn problem_text(problem: &Problem) -> String {
             format!("{is}, send the request to POST {}", listed(kind.surfaces(), "or").0)
         }
         Problem::MixedLifetimes => {
-            "other cache_control marks of the request live 5 minutes, use one lifetime per request"
+            "other cache_control marks of the request last 5 minutes, use one lifetime per request"
                 .into()
         }
         Problem::InputUnpriced { tokens, max } => format!(

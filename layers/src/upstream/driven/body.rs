@@ -1,4 +1,4 @@
-//! The body of an answer, which polls the connection on which it arrives.
+//! An answer body, which polls the connection on which it arrives.
 
 use std::{
     fmt,

@@ -168,7 +168,7 @@ async fn requeued_batch_is_written_before_later_changes() {
 async fn permanent_fault_refuses_further_changes() {
     for panics in [false, true] {
         let (writer, batches) = started(move |_| {
-            assert!(!panics, "a panic of the test's");
+            assert!(!panics, "the test panics");
             Err(error(ffi::SQLITE_CORRUPT))
         });
         let lost = queue(&writer, 1, Urgency::Hurry);

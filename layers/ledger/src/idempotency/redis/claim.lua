@@ -1,7 +1,7 @@
 -- Claims a call. KEYS[1] = the claim, KEYS[2] = what the account has stored, by hour of the claim: e<hour> calls,
 -- b<hour> bytes. ARGV: fingerprint, number, lease in ms, kept in ms, the account's limits of calls and of bytes, and
 -- the number whose abandoned claim is taken over, or nothing. Returns 'mine', 'full', or the earlier call: fingerprint,
--- number, state, ms that its claim still lives, answer.
+-- number, state, ms until its claim expires, answer.
 local HOUR = 3600000
 local time = redis.call('TIME')
 local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)

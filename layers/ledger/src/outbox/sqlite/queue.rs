@@ -13,8 +13,8 @@ use crate::{
     outbox::log::{CallStep, Ending},
 };
 
-/// The time for which an intent waits. It only identifies the hold to release if the process dies, so it may wait for
-/// as long as a short call takes; such a call then writes nothing to the file.
+/// The time for which an intent waits. If the process dies, an intent only identifies the hold to release. So it may
+/// wait for as long as a short call takes; such a call then writes nothing to the file.
 pub(super) const INTENT_WAIT: Duration = Duration::from_millis(100);
 /// The time for which a checkpoint waits for further steps of its call.
 pub(super) const NOTE_WAIT: Duration = TURN.saturating_mul(3);
@@ -37,7 +37,7 @@ pub(super) struct Waiting {
     due: Moment,
     /// The new record of the call, which replaces the record in the file.
     pub(super) note: Option<CallNote>,
-    /// The time since which the call has nothing left to send, if so.
+    /// The time since which nothing of the call is left to send; `None` before.
     pub(super) done_at_ms: Option<u64>,
 }
 

@@ -53,7 +53,7 @@ INSERT INTO synced VALUES (0);
     pragmas: "PRAGMA synchronous = NORMAL;",
 };
 
-/// Calls that one commit deletes, at most, because a settlement may be waiting for this commit.
+/// The largest number of calls that one commit deletes. It is small because a settlement may be waiting for the commit.
 const FORGET_MAX: u16 = 1_000;
 
 /// The reason why an outbox was not opened.
@@ -264,7 +264,7 @@ fn read_call(row: &Row<'_>) -> rusqlite::Result<Option<Pending>> {
     if sum != row.get::<_, i64>(6)? {
         return Err(unreadable(
             6,
-            format!("call {number} is not what was written").into(),
+            format!("the row of call {number} was changed after it was written").into(),
         ));
     }
     let done = match row.get::<_, Option<i64>>(7)? {

@@ -75,7 +75,7 @@ async fn lost_ends_are_sent_again_to_a_ledger_that_fell_back() {
         promoted.audit().await.unwrap().breaches,
         Vec::<String>::new()
     );
-    // A second replay books no call again.
+    // A second replay charges no call again.
     assert_eq!(outbox.replay().await.unwrap(), 0);
     assert_eq!(balance(&promoted).await, 1_000 - 3 * COST);
 

@@ -176,7 +176,7 @@ async fn exactly_the_affordable_calls_are_served() {
 }
 
 /// A server without free memory grants no leases, but still charges ends. Gateways give leases back, and rarely request
-/// any.
+/// new ones.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn server_out_of_memory_grants_no_more_leases() {
     const SOON: Duration = Duration::from_secs(3);
@@ -199,8 +199,11 @@ async fn server_out_of_memory_grants_no_more_leases() {
             Err(error) => panic!("{error:?}"),
         }
     }
-    let (at, told) = refused_from.expect("it goes on selling");
-    assert!(at + SOON / 2 < until, "it went on selling for long");
+    let (at, told) = refused_from.expect("the gateway serves further calls");
+    assert!(
+        at + SOON / 2 < until,
+        "the gateway served further calls for too long"
+    );
     let more = turns() - told;
     assert!(more < 50, "{more} turns in {SOON:?}");
     assert_eq!(gateway.leases_of(&acme()).await.unwrap(), []);

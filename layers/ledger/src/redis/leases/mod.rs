@@ -144,8 +144,8 @@ impl RedisLedger {
         Ok(left)
     }
 
-    /// Waits until gateways have reported the ends of the account's calls that have happened before now. Bookings made
-    /// afterwards belong to later calls.
+    /// Waits until the gateways have reported all ends of the account's calls until now. Charges made afterwards belong
+    /// to calls that end later.
     pub(super) async fn ends_are_told(&self, account: &AccountId) -> Result<(), RedisFault> {
         let (now, leases) = self.leases_at(account).await?;
         let Some(grants_until_ms) = leases.iter().map(|lease| lease.grants_until_ms).max() else {
@@ -186,8 +186,8 @@ impl RedisLedger {
         Ok(asked)
     }
 
-    /// Waits until no gateway can grant money by a turn from before now. From then on an operator's command is in force
-    /// on all gateways.
+    /// Waits until no gateway can grant holds that a turn before now has allowed. From then on an operator's command is
+    /// in force on all gateways.
     pub(super) async fn leases_have_heard(&self, account: &AccountId) -> Result<(), RedisFault> {
         let (now, leases) = self.leases_at(account).await?;
         let until = leases.iter().map(|lease| lease.grants_until_ms).max();

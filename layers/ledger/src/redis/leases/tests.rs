@@ -469,7 +469,7 @@ impl<'a> World<'a> {
                 self.copy("acme", "kept").await;
                 self.remembered = true;
                 let settled = &self.settled;
-                // Forgets ends that the remembered state, to which the server may fall back, contains already.
+                // Forgets ends that are already in the stored state to which the server may fall back.
                 self.acknowledged
                     .retain(|ended| !settled.contains_key(&ended.number));
                 Ok(())

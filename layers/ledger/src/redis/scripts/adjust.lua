@@ -1,8 +1,8 @@
 #!lua flags=allow-oom
 -- with: amounts, calendar, clock, state, money, holds, expiry
 -- Changes the amount of an open hold; a larger amount needs what a new hold needs: I1.
--- ARGV: number, key, the adjustment's number among those of the call, the amount. Returns 'held' and what is held now;
--- 'gone'; 'no_account'; or a refusal, as reserve.lua.
+-- ARGV: number, key, the change's sequence number within the call, the new amount. Returns 'held' and the amount held
+-- now; 'gone'; 'no_account'; or a refusal as in reserve.lua.
 local number, key, sequence, wanted = ARGV[1], ARGV[2], amount(ARGV[3]), amount(ARGV[4])
 
 local row = call('HMGET', KEYS[1], 'b', 'h', 's', 'o:' .. number, money_fields(key))

@@ -14,7 +14,8 @@ if redis.call('EXISTS', KEYS[2]) == 1 then
     end
   end
 elseif ARGV[1] == '1' then
-  -- A stream to which more was added than it contains has dropped something (see books.lua).
+  -- A stream counts as having dropped lines if more lines were added to it than it contains (see books.lua). So a line
+  -- is added and deleted.
   redis.call('XADD', KEYS[2], '0-1', 'kind', 'forgotten')
   redis.call('XDEL', KEYS[2], '0-1')
   last_sequence = 1

@@ -2,8 +2,8 @@
 
 local TOMBSTONE_MS = 600000
 
--- Open holds are fields `o:<number>` of the account, "<held>:<key>:<want>:<least>"; if a hold was adjusted, the number of
--- its last adjustment follows.
+-- Open holds are fields `o:<number>` of the account, "<held>:<key>:<want>:<least>". If the amount of a hold was
+-- changed, the sequence number of the last change follows.
 local function parse_hold(value)
   local held, key, want, least, adjusted = string.match(value, '^(%d+):([^:]+):(%d+):(%d+):?(%d*)$')
   return tonumber(held), key, tonumber(want), tonumber(least), tonumber(adjusted) or 0
@@ -15,9 +15,9 @@ local function count_call(key, by)
   call('HSET', KEYS[1], calls, text(math.max(stored(call('HGET', KEYS[1], calls)) + by, 0)))
 end
 
--- Removes an open hold from the books; the amount is free again on the account and its key. The removals come first:
--- they are allowed when the server is out of memory, and what follows a script's first write is allowed too (on servers
--- before 7.0, which do not support flags).
+-- Removes an open hold from the books; the amount is free again on the account and its key. The removals come first.
+-- Servers before 7.0 do not support script flags. If such a server is out of memory, it allows a script to write only
+-- if the script's first write is a removal.
 local function close(number, value)
   local held, key = parse_hold(value)
   call('ZREM', KEYS[2], number)

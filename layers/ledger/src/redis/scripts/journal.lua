@@ -1,12 +1,14 @@
 -- The account's journal: adds lines, drops lines that are older than the retention, and counts what it drops.
 -- `jt` is the journal's clock. It never goes back, and a line advances it by at most AHEAD_MS, so that a server whose
--- clock jumps ahead drops at most the oldest three days per line. `jf` is "<lines dropped>:<all before this time in ms>".
+-- clock jumps ahead drops at most the oldest three days per line. `jf` is "<number of dropped lines>:<time in ms before
+-- which all of them were written>".
 
 local AHEAD_MS = 3 * 86400000
--- Lines are dropped at most once in this time: counting what is dropped takes two looks at the stream.
+-- Lines are dropped at most once in this time, because counting the dropped lines takes two reads of the stream's
+-- state.
 local TRIM_EVERY_MS = 60000
 
--- The youngest line's own time: positions never go back, times do.
+-- The time in the youngest line. Positions never go back, but times may.
 local function last_time(stream)
   local last = call('XREVRANGE', stream, '+', '-', 'COUNT', 1)[1]
   for i = 1, last and #last[2] or 0, 2 do
@@ -16,7 +18,7 @@ local function last_time(stream)
   end
 end
 
--- What the server says of a stream, by name. Users of the server may have the right to this, and not to XLEN.
+-- The fields of XINFO STREAM, by name. A Redis user may have the right to XINFO and not to XLEN.
 local function stream_info(stream)
   if call('EXISTS', stream) == 0 then
     return {length = 0, ['entries-added'] = 0}
@@ -43,8 +45,8 @@ local function oldest_kept(now, retention)
   return text(math.max(clock_after(clock, now) - retention, 0))
 end
 
--- Adds a line, and returns its position. If `trims` is set and a minute has passed since, lines that are too old are
--- dropped and counted; lines that were gone before the first count are taken for old ones.
+-- Adds a line, and returns its position. If `trims` is set and the last trim was long enough ago, drops and counts the
+-- lines that are too old. Lines that were missing before the first count are counted as dropped for their age.
 local function add_line(stream, now, retention, trims, ...)
   if not trims then
     return call('XADD', stream, '*', ...)

@@ -26,7 +26,7 @@ local _, joined, limit = state_of(state)
 if joined and joined ~= left and call('HGET', KEYS[1], 'g:' .. joined .. '.s') ~= '1' then
   return {'no_group', 0}
 end
--- The key's holds move with it; what it has used stays in the old group.
+-- The key's holds move to the new group; what it has used stays in the old group.
 if joined ~= left then
   local row = call('HMGET', KEYS[1], key .. '.u', key .. '.h')
   local function move(group, sign)
@@ -42,7 +42,7 @@ if joined ~= left then
     move(joined, 1)
   end
 end
--- Its open holds are counted from here on, a lease among them as one.
+-- From now on the key's open holds are counted. A lease counts as one hold.
 if limit and not limit_before then
   local count = 0
   for _, number in ipairs(call('ZRANGE', KEYS[3], 0, -1)) do

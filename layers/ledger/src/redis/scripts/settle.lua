@@ -5,10 +5,10 @@
 -- KEYS[5] = the number's tombstone, KEYS[6] = the journal, KEYS[7] = the receipt's position in it, KEYS[8] = the
 -- account's events. For calls charged by turns of leases: KEYS[9] = the hash with single calls, KEYS[10] = the hash
 -- with turns.
--- ARGV: number, key, cost, fresh (0 or 1), what the caller held, the receipt's item, retention in ms, the part of the
--- number that differs within KEYS[9] and KEYS[10].
--- A number that was never held, or so long ago that it may have been settled, moves nothing and leaves one journal
--- entry to investigate.
+-- ARGV: number, key, cost, fresh (0 or 1), the amount that the caller held, the receipt's item, retention in ms, the
+-- part of the number that differs within KEYS[9] and KEYS[10].
+-- If the number was never held, or was held so long ago that it may have been settled, no money moves, and one journal
+-- entry is left for operators to investigate.
 -- Returns how it was booked, charged, loss, whether that is the first result repeated (0 or 1), and, if the charge emits
 -- events, how many.
 local number, key, cost, retention = ARGV[1], ARGV[2], amount(ARGV[3]), amount(ARGV[7])
@@ -25,8 +25,8 @@ if first then
   return {booked, tonumber(charged), tonumber(loss), 1}
 end
 
--- It was charged before by a turn of a lease, and this process does not know the lease any more. A call with a hold of
--- its own is in no turn that is stored: a lease pays only for calls without a hold.
+-- A turn of a lease may have charged the call, and this process no longer has the number of that lease. A call with a
+-- hold of its own was not charged by a stored turn, since a lease pays only for calls without a hold.
 local turn = not row[4] and turn_with(ARGV[8], turns_in(KEYS[10])) or call('HGET', KEYS[9], ARGV[8])
 local charged_before = turn and calls_at(KEYS[6], turn)[number]
 if charged_before and charged_before[1] ~= 'stale' then
@@ -43,13 +43,13 @@ local function journal(booked, charged, loss, group)
   if group then
     line[#line + 1], line[#line + 2] = 'group', group.id
   end
-  -- One line in 32 drops old ones.
+  -- Old lines are dropped in one of 32 milliseconds.
   local added = add_line(KEYS[6], now, retention, now % 32 == 0, unpack(line))
   call('SET', KEYS[7], added, 'PX', text(retention))
 end
 
--- A receipt outlives its tombstone and contains the result. A hold that came back meanwhile, through a RESERVE that was
--- sent twice, ends without a second charge.
+-- A receipt exists for longer than the tombstone and contains the result. Meanwhile a RESERVE that was sent twice may
+-- have made a hold again. Such a hold ends without a second charge.
 if place then
   local entry = call('XRANGE', KEYS[6], place, place)[1]
   local receipt = {}
@@ -77,7 +77,7 @@ else
     booked = 'forced'
   end
 end
--- A settlement on another key than its hold's moves nothing.
+-- A settlement whose key is not the key of the hold moves no money.
 if not booked or holder ~= key then
   if not place then
     journal('stale', '0', '0')
@@ -93,7 +93,7 @@ if booked == 'held' then
     group.held = minus(group.held, held)
   end
 end
--- The hold was granted: it pays even if a ceiling has been lowered since.
+-- The hold was granted, so it pays even if a ceiling has been lowered since.
 local beside = 0
 if money.enabled then
   beside = room_in(minus(balance, plus(all_held, held)), money, group, held)

@@ -2,35 +2,38 @@
 -- with: amounts, calendar, clock, state, money, holds, journal, telling, turns
 -- A turn of a lease: charges ends of calls that the lease held money for; and opens the lease, enlarges it, reduces it,
 -- or gives it back. To all other scripts a lease is a hold of its key, so their invariants of holds cover leases.
--- A turn that asks for more is sent without the flag above, and again without asking for more if the server is out of
--- memory.
--- All calls that a turn charges are one journal entry, with a line per call. If the lease has paid whole all calls of a
--- batch, the entry's position is one field of a hash of numbers that begin alike, so that nothing is written per call.
--- For any other call the position is stored under its number.
--- A lease's owner reports each end in one turn, and turns are identified by their words, so that ends of the owner's
--- turns are not looked up again. Ends reported by others are identified by their numbers. An end's tombstone has the
--- name of its receipt's position, apart from one letter.
+-- A turn that requests money is sent without the flag above. If the server is out of memory, it is sent again without
+-- the request.
+-- All calls that a turn charges are one journal entry, with a line per call. A batch is the ends whose numbers begin
+-- alike: the numbers were generated within the same 4 s. If the lease has paid each call of a batch in full, the
+-- entry's position is one field of a hash for such numbers, so that nothing is written per call. For any other call the
+-- position is stored under its number.
+-- A lease's owner reports each end in one turn, and turns are identified by their words (their names), so that ends of
+-- the owner's turns are not looked up again. Ends reported by other processes are identified by their numbers. The name
+-- of an end's tombstone is that of its receipt's position, apart from one letter.
 -- KEYS[5] = the journal, KEYS[6] = the account's leases, KEYS[7] = the account's events, KEYS[8] = the lease's
 -- tombstone; then for each batch of ends whose numbers begin alike, the hash with turns; then for each batch, the hash
 -- with single calls; then for each end, its receipt's position, if it was settled on its own.
 -- ARGV: the lease's number; its key; the step ('open', 'go on', 'close', or 'tell', which only reports ends); the word
--- of the turn before this one; this turn's word; the amount given back; the amount asked for; the amount by which running
--- calls are to hold more, which is granted whatever else is short; the least free money with which a lease is enlarged; how long the hold lives, and how long holds may be granted from it (0: none), both in ms;
--- the owner; retention in ms. For the ends, which are all different: the sum of their costs, or nothing if the lease
--- does not cover each of them whole; the lines of the entry as they are if each is charged its cost, "<number> <held>
--- <cost> <charged> <loss> <booked> <item>"; for each end, the amount that the lease pays and whether it is fresh,
--- "<cover>:<0 or 1>"; the shared parts of items (see the file lines.rs); the number of batches; for each batch, the
--- number of ends, the span of their numbers, and the part of each number that differs within the batch, in the order of
--- the lines.
--- Returns the result; the lease's amount; what is free next to it; whether money is short (0 or 1; 2 because of a
--- recall); for each end how it was booked, charged, loss, whether that is the first result repeated (0 or 1), or
+-- of the turn before this one; this turn's word; the amount given back; the amount requested; the amount by which the
+-- holds of running calls are to grow, which is granted even if money is short for the lease; the least free money with
+-- which a lease is enlarged; how long the lease's hold lives and how long holds may be granted from it (0: none), both
+-- in ms; the owner; retention in ms. For the ends, which are all different: the sum of their costs, or nothing if the
+-- lease does not cover each of them in full; the lines of the entry as they are if each is charged its cost, "<number>
+-- <held> <cost> <charged> <loss> <booked> <item>"; for each end, the amount that the lease pays and whether it is
+-- fresh, "<cover>:<0 or 1>"; the shared parts of items (see the file lines.rs); the number of batches; for each batch,
+-- the number of ends, the span of their numbers, and the part of each number that differs within the batch, in the
+-- order of the lines.
+-- Returns the result; the lease's amount; what is free outside the lease; whether money is short (0 or 1; 2 because of
+-- a recall); for each end how it was booked, charged, loss, whether that is the first result repeated (0 or 1), or
 -- nothing if each was charged its cost; the number of events that the charges emitted; and, if fenced, the word of the
 -- lease's last turn.
 local lease, key, step, before, this = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 local give, more, raise, short_of = amount(ARGV[6]), amount(ARGV[7]), amount(ARGV[8]), amount(ARGV[9])
 local ttl, grants, owner, retention = amount(ARGV[10]), amount(ARGV[11]), ARGV[12], amount(ARGV[13])
 local total, lines, covers, shared = ARGV[14] ~= '' and amount(ARGV[14]), ARGV[15], ARGV[16], ARGV[17]
--- A batch with fewer numbers is stored singly, because looking one up reads each turn of its 4 s.
+-- In a batch with fewer calls, each number is stored singly: to find a number in a stored batch, all turns of the same
+-- 4 s must be read.
 local TOGETHER = 8
 -- At most this many stored numbers are looked up in the batch; if there are more, the batch's numbers are looked up
 -- instead.
@@ -74,7 +77,7 @@ else
   end
 end
 local word, again, since, last, granted_until = 'ok', false, text(now), nil, 0
--- Leases whose owners died and whose time is over.
+-- Expired leases, whose owners have died.
 local dead = {}
 local record_of = step ~= 'tell' and call('HGET', KEYS[6], lease)
 if step ~= 'tell' then
@@ -128,7 +131,7 @@ local function may_stand_apart()
   return false
 end
 -- The positions of ends that were reported before; and the tombstones of calls that another process has ended for good
--- (release.lua), without knowing of a lease that continues.
+-- (release.lua) because it did not have the number of their lease.
 local places, alone, tombstones, known = {}, {}, {}, false
 if count > 0 and (not goes_on or may_stand_apart()) then
   alone = call('MGET', unpack(KEYS, ALONE + 1))
@@ -179,7 +182,7 @@ local function charge_one(i, call_end)
   if not booked and call_end.fresh == '1' and money.enabled then
     booked = 'forced'
   end
-  -- A settlement on another key than its lease's moves nothing.
+  -- A settlement whose key is not the key of the lease moves no money.
   if not booked or holder ~= key then
     if not places[i] then
       lined[i] = call_end.number .. call_end.held_and_cost .. '0 0 stale ' .. call_end.item
@@ -250,7 +253,7 @@ elseif count > 0 then
   charge_each()
 end
 
--- Over a ceiling that was lowered, nothing more is granted from the lease.
+-- If the key is over a ceiling that was lowered, nothing more is granted from the lease.
 local over = false
 for i = 1, #bounds do
   local bound = bounds[i]
@@ -273,8 +276,8 @@ elseif word == 'ok' and step ~= 'tell' and not again then
     local leases = call('HLEN', KEYS[6]) - #dead + (record_of and 0 or 1)
     change = math.min(more, math.floor(free / (2 * leases)))
   end
-  -- A refusal here would stop a call that runs, so neither other leases nor a limit of calls prevents it. A lease that is
-  -- only opened has no running calls.
+  -- A refusal here would stop a running call, so neither the share of other leases nor a limit of calls reduces the
+  -- amount. A lease that is only being opened has no running calls.
   if raise > 0 and step == 'go on' and not refused then
     change = change + math.min(raise, math.max(free - change, 0))
   end
@@ -284,7 +287,7 @@ elseif word == 'ok' and step ~= 'tell' and not again then
   end
   free = math.max(free - change, 0)
   if step == 'open' and left == 0 then
-    -- The gateway that asked has no lease from here on, even if a late copy of this turn arrives.
+    -- The requesting gateway has no lease from here on, even if a late copy of this turn arrives.
     word, resized, stays_closed = refused and 'refused' or 'short', false, true
   elseif not may then
     word = 'refused'
@@ -378,9 +381,10 @@ end
 if #changed > 0 then
   call('HSET', KEYS[1], unpack(changed))
 end
--- Until when the owner may grant. If nothing more may be granted, the owner goes on by its previous turn until it
--- receives this answer, and the process that has forbidden it waits for that; an owner that asks for no more has
--- stopped granting before it sent this turn. A repeated turn that may grant extends the time again.
+-- The time until which the owner may grant. An owner that may grant nothing more still grants by its previous turn
+-- until it receives this answer, and the process that has forbidden further grants waits for that time. An owner that
+-- requests no grants has stopped granting before it sent this turn. A repeated turn that may grant extends the time
+-- again.
 local until_ms = 0
 if grants > 0 then
   until_ms = may and now + grants or granted_until

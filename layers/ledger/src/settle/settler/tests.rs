@@ -198,7 +198,10 @@ async fn ends_that_the_ledger_has_not_acknowledged_are_counted() {
         .send(release(RequestNumber::now_v7()));
     drop(settler);
     let stopped = tokio::time::timeout(Duration::from_secs(60), task.run()).await;
-    assert!(stopped.is_err(), "it goes on until all is told");
+    assert!(
+        stopped.is_err(),
+        "the task runs until all ends are acknowledged"
+    );
     assert_eq!(unacknowledged.count(), 2);
 
     let (settler, task) = Settler::new(Recorder::default(), SettlerSettings::default(), |_| {});
@@ -221,7 +224,7 @@ async fn panic_in_a_report_affects_only_that_report() {
     let counted = Arc::clone(&reports);
     let (settler, task) = Settler::new(ledger, SettlerSettings::default(), move |_| {
         counted.fetch_add(1, Ordering::Relaxed);
-        panic!("a panic of the test's");
+        panic!("the test panics");
     });
     for _ in 0..2 {
         let place = settler.permit().unwrap();

@@ -183,7 +183,7 @@ async fn play<L: Ledger + LedgerAdmin>(ledger: &L, step: &Step) -> String {
     }
 }
 
-/// All data that a ledger shows, except the times of booking.
+/// All data that a ledger shows, except the times of lines.
 async fn shown<L: LedgerAdmin>(
     ledger: &L,
 ) -> (Vec<AccountView>, Vec<KeyView>, Vec<Option<Receipt>>) {
