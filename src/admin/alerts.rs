@@ -9,7 +9,7 @@ use tollgate_layers::{
     reserve::ledger::{BookError, LedgerAdmin},
 };
 use tollgate_ledger::{
-    contract::Feed,
+    contract::EventStore,
     happening::{LEVELS_MAX, Levels, Watched},
 };
 

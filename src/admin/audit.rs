@@ -5,7 +5,7 @@ use std::sync::Arc;
 use sha2::{Digest, Sha256};
 use tollgate_layers::reserve::ledger::{BookError, LedgerAdmin};
 use tollgate_ledger::{
-    contract::{Feed, Telling},
+    contract::{EventStore, OnceEvent},
     happening::Happening,
     rollup,
 };
@@ -48,7 +48,7 @@ impl Admin {
             return;
         };
         let digest = Sha256::digest(breaches.join("\n"));
-        let telling = Telling {
+        let event = OnceEvent {
             once: format!("audit_breach:{:x?}", &digest[..16]),
             account: None,
             key: None,
@@ -57,7 +57,7 @@ impl Admin {
                 first: first.clone(),
             },
         };
-        if let Err(error) = self.store.tell(&telling).await {
+        if let Err(error) = self.store.emit_once(&event).await {
             tracing::warn!(%error, "no event could be emitted for the breaches");
         }
     }

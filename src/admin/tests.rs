@@ -24,7 +24,7 @@ use tollgate_layers::{
     respond::{Language, RespondLayer},
 };
 use tollgate_ledger::{
-    contract::{Feed, Telling},
+    contract::{EventStore, OnceEvent},
     happening::Happening,
 };
 use tower::{ServiceBuilder, ServiceExt, service_fn, util::BoxCloneService};
@@ -226,13 +226,13 @@ async fn whole_admin() -> Api {
         }),
     };
     let store = AnyLedger::Memory(MemoryLedger::new());
-    let stale = Telling {
+    let stale = OnceEvent {
         once: "1".into(),
         account: None,
         key: None,
         what: Happening::RateStale { since_ms: 1 },
     };
-    assert!(store.tell(&stale).await.unwrap());
+    assert!(store.emit_once(&stale).await.unwrap());
     admin_over(store, Some(payments), &[crm])
 }
 

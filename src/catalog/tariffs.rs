@@ -5,14 +5,14 @@ use std::collections::BTreeMap;
 
 use rust_decimal::Decimal;
 use serde::{Deserialize, Serialize};
-use tollgate_ledger::contract::{BookError, Feed, TariffVersion};
+use tollgate_ledger::contract::{BookError, Documents, TariffVersion};
 
 use crate::{
     config::{LiveConfig, UsdtRates},
     ledger::AnyLedger,
 };
 
-const NOTES: &str = "tariff/";
+const PREFIX: &str = "tariff/";
 
 /// A tariff version, as it was recorded when it came into force.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -80,27 +80,25 @@ impl Tariff {
 /// Records the tariff version in force, unless the ledger already has it. No call waits for this. If the ledger is out
 /// of reach, the gateway sells anyway, and its next start records the version.
 pub(crate) async fn keep(store: &AnyLedger, version: TariffVersion, config: &LiveConfig) {
-    let name = format!("{NOTES}{:020}", version.id);
-    let text = serde_json::to_string(&Tariff::of(version, config))
-        .expect("prices can always be written as JSON");
-    match store.put_note(&name, 0, &text).await {
-        // Another gateway has recorded this version, or this gateway did at an earlier start.
-        Ok(()) | Err(BookError::Exists) => {}
-        Err(error) => {
-            tracing::warn!(%error, version = version.id, "the prices of a tariff version are not recorded yet");
-        }
+    let name = format!("{PREFIX}{:020}", version.id);
+    // `false`: another gateway has recorded this version, or this gateway did at an earlier start.
+    if let Err(error) = store
+        .write_value(&name, 0, &Tariff::of(version, config))
+        .await
+    {
+        tracing::warn!(%error, version = version.id, "the prices of a tariff version are not recorded yet");
     }
 }
 
 /// Returns all recorded versions with their numbers, newest first.
 pub(crate) async fn kept(store: &AnyLedger) -> Result<Vec<(u64, Tariff)>, BookError> {
-    let notes = store.notes(NOTES).await?;
-    let mut tariffs: Vec<(u64, Tariff)> = notes
+    let found = store.documents(PREFIX).await?;
+    let mut tariffs: Vec<(u64, Tariff)> = found
         .iter()
-        .filter_map(|note| {
-            let id = note.name.strip_prefix(NOTES)?.parse().ok()?;
+        .filter_map(|document| {
+            let id = document.name.strip_prefix(PREFIX)?.parse().ok()?;
             // A record that cannot be parsed is skipped, because a later release may have written it.
-            Some((id, serde_json::from_str(&note.text).ok()?))
+            Some((id, document.parse().ok()?))
         })
         .collect();
     tariffs.sort_by_key(|(id, _)| std::cmp::Reverse(*id));

@@ -5,23 +5,39 @@ use std::{collections::BTreeMap, time::Duration};
 
 use serde::{Deserialize, Serialize};
 use tollgate_ledger::{
-    contract::{BookError, Feed, Telling},
+    contract::{BookError, Documents, EventStore, OnceEvent, Update, Versioned},
     happening::Happening,
 };
 
 /// The prefix of the conditions' names in the ledger.
-const NOTES: &str = "condition/";
+const PREFIX: &str = "condition/";
 /// How long a gateway's report is valid. A gateway that does not repeat its report in this time is considered gone.
 const SEEN_FOR: Duration = Duration::from_secs(90);
 /// The interval at which a gateway repeats its report.
 const SAID_EVERY: Duration = Duration::from_secs(30);
-/// The maximum number of tries if another gateway changes the same condition first.
-const TRIES: usize = 5;
 
 /// The gateways that report a condition, and until when (Unix ms) each report is valid.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Seen {
     by: BTreeMap<String, u64>,
+}
+
+impl Seen {
+    /// Returns the reports after this one, without those that have expired.
+    fn reported(&self, word: &Word<'_>, now_ms: u64) -> Self {
+        let mut after = self.clone();
+        after.by.retain(|_, until_ms| *until_ms > now_ms);
+        if word.sees {
+            let said_ms = now_ms + millis(SEEN_FOR);
+            let until_ms = after.by.entry(word.owner.to_owned()).or_insert(said_ms);
+            if *until_ms < said_ms - millis(SAID_EVERY) {
+                *until_ms = said_ms;
+            }
+        } else {
+            after.by.remove(word.owner);
+        }
+        after
+    }
 }
 
 /// The events that mark the begin and the end of a condition.
@@ -38,32 +54,18 @@ pub(super) struct Word<'a> {
 }
 
 /// Records whether a gateway sees a condition, and emits an event if the condition begins or ends by this report.
-pub(super) async fn say<L: Feed>(
+pub(super) async fn say<L: EventStore + Documents>(
     store: &L,
     word: &Word<'_>,
     told: &Told,
     now_ms: u64,
 ) -> Result<(), BookError> {
-    let name = format!("{NOTES}{}", word.name);
-    for _ in 0..TRIES {
-        let note = store.note(&name).await?;
-        let version = note.as_ref().map_or(0, |note| note.version);
-        let before: Seen = note
-            .and_then(|note| serde_json::from_str(&note.text).ok())
-            .unwrap_or_default();
-        let mut after = before.clone();
-        after.by.retain(|_, until_ms| *until_ms > now_ms);
-        if word.sees {
-            let said_ms = now_ms + millis(SEEN_FOR);
-            let until_ms = after.by.entry(word.owner.to_owned()).or_insert(said_ms);
-            if *until_ms < said_ms - millis(SAID_EVERY) {
-                *until_ms = said_ms;
-            }
-        } else {
-            after.by.remove(word.owner);
-        }
+    let name = format!("{PREFIX}{}", word.name);
+    let report = async |found: Versioned<Seen>| {
+        let before = found.value.unwrap_or_default();
+        let after = before.reported(word, now_ms);
         if after == before {
-            return Ok(());
+            return Ok(Update::Keep(()));
         }
         let what = match (before.by.is_empty(), after.by.is_empty()) {
             (true, false) => Some(&told.begin),
@@ -73,38 +75,28 @@ pub(super) async fn say<L: Feed>(
         if let Some(what) = what {
             // The event is emitted before the change is recorded: if this gateway dies in between, the next gateway to
             // change this version emits the event again, and its `once` name makes that a no-op.
-            let once = format!("{}:{}:{version}", what.kind(), word.name);
-            tell(store, once, what).await?;
+            let event = OnceEvent {
+                once: format!("{}:{}:{}", what.kind(), word.name, found.version),
+                account: None,
+                key: None,
+                what: what.clone(),
+            };
+            store.emit_once(&event).await?;
         }
-        let text = serde_json::to_string(&after).expect("the document serializes to JSON");
-        match store.put_note(&name, version, &text).await {
-            Ok(()) => return Ok(()),
-            Err(BookError::Exists) => {}
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(())
+        Ok(Update::Write(after, ()))
+    };
+    store.update_async(&name, report).await
 }
 
 /// Returns the conditions that some gateway reports.
-pub(super) async fn known<L: Feed>(store: &L) -> Result<Vec<String>, BookError> {
-    let notes = store.notes(NOTES).await?;
-    let seen = notes.into_iter().filter_map(|note| {
-        let seen: Seen = serde_json::from_str(&note.text).ok()?;
-        let name = note.name.strip_prefix(NOTES)?;
+pub(super) async fn known<L: Documents>(store: &L) -> Result<Vec<String>, BookError> {
+    let found = store.documents(PREFIX).await?;
+    let seen = found.into_iter().filter_map(|document| {
+        let seen: Seen = document.parse().ok()?;
+        let name = document.name.strip_prefix(PREFIX)?;
         (!seen.by.is_empty()).then(|| name.to_owned())
     });
     Ok(seen.collect())
-}
-
-async fn tell<L: Feed>(store: &L, once: String, what: &Happening) -> Result<(), BookError> {
-    let telling = Telling {
-        once,
-        account: None,
-        key: None,
-        what: what.clone(),
-    };
-    store.tell(&telling).await.map(drop)
 }
 
 fn millis(time: Duration) -> u64 {

@@ -217,25 +217,12 @@ impl Delivery {
     /// Writes the receiver's state; returns whether it was written. If an operator or another gateway has changed it
     /// meanwhile, their change is kept, together with the progress made here.
     async fn put(&self, version: &mut u64, standing: &Standing) -> Result<bool, BookError> {
-        match self.notes.put(*version, standing).await {
-            Ok(()) => {
-                *version += 1;
-                return Ok(true);
-            }
-            Err(BookError::Exists) => {}
-            Err(error) => return Err(error),
+        if self.notes.put(*version, standing).await? {
+            *version += 1;
+            return Ok(true);
         }
-        if let Some((version, known)) = self.notes.standing().await? {
-            let kept = Standing {
-                after: known.after.max(standing.after),
-                ..known
-            };
-            match self.notes.put(version, &kept).await {
-                // The state was changed again meanwhile. Nothing is lost: the events since then are sent again.
-                Ok(()) | Err(BookError::Exists) => {}
-                Err(error) => return Err(error),
-            }
-        }
+        let progress = |known: &mut Standing| known.after = known.after.max(standing.after);
+        self.notes.change(progress).await?;
         Ok(false)
     }
 

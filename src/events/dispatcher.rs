@@ -145,20 +145,15 @@ impl Dispatcher {
         stopped: bool,
     ) -> Result<Standing, BookError> {
         let notes = self.notes_of(receiver);
-        loop {
-            let (version, mut standing) = notes.begin(&self.tail).await?;
+        notes.begin(&self.tail).await?;
+        let change = notes.change(|standing| {
             if stopped {
                 standing.stopped = true;
             } else {
                 standing.resume();
             }
-            match notes.put(version, &standing).await {
-                Ok(()) => return Ok(standing),
-                // A delivery has changed the state meanwhile, so this change is tried again.
-                Err(BookError::Exists) => {}
-                Err(error) => return Err(error),
-            }
-        }
+        });
+        change.await
     }
 }
 
@@ -175,7 +170,7 @@ mod tests {
         net::TcpListener,
     };
     use tollgate_ledger::{
-        contract::{Feed, Telling},
+        contract::{EventStore, OnceEvent},
         happening::Happening,
         memory::MemoryLedger,
     };
@@ -234,13 +229,13 @@ mod tests {
     }
 
     async fn tell(store: &AnyLedger, once: &str) {
-        let telling = Telling {
+        let event = OnceEvent {
             once: once.into(),
             account: None,
             key: None,
             what: Happening::RateStale { since_ms: 1 },
         };
-        assert!(store.tell(&telling).await.unwrap());
+        assert!(store.emit_once(&event).await.unwrap());
     }
 
     async fn until<T>(mut look: impl AsyncFnMut() -> Option<T>) -> T {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use tollgate_ledger::{
-    contract::{BookError, Feed, Note},
+    contract::{BookError, Document, Documents, EventStore, LeaderLease, Update, Versioned},
     happening::Event,
 };
 
@@ -128,51 +128,59 @@ impl Notes {
 
     /// Takes or renews, for `ttl`, the lease under which a gateway sends; `false` if another gateway holds it.
     pub(super) async fn lease(&self, owner: &str, ttl: Duration) -> Result<bool, BookError> {
-        self.store.lease(&self.standing_name(), owner, ttl).await
+        self.store.lead(&self.standing_name(), owner, ttl).await
     }
 
     /// Returns the state with its version; `None` if nothing was ever sent to this receiver.
     pub(crate) async fn standing(&self) -> Result<Option<(u64, Standing)>, BookError> {
-        let note = self.store.note(&self.standing_name()).await?;
-        let note = note.map(|note| Ok((note.version, read(&note)?)));
-        note.transpose()
+        let found = self.store.read_value(&self.standing_name()).await?;
+        Ok(found.value.map(|standing| (found.version, standing)))
     }
 
     /// Returns the state with its version. For a new receiver the state is created, so that delivery begins with the
     /// next event.
     pub(super) async fn begin(&self, tail: &Tail) -> Result<(u64, Standing), BookError> {
-        loop {
-            if let Some(known) = self.standing().await? {
-                return Ok(known);
+        let begin = async |found: Versioned<Standing>| {
+            if let Some(known) = found.value {
+                return Ok(Update::Keep((found.version, known)));
             }
             let standing = Standing {
                 after: tail.last().await?,
                 ..Standing::default()
             };
-            match self.put(0, &standing).await {
-                Ok(()) => return Ok((1, standing)),
-                // Another gateway has created the state first.
-                Err(BookError::Exists) => {}
-                Err(error) => return Err(error),
-            }
-        }
+            Ok(Update::Write(
+                standing.clone(),
+                (found.version + 1, standing),
+            ))
+        };
+        self.store.update_async(&self.standing_name(), begin).await
     }
 
-    /// Writes the state; `BookError::Exists` if the state was changed since `version` was read.
-    pub(crate) async fn put(&self, version: u64, standing: &Standing) -> Result<(), BookError> {
+    /// Writes the state if the stored version is still `version`. Returns whether it was written.
+    pub(super) async fn put(&self, version: u64, standing: &Standing) -> Result<bool, BookError> {
         let name = self.standing_name();
-        self.store.put_note(&name, version, &json(standing)).await
+        self.store.write_value(&name, version, standing).await
+    }
+
+    /// Changes the current state, which must exist.
+    pub(super) async fn change(
+        &self,
+        change: impl Fn(&mut Standing) + Send,
+    ) -> Result<Standing, BookError> {
+        let change = move |found: Option<Standing>| {
+            let mut standing = found.ok_or(BookError::NotFound)?;
+            change(&mut standing);
+            Ok(Update::Write(standing.clone(), standing))
+        };
+        self.store.update(&self.standing_name(), change).await
     }
 
     pub(super) async fn bury(&self, letter: &DeadLetter) -> Result<(), BookError> {
         let names = self.dead_names();
         let name = format!("{names}{:020}", letter.event.number);
-        match self.store.put_note(&name, 0, &json(letter)).await {
-            // If the letter exists, a gateway stored it and stopped before it recorded its progress.
-            Ok(()) | Err(BookError::Exists) => {}
-            Err(error) => return Err(error),
-        }
-        let letters = self.store.notes(&names).await?;
+        // If the letter exists, a gateway stored it and stopped before it recorded its progress.
+        self.store.write_value(&name, 0, letter).await?;
+        let letters = self.store.documents(&names).await?;
         for oldest in letters.iter().rev().skip(DEAD_MAX) {
             self.forget(oldest).await?;
         }
@@ -181,12 +189,12 @@ impl Notes {
 
     /// Returns the dead letters, oldest first.
     pub(crate) async fn dead(&self) -> Result<Vec<DeadLetter>, BookError> {
-        let notes = self.store.notes(&self.dead_names()).await?;
-        notes.iter().map(read).collect()
+        let letters = self.store.documents(&self.dead_names()).await?;
+        letters.iter().map(Document::parse).collect()
     }
 
     pub(crate) async fn dead_count(&self) -> Result<usize, BookError> {
-        Ok(self.store.notes(&self.dead_names()).await?.len())
+        Ok(self.store.documents(&self.dead_names()).await?.len())
     }
 
     /// Returns the event with this number: with its dead letter if there is one, and otherwise from the events that the
@@ -194,11 +202,11 @@ impl Notes {
     pub(super) async fn event(
         &self,
         number: u64,
-    ) -> Result<Option<(Event, Option<Note>)>, BookError> {
+    ) -> Result<Option<(Event, Option<Document>)>, BookError> {
         let name = format!("{}{number:020}", self.dead_names());
-        if let Some(note) = self.store.note(&name).await? {
-            let letter: DeadLetter = read(&note)?;
-            return Ok(Some((letter.event, Some(note))));
+        if let Some(document) = self.store.document(&name).await? {
+            let letter: DeadLetter = document.parse()?;
+            return Ok(Some((letter.event, Some(document))));
         }
         let Some(before) = number.checked_sub(1) else {
             return Ok(None);
@@ -208,21 +216,11 @@ impl Notes {
         Ok(event.map(|event| (event, None)))
     }
 
-    pub(super) async fn forget(&self, note: &Note) -> Result<(), BookError> {
-        match self.store.put_note(&note.name, note.version, "").await {
-            Ok(()) | Err(BookError::Exists | BookError::NotFound) => Ok(()),
-            Err(error) => Err(error),
-        }
+    pub(super) async fn forget(&self, letter: &Document) -> Result<(), BookError> {
+        let Document { name, version, .. } = letter;
+        self.store.compare_and_swap(name, *version, "").await?;
+        Ok(())
     }
-}
-
-fn json(value: &impl Serialize) -> String {
-    serde_json::to_string(value).expect("the document serializes to JSON")
-}
-
-fn read<T: for<'a> Deserialize<'a>>(note: &Note) -> Result<T, BookError> {
-    let read = serde_json::from_str(&note.text);
-    read.map_err(|error| BookError::Unavailable(error.into()))
 }
 
 #[cfg(test)]

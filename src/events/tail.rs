@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use tokio::sync::watch;
 use tollgate_ledger::{
-    contract::{BookError, EVENTS_AT_ONCE_MAX, Feed},
+    contract::{BookError, EVENTS_AT_ONCE_MAX, EventStore},
     happening::Event,
 };
 
@@ -116,12 +116,12 @@ impl Tail {
 
 #[cfg(test)]
 mod tests {
-    use tollgate_ledger::{contract::Telling, happening::Happening, memory::MemoryLedger};
+    use tollgate_ledger::{contract::OnceEvent, happening::Happening, memory::MemoryLedger};
 
     use super::*;
 
     async fn tell(store: &AnyLedger, number: u64) {
-        let telling = Telling {
+        let event = OnceEvent {
             once: number.to_string(),
             account: None,
             key: None,
@@ -130,7 +130,7 @@ mod tests {
                 _ => Happening::VendorOut { vendor: "v".into() },
             },
         };
-        assert!(store.tell(&telling).await.unwrap());
+        assert!(store.emit_once(&event).await.unwrap());
     }
 
     #[tokio::test]

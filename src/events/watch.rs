@@ -17,7 +17,7 @@ use tollgate_layers::{
     reserve::Event as Ended,
 };
 use tollgate_ledger::{
-    contract::{BookError, Feed, LedgerAdmin, Telling},
+    contract::{BookError, EventStore, LeaderLease, LedgerAdmin, OnceEvent},
     happening::Happening,
 };
 use uuid::Uuid;
@@ -211,7 +211,7 @@ impl Watcher {
 
     async fn look_at_keys(&self, now_ms: u64) -> Result<(), BookError> {
         let nearly = KEYS_EVERY * 9 / 10;
-        if !self.store.lease("keys", &self.owner, nearly).await? {
+        if !self.store.lead("keys", &self.owner, nearly).await? {
             return Ok(());
         }
         for account in self.store.accounts().await? {
@@ -224,13 +224,13 @@ impl Watcher {
                 if !soon || record.status != KeyStatus::Active {
                     continue;
                 }
-                let telling = Telling {
+                let event = OnceEvent {
                     once: format!("key_expiring:{}:{expires_at_ms}", record.id),
                     account: Some(record.account),
                     key: Some(record.id),
                     what: Happening::KeyExpiring { expires_at_ms },
                 };
-                self.store.tell(&telling).await?;
+                self.store.emit_once(&event).await?;
             }
         }
         Ok(())
@@ -249,13 +249,13 @@ impl Watcher {
         if self.told.1.contains(&once) {
             return Ok(());
         }
-        let telling = Telling {
+        let event = OnceEvent {
             once: once.clone(),
             account: None,
             key: None,
             what,
         };
-        self.store.tell(&telling).await?;
+        self.store.emit_once(&event).await?;
         self.told.1.insert(once);
         Ok(())
     }

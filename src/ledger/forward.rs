@@ -7,10 +7,10 @@ use tollgate_ledger::{
     account::{AccountId, GroupId, KeyDigest, KeyId, KeyRecord, KeyStore},
     ceiling::Ceilings,
     contract::{
-        AccountBooks, AccountView, Adjusted, Adjustment, Audit, BookError, Entry, Feed,
-        GroupChange, GroupRecord, GroupView, Hold, JournalLine, JournalPage, JournalPart,
-        KeyChange, KeyView, Ledger, LedgerAdmin, LedgerError, Note, Receipt, Reserved, Settled,
-        Settlement, TariffVersion, Telling,
+        AccountBooks, AccountView, Adjusted, Adjustment, Audit, BookError, Document, Documents,
+        Entry, EventStore, GroupChange, GroupRecord, GroupView, Hold, JournalLine, JournalPage,
+        JournalPart, KeyChange, KeyView, LeaderLease, Ledger, LedgerAdmin, LedgerError, OnceEvent,
+        Receipt, Reserved, Settled, Settlement, TariffVersion,
     },
     happening,
     number::RequestNumber,
@@ -198,7 +198,7 @@ impl LedgerAdmin for AnyLedger {
     }
 }
 
-impl Feed for AnyLedger {
+impl EventStore for AnyLedger {
     async fn set_levels(
         &self,
         account: &AccountId,
@@ -223,24 +223,33 @@ impl Feed for AnyLedger {
         books!(self, ledger => ledger.events(after, limit).await)
     }
 
-    async fn tell(&self, telling: &Telling) -> Result<bool, BookError> {
-        books!(self, ledger => ledger.tell(telling).await)
+    async fn emit_once(&self, event: &OnceEvent) -> Result<bool, BookError> {
+        books!(self, ledger => ledger.emit_once(event).await)
+    }
+}
+
+impl Documents for AnyLedger {
+    async fn document(&self, name: &str) -> Result<Option<Document>, BookError> {
+        books!(self, ledger => ledger.document(name).await)
     }
 
-    async fn note(&self, name: &str) -> Result<Option<Note>, BookError> {
-        books!(self, ledger => ledger.note(name).await)
+    async fn documents(&self, begins: &str) -> Result<Vec<Document>, BookError> {
+        books!(self, ledger => ledger.documents(begins).await)
     }
 
-    async fn put_note(&self, name: &str, version: u64, text: &str) -> Result<(), BookError> {
-        books!(self, ledger => ledger.put_note(name, version, text).await)
+    async fn compare_and_swap(
+        &self,
+        name: &str,
+        version: u64,
+        text: &str,
+    ) -> Result<bool, BookError> {
+        books!(self, ledger => ledger.compare_and_swap(name, version, text).await)
     }
+}
 
-    async fn notes(&self, begins: &str) -> Result<Vec<Note>, BookError> {
-        books!(self, ledger => ledger.notes(begins).await)
-    }
-
-    async fn lease(&self, name: &str, owner: &str, ttl: Duration) -> Result<bool, BookError> {
-        books!(self, ledger => ledger.lease(name, owner, ttl).await)
+impl LeaderLease for AnyLedger {
+    async fn lead(&self, name: &str, owner: &str, ttl: Duration) -> Result<bool, BookError> {
+        books!(self, ledger => ledger.lead(name, owner, ttl).await)
     }
 }
 

@@ -9,21 +9,17 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 use tollgate_layers::{key::AccountId, money::MicroRub, reserve::ledger::BookError};
-use tollgate_ledger::{calendar::month_of, contract::Feed};
-
-use super::{
-    intent::IntentId,
-    shelf::{busy, read, text},
+use tollgate_ledger::{
+    calendar::month_of,
+    contract::{Documents, Update, Versioned},
 };
+
+use super::intent::IntentId;
 use crate::{ledger::AnyLedger, text::time::rfc3339};
 
-/// The maximum attempts of a change while other processes change the same document.
-const TRIES_MAX: usize = 100;
 /// The largest number of accounts with a rule.
 const RULES_MAX: usize = 10_000;
 const LIST: &str = "payments-auto";
-/// The text that replaces the document of a removed rule, so that its version numbers continue.
-const GONE: &str = "-";
 
 /// The state of a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -236,99 +232,67 @@ impl Rules {
 
     /// Returns the rule of an account.
     pub(super) async fn find(&self, account: &AccountId) -> Result<Option<AutoTopup>, BookError> {
-        Ok(self.versioned(account).await?.1)
+        Ok(self.versioned(account).await?.value)
     }
 
     /// Returns the rule of an account, and its version, which a change requires.
     pub(super) async fn versioned(
         &self,
         account: &AccountId,
-    ) -> Result<(u64, Option<AutoTopup>), BookError> {
-        match self.store.note(&name(account)).await? {
-            None => Ok((0, None)),
-            Some(note) if note.text == GONE => Ok((note.version, None)),
-            Some(note) => Ok((note.version, Some(read(&note.text)?))),
-        }
+    ) -> Result<Versioned<AutoTopup>, BookError> {
+        self.store.read_value(&rule_name(account)).await
     }
 
     /// Writes a rule if the stored version is still `version`. Returns whether the rule was written.
     pub(super) async fn put(&self, version: u64, rule: &AutoTopup) -> Result<bool, BookError> {
-        self.write(&name(&rule.account), version, &text(rule)?)
-            .await
-    }
-
-    /// Removes a rule if the stored version is still `version`. Returns whether the rule was removed. Version numbers
-    /// continue afterwards, so that a writer with a removed rule cannot overwrite a newer one.
-    pub(super) async fn take(&self, account: &AccountId, version: u64) -> Result<bool, BookError> {
-        self.write(&name(account), version, GONE).await
+        let name = rule_name(&rule.account);
+        self.store.write_value(&name, version, rule).await
     }
 
     /// Returns the accounts that may have a rule.
     pub(super) async fn accounts(&self) -> Result<Vec<AccountId>, BookError> {
-        Ok(self.listed().await?.1)
+        let accounts = self.store.read_value(LIST).await?;
+        Ok(accounts.value.unwrap_or_default())
     }
 
-    /// Adds an account to the list.
+    /// Adds an account to the list. The list is written even if it already contains the account: a concurrent removal
+    /// then fails on its version and checks again.
     pub(super) async fn list(&self, account: &AccountId) -> Result<(), BookError> {
-        for _ in 0..TRIES_MAX {
-            let (version, mut accounts) = self.listed().await?;
-            if accounts.contains(account) {
-                // The list is written even if it already contains the account: a concurrent removal then fails on its
-                // version and checks again.
-                if self.write(LIST, version, &text(&accounts)?).await? {
-                    return Ok(());
+        let add = |accounts: Option<Vec<AccountId>>| {
+            let mut accounts = accounts.unwrap_or_default();
+            if !accounts.contains(account) {
+                if accounts.len() >= RULES_MAX {
+                    return Err(BookError::Unavailable(
+                        format!("at most {RULES_MAX} accounts can have automatic top-up").into(),
+                    ));
                 }
-                continue;
+                accounts.push(account.clone());
             }
-            if accounts.len() >= RULES_MAX {
-                return Err(BookError::Unavailable(
-                    format!("at most {RULES_MAX} accounts can have automatic top-up").into(),
-                ));
-            }
-            accounts.push(account.clone());
-            if self.write(LIST, version, &text(&accounts)?).await? {
-                return Ok(());
-            }
-        }
-        Err(busy("the accounts that are topped up by cards"))
+            Ok(Update::Write(accounts, ()))
+        };
+        self.store.update(LIST, add).await
     }
 
     /// Removes an account from the list, if it has no rule.
     pub(super) async fn unlist(&self, account: &AccountId) -> Result<(), BookError> {
-        for _ in 0..TRIES_MAX {
-            let (version, mut accounts) = self.listed().await?;
+        let remove = async |found: Versioned<Vec<AccountId>>| {
+            let mut accounts = found.value.unwrap_or_default();
             let count = accounts.len();
             accounts.retain(|one| one != account);
-            if accounts.len() == count
-                || self.find(account).await?.is_some()
-                || self.write(LIST, version, &text(&accounts)?).await?
-            {
-                return Ok(());
-            }
-        }
-        Err(busy("the accounts that are topped up by cards"))
-    }
-
-    async fn listed(&self) -> Result<(u64, Vec<AccountId>), BookError> {
-        match self.store.note(LIST).await? {
-            None => Ok((0, Vec::new())),
-            Some(note) => Ok((note.version, read(&note.text)?)),
-        }
-    }
-
-    async fn write(&self, name: &str, version: u64, text: &str) -> Result<bool, BookError> {
-        match self.store.put_note(name, version, text).await {
-            Ok(()) => Ok(true),
-            Err(BookError::Exists) => {
-                tokio::task::yield_now().await;
-                Ok(false)
-            }
-            Err(error) => Err(error),
-        }
+            // Read after the list: a rule that is made later changes the list.
+            Ok(
+                match accounts.len() == count || self.find(account).await?.is_some() {
+                    true => Update::Keep(()),
+                    false => Update::Write(accounts, ()),
+                },
+            )
+        };
+        self.store.update_async(LIST, remove).await
     }
 }
 
-fn name(account: &AccountId) -> String {
+/// Returns the name of the document of an account's rule.
+pub(super) fn rule_name(account: &AccountId) -> String {
     format!("payment-auto/{account}")
 }
 
@@ -369,8 +333,8 @@ mod tests {
         for text in [shown, format!("{rule:?}")] {
             assert!(!text.contains("secret"), "{text}");
         }
-        let kept: AutoTopup = read(&text(&rule).unwrap()).unwrap();
-        assert_eq!(kept, rule);
+        let text = serde_json::to_string(&rule).unwrap();
+        assert_eq!(serde_json::from_str::<AutoTopup>(&text).unwrap(), rule);
     }
 
     #[test]

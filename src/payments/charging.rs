@@ -19,7 +19,7 @@ use tollgate_layers::{
 };
 use tollgate_ledger::{
     calendar::month_of,
-    contract::{Feed, Telling},
+    contract::{EventStore, LeaderLease, OnceEvent},
     happening::Happening,
 };
 
@@ -73,7 +73,7 @@ impl Payments {
             }
             let round = async {
                 let ttl = config.auto_check.saturating_mul(2);
-                if self.0.store.lease(LEASE, &self.0.owner, ttl).await? {
+                if self.0.store.lead(LEASE, &self.0.owner, ttl).await? {
                     self.charge_due().await?;
                 }
                 Ok::<_, BookError>(())
@@ -126,13 +126,14 @@ impl Payments {
         silent: &Mutex<Vec<String>>,
     ) -> Result<(), PaymentError> {
         for _ in 0..STEPS_MAX {
-            let (version, Some(rule)) = self.0.rules.versioned(account).await? else {
+            let found = self.0.rules.versioned(account).await?;
+            let Some(rule) = found.value else {
                 return Ok(self.0.rules.unlist(account).await?);
             };
             if locked(silent).contains(&rule.provider) {
                 return Ok(());
             }
-            match self.step(version, rule).await? {
+            match self.step(found.version, rule).await? {
                 Step::Again => {}
                 Step::Done => return Ok(()),
             }
@@ -397,7 +398,7 @@ impl Payments {
         off: bool,
         url: Option<String>,
     ) -> Result<(), BookError> {
-        let telling = Telling {
+        let event = OnceEvent {
             once,
             account: Some(rule.account.clone()),
             key: None,
@@ -409,7 +410,7 @@ impl Payments {
                 url,
             },
         };
-        self.0.store.tell(&telling).await.map(drop)
+        self.0.store.emit_once(&event).await.map(drop)
     }
 }
 

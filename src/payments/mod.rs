@@ -33,7 +33,7 @@ use tollgate_layers::{
     reserve::ledger::{BookError, LedgerAdmin},
     respond::Language,
 };
-use tollgate_ledger::{contract::Feed, settle::Running};
+use tollgate_ledger::{contract::LeaderLease, settle::Running};
 use uuid::Uuid;
 
 pub(crate) use self::notified::Notified;
@@ -492,7 +492,7 @@ impl Payments {
                 // The lease lasts longer than a round usually takes. If two gateways poll nevertheless, no harm is
                 // done.
                 let ttl = config.poll.saturating_mul(2);
-                if self.0.store.lease(LEASE, &self.0.owner, ttl).await? {
+                if self.0.store.lead(LEASE, &self.0.owner, ttl).await? {
                     self.poll().await?;
                 }
                 Ok::<_, BookError>(())

@@ -2,20 +2,17 @@
 //! nobody else can consent to that.
 
 use tollgate_layers::{key::AccountId, money::MicroRub, reserve::ledger::BookError};
+use tollgate_ledger::contract::{Documents, Update, Versioned};
 
 use super::{
     NewPayment, PaymentError, Payments,
-    auto::{AutoShown, AutoStatus, AutoTopup, NOT_SAVED, SavedCard},
+    auto::{AutoShown, AutoStatus, AutoTopup, NOT_SAVED, SavedCard, rule_name},
     intent::{Intent, IntentId, State},
-    shelf::busy,
 };
 use crate::{
     config::is_whole_kopecks,
     text::{causes::chain, time::now_ms},
 };
-
-/// The maximum attempts of a change while other processes change the same rule.
-const TRIES_MAX: usize = 20;
 
 /// A request for a rule of an automatic top-up.
 #[derive(Clone, Debug)]
@@ -95,37 +92,36 @@ impl Payments {
             full_month: None,
         };
         let rules = &self.0.rules;
-        for _ in 0..TRIES_MAX {
+        let replace = async |found: Versioned<AutoTopup>| {
             rules.list(&rule.account).await?;
-            let (version, found) = rules.versioned(&rule.account).await?;
-            if let Some(known) = &found
+            if let Some(known) = &found.value
                 && known.consent == rule.consent
             {
                 if !known.is_same(&rule) {
                     return Err(PaymentError::Exists);
                 }
-                return self.shown(known).await;
+                return Ok(Update::Keep((known.clone(), None)));
             }
             if !consent.state.is_open() {
                 return Err(PaymentError::Exists);
             }
             // Charges by the replaced rule count towards the month's maximum.
             let mut rule = rule.clone();
-            if let Some(known) = &found {
+            if let Some(known) = &found.value {
                 (rule.month, rule.month_rub) = (known.month, known.month_rub);
             }
-            if rules.put(version, &rule).await? {
-                // A process that removed the account from the list in the meantime has not seen the new rule, so the
-                // account is listed again.
-                rules.list(&rule.account).await?;
-                if let Some(before) = found {
-                    self.forgotten(before, "the rule was replaced by another")
-                        .await?;
-                }
-                return self.shown(&rule).await;
-            }
+            Ok(Update::Write(rule.clone(), (rule, found.value)))
+        };
+        let name = rule_name(&rule.account);
+        let (rule, before) = self.0.store.update_async(&name, replace).await?;
+        // A process that removed the account from the list in the meantime has not seen the new rule, so the account
+        // is listed again.
+        rules.list(&rule.account).await?;
+        if let Some(before) = before {
+            self.forgotten(before, "the rule was replaced by another")
+                .await?;
         }
-        Err(busy("a rule").into())
+        self.shown(&rule).await
     }
 
     /// Returns the rule of an account.
@@ -159,20 +155,16 @@ impl Payments {
     /// [`PaymentError::NoRule`] if the account has no rule; another [`PaymentError`] if the provider or the ledger
     /// fails.
     pub async fn remove_auto(&self, account: &AccountId) -> Result<AutoShown, PaymentError> {
-        let rules = &self.0.rules;
-        for _ in 0..TRIES_MAX {
-            let (version, found) = rules.versioned(account).await?;
+        let remove = |found: Option<AutoTopup>| {
             let rule = found.ok_or(PaymentError::NoRule)?;
-            if !rules.take(account, version).await? {
-                continue;
-            }
-            rules.unlist(account).await?;
-            let mut shown = rule.shown(None, now_ms());
-            shown.status = AutoStatus::Off;
-            self.forgotten(rule, "the rule was removed").await?;
-            return Ok(shown);
-        }
-        Err(busy("a rule").into())
+            Ok::<_, PaymentError>(Update::Remove(rule))
+        };
+        let rule: AutoTopup = self.0.store.update(&rule_name(account), remove).await?;
+        self.0.rules.unlist(account).await?;
+        let mut shown = rule.shown(None, now_ms());
+        shown.status = AutoStatus::Off;
+        self.forgotten(rule, "the rule was removed").await?;
+        Ok(shown)
     }
 
     /// Allows charging a card again after too many declines.
@@ -181,19 +173,17 @@ impl Payments {
     /// [`PaymentError::NoRule`] or [`PaymentError::NoCard`] if there is nothing to resume; [`PaymentError::Ledger`] if
     /// the ledger cannot be reached.
     pub async fn resume_auto(&self, account: &AccountId) -> Result<AutoShown, PaymentError> {
-        for _ in 0..TRIES_MAX {
-            let (version, found) = self.0.rules.versioned(account).await?;
+        let resume = |found: Option<AutoTopup>| {
             let mut rule = found.ok_or(PaymentError::NoRule)?;
             if rule.card.is_none() {
                 return Err(PaymentError::NoCard);
             }
             (rule.status, rule.reason) = (AutoStatus::On, None);
             (rule.declines, rule.not_before_ms) = (0, 0);
-            if self.0.rules.put(version, &rule).await? {
-                return self.shown(&rule).await;
-            }
-        }
-        Err(busy("a rule").into())
+            Ok(Update::Write(rule.clone(), rule))
+        };
+        let rule = self.0.store.update(&rule_name(account), resume).await?;
+        self.shown(&rule).await
     }
 
     /// Returns a rule as people see it, with the link of the payment that it waits for.
@@ -235,14 +225,12 @@ impl Payments {
         consent: &Intent,
         card: Option<&SavedCard>,
     ) -> Result<(), BookError> {
-        for _ in 0..TRIES_MAX {
-            let (version, found) = self.0.rules.versioned(&consent.account).await?;
-            let Some(mut rule) = found else {
-                return Ok(());
+        let keep = |found: Option<AutoTopup>| {
+            let waits =
+                |rule: &AutoTopup| rule.consent == consent.id && rule.status == AutoStatus::Waiting;
+            let Some(mut rule) = found.filter(waits) else {
+                return Ok(Update::Keep(None));
             };
-            if rule.consent != consent.id || rule.status != AutoStatus::Waiting {
-                return Ok(());
-            }
             rule.not_before_ms = 0;
             match card {
                 Some(card) => {
@@ -254,14 +242,17 @@ impl Payments {
                     rule.reason = Some(NOT_SAVED.to_owned());
                 }
             }
-            if self.0.rules.put(version, &rule).await? {
-                tracing::info!(
-                    target: "audit", who = consent.provider, what = "payment.auto", account = %rule.account,
-                    intent = %consent.id, status = rule.status.as_str()
-                );
-                return Ok(());
-            }
+            let status = rule.status;
+            Ok::<_, BookError>(Update::Write(rule, Some(status)))
+        };
+        let account = &consent.account;
+        let kept = self.0.store.update(&rule_name(account), keep).await?;
+        if let Some(status) = kept {
+            tracing::info!(
+                target: "audit", who = consent.provider, what = "payment.auto", %account,
+                intent = %consent.id, status = status.as_str()
+            );
         }
-        Err(busy("a rule"))
+        Ok(())
     }
 }

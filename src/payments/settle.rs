@@ -7,7 +7,7 @@ use tollgate_layers::{
     respond::Language,
 };
 use tollgate_ledger::{
-    contract::{Feed, Telling},
+    contract::{EventStore, OnceEvent},
     happening::Happening,
 };
 
@@ -299,7 +299,7 @@ impl Payments {
     ) -> Result<(), BookError> {
         let entry = intent.entry.clone().unwrap_or_default();
         let status = seen.status.as_str();
-        let telling = Telling {
+        let event = OnceEvent {
             once: format!("dispute:{}:{}:{status}", intent.provider, seen.id),
             account: Some(intent.account.clone()),
             key: None,
@@ -311,7 +311,7 @@ impl Payments {
                 status: status.to_owned(),
             },
         };
-        if self.0.store.tell(&telling).await? {
+        if self.0.store.emit_once(&event).await? {
             tracing::warn!(
                 provider = intent.provider, intent = %intent.id, account = %intent.account, entry,
                 dispute = seen.id, amount_rub = %amount_rub, status, "a payment is disputed"
@@ -324,7 +324,7 @@ impl Payments {
     /// Handles a success that the provider revokes: nothing is booked, and an operator must decide.
     async fn reversed(&self, intent: Intent, why: &str) -> Result<Intent, PaymentError> {
         let entry = intent.entry.clone().unwrap_or_default();
-        let telling = Telling {
+        let event = OnceEvent {
             once: format!("payment_reversed:{entry}"),
             account: Some(intent.account.clone()),
             key: None,
@@ -335,7 +335,7 @@ impl Payments {
                 reason: why.to_owned(),
             },
         };
-        if self.0.store.tell(&telling).await? {
+        if self.0.store.emit_once(&event).await? {
             tracing::error!(
                 provider = intent.provider, intent = %intent.id, account = %intent.account, entry, why,
                 "a booked payment was canceled: nothing was taken off the account"
@@ -447,7 +447,7 @@ impl Payments {
         entry: &str,
         debt_rub: MicroRub,
     ) -> Result<(), BookError> {
-        let telling = Telling {
+        let event = OnceEvent {
             once: format!("debt:{entry}"),
             account: Some(intent.account.clone()),
             key: None,
@@ -456,7 +456,7 @@ impl Payments {
                 debt_rub,
             },
         };
-        self.0.store.tell(&telling).await.map(drop)
+        self.0.store.emit_once(&event).await.map(drop)
     }
 
     /// Returns the amount of the entry with this id.

@@ -5,7 +5,7 @@
 use rust_decimal::Decimal;
 use serde::{Deserialize, Serialize};
 use tollgate_layers::{key::AccountId, reserve::ledger::BookError, respond::Language};
-use tollgate_ledger::{contract::Feed, statement::Statement};
+use tollgate_ledger::{contract::Documents, statement::Statement};
 
 use super::{About, Document, Month, VERSION};
 use crate::{config::SellerConfig, ledger::AnyLedger};
@@ -56,11 +56,7 @@ impl Kept {
         account: &AccountId,
         month: Month,
     ) -> Result<Option<Self>, BookError> {
-        let note = store.note(&name(account, month)).await?;
-        let read = |text: &str| {
-            serde_json::from_str(text).map_err(|error| BookError::Unavailable(error.into()))
-        };
-        note.map(|note| read(&note.text)).transpose()
+        Ok(store.read_value(&name(account, month)).await?.value)
     }
 
     /// Writes the record; `false` if another gateway has written it first.
@@ -70,12 +66,7 @@ impl Kept {
         account: &AccountId,
         month: Month,
     ) -> Result<bool, BookError> {
-        let text = serde_json::to_string(self).expect("texts and numbers serialize to JSON");
-        match store.put_note(&name(account, month), 0, &text).await {
-            Ok(()) => Ok(true),
-            Err(BookError::Exists) => Ok(false),
-            Err(error) => Err(error),
-        }
+        store.write_value(&name(account, month), 0, self).await
     }
 
     /// Returns the seller's details at the time of the first statement.

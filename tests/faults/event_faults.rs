@@ -318,9 +318,10 @@ async fn killed(ledger: LedgerKind, at: At) -> Verdict {
     // The call's own end is acknowledged, so that the fault affects only its event.
     world.settled().await;
     if at == At::Mark {
-        let mark = world
-            .redis_proxy(0)
-            .trap(Way::Up, durable_script("put_note"), Then::Hold);
+        let mark =
+            world
+                .redis_proxy(0)
+                .trap(Way::Up, durable_script("compare_and_swap"), Then::Hold);
         trap.open();
         mark.sprung().await;
     }

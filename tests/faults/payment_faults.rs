@@ -469,7 +469,7 @@ async fn killed(ledger: LedgerKind, at: At) -> Verdict {
                         booked.sprung().await;
                         let trap = world.redis_proxy(0).trap(
                             Way::Up,
-                            durable_script("put_note"),
+                            durable_script("compare_and_swap"),
                             Then::Hold,
                         );
                         booked.open();
@@ -634,7 +634,7 @@ async fn charge_killed(ledger: LedgerKind, at: At) -> Verdict {
             last.sprung().await;
         }
         if let (At::State, Some(booked)) = (at, &last) {
-            let noted = redis().trap(Way::Up, durable_script("put_note"), Then::Hold);
+            let noted = redis().trap(Way::Up, durable_script("compare_and_swap"), Then::Hold);
             booked.open();
             noted.sprung().await;
             world.gateway(0).kill9();

@@ -2,7 +2,7 @@
 
 use http::Method;
 use serde_json::{Value, json};
-use tollgate_ledger::contract::Feed;
+use tollgate_ledger::contract::Documents;
 
 use crate::{
     console::{Browser, PASSWORD, named, operators_file_section},
@@ -39,7 +39,7 @@ async fn world(hook: &Hook, file: &std::path::Path, ledger: Option<&str>) -> Wor
     let letter = json!({ "event": events["events"][0], "dead_ms": 1_795_000_000_000_u64, "error": "500 <b>Oops</b>" });
     let name = format!("dead/crm/{:020}", 1);
     let store = world.gateway.store();
-    store.put_note(&name, 0, &letter.to_string()).await.unwrap();
+    store.write_value(&name, 0, &letter).await.unwrap();
     world
 }
 

@@ -8,7 +8,7 @@ use std::sync::{
 
 use serde_json::{Value, json};
 use tollgate_ledger::{
-    contract::{Feed, Telling},
+    contract::{Documents, EventStore, OnceEvent},
     happening::Happening,
 };
 
@@ -238,13 +238,13 @@ async fn events_are_listed_by_place_account_and_kind() {
     // A filter also finds events that are more than a page old.
     let store = world.gateway.store();
     for number in 1..=1200 {
-        let telling = Telling {
+        let event = OnceEvent {
             once: number.to_string(),
             account: None,
             key: None,
             what: Happening::RateStale { since_ms: number },
         };
-        assert!(store.tell(&telling).await.unwrap());
+        assert!(store.emit_once(&event).await.unwrap());
     }
     for (line, expected) in [
         ("event list --account beta", vec![of("2", "beta")]),
@@ -328,7 +328,7 @@ async fn a_receiver_is_shown_stopped_resumed_and_sent_events_again() {
     let letter = json!({ "event": events["events"][1], "dead_ms": 1_795_000_000_000_u64, "error": "answered 500" });
     let name = format!("dead/crm/{:020}", 2);
     let store = world.gateway.store();
-    store.put_note(&name, 0, &letter.to_string()).await.unwrap();
+    store.write_value(&name, 0, &letter).await.unwrap();
     let shown = typed(&world, "event dead crm", 0).await;
     let row = rows(&shown)[0].clone();
     assert_eq!((row[0], row[2], row[3]), ("2", "top_up", "acme"), "{shown}");

@@ -14,7 +14,7 @@ use tollgate_layers::{
         redis::{RedisLedger, RedisSettings, Watch},
     },
 };
-use tollgate_ledger::contract::Feed;
+use tollgate_ledger::contract::EventStore;
 
 use crate::{
     ledger::{

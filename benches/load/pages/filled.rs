@@ -26,7 +26,7 @@ use tollgate_layers::{
     usage::{End, Usage},
 };
 use tollgate_ledger::{
-    contract::Feed,
+    contract::Documents,
     memory::MemoryLedger,
     redis::{RedisCopy, RedisSettings},
     rollup::{Rollup, STANDS_MS, roll_up},
@@ -261,7 +261,7 @@ impl<'a> Plan<'a> {
 
     /// Writes the history of tariffs as gateways would. The multiplier changes three times, each time in the middle of
     /// an hour; the last time half an hour ago, in the busiest hour.
-    async fn tariffs<L: LedgerAdmin + Feed>(&self, ledger: &L) -> anyhow::Result<()> {
+    async fn tariffs<L: LedgerAdmin + Documents>(&self, ledger: &L) -> anyhow::Result<()> {
         let ago = |days: u64| self.now_ms - days * DAY_MS - HOUR_MS / 2;
         for (since_ms, multiplier) in [
             (ago(self.options.days), "1"),
@@ -271,7 +271,7 @@ impl<'a> Plan<'a> {
             let version = ledger.tariff_version(multiplier).await?;
             let tariff = json!({ "since_ms": since_ms, "multiplier": multiplier, "models": {} });
             let name = format!("tariff/{:020}", version.id);
-            ledger.put_note(&name, 0, &tariff.to_string()).await?;
+            ledger.write_value(&name, 0, &tariff).await?;
         }
         Ok(())
     }

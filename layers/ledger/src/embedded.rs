@@ -2,7 +2,7 @@
 //! methods change the state under the store's lock. Each method returns the record that a durable store must write
 //! before it answers.
 
-mod feed;
+mod events;
 mod groups;
 
 use std::{
@@ -14,8 +14,8 @@ use std::{
 use super::{
     book::{Account, Book, Hashing, KeyBook, Millis},
     contract::{
-        AccountBooks, AccountView, BookError, Booked, Entry, KeyChange, KeyView, Note, OpenHold,
-        Receipt, Settled, Settlement, TariffVersion,
+        AccountBooks, AccountView, BookError, Booked, Document, Entry, KeyChange, KeyView,
+        OpenHold, Receipt, Settled, Settlement, TariffVersion,
     },
 };
 use crate::{
@@ -127,7 +127,7 @@ pub(super) enum Record {
         levels: Levels,
     },
     /// A document. An empty text deletes it.
-    Note(Note),
+    Document(Document),
     /// Sums of the roll-up, with their new version.
     Summed {
         change: rollup::Change,
@@ -193,7 +193,7 @@ pub(super) struct State {
     noted: HashSet<RequestNumber, Hashing>,
     /// The latest time of any line of any journal.
     newest: Millis,
-    feed: feed::FeedState,
+    feed: events::EventState,
     /// The version of the roll-up's sums in the store.
     #[cfg(feature = "sqlite")]
     pub(super) sums_version: u64,

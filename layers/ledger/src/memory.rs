@@ -2,7 +2,7 @@
 //!
 //! The state is shared code with the SQLite store: the two stores differ only in durability.
 
-mod feed;
+mod events;
 mod journal;
 mod rollup;
 
@@ -74,7 +74,7 @@ impl MemoryLedger {
         }) = record
         {
             journal.call(receipt);
-            feed::add(events, told);
+            events::add(events, told);
         }
         Ok(settled)
     }
@@ -208,7 +208,7 @@ impl LedgerAdmin for MemoryLedger {
             }),
         ) = (known, record)
         {
-            feed::add(events, told);
+            events::add(events, told);
             let Entry { id, amount, reason } = entry.clone();
             let line = JournalLine::Entry {
                 id,

@@ -77,9 +77,10 @@ mod adjust;
 pub mod bench;
 mod calls;
 mod desk;
+mod documents;
 mod drops;
 mod ends;
-mod feed;
+mod events;
 pub mod given;
 mod groups;
 mod holds;
@@ -93,7 +94,7 @@ use std::{any::Any, fmt, panic::AssertUnwindSafe, pin::Pin, sync::Arc};
 use futures_util::FutureExt;
 
 pub use self::desk::{is_sound, open, spoil_sums};
-use super::contract::{Entry, Feed, Ledger, LedgerAdmin};
+use super::contract::{Documents, Entry, EventStore, Ledger, LedgerAdmin};
 use crate::{
     account::{AccountId, KeyRecord, KeyStore},
     ceiling::Ceilings,
@@ -116,49 +117,79 @@ pub async fn check<L: Ledger>(open: impl AsyncFn(Vec<Opening>) -> L) {
 /// # Panics
 /// A test failed. The message names every test that failed.
 pub async fn check_store<L: Books>(make: impl AsyncFn() -> L) {
-    let mut broken = Vec::new();
-    for case in store_cases::<L>() {
-        broken.extend(case.breach(&make().await).await);
-    }
-    judge(&broken);
+    check_all(store_cases(), make).await;
+}
+
+/// Lists tests for stores, by module. Each test ends with an audit of the store.
+macro_rules! audited_cases {
+    ($($module:ident: $($name:ident)*;)*) => {
+        [$($(Case {
+            name: stringify!($name),
+            run: |ledger: &L| {
+                Box::pin(async move {
+                    $module::$name(ledger).await;
+                    is_sound(ledger).await;
+                })
+            },
+        }),*),*]
+    };
 }
 
 /// Returns the tests of a store's events. Each test starts with an empty store and ends with an audit of the store.
 #[must_use]
-pub fn feed_cases<L: Books + Feed>() -> Vec<Case<L>> {
+pub fn event_cases<L: Books + EventStore>() -> Vec<Case<L>> {
+    audited_cases! {
+        events:
+            each_entry_emits_one_event_in_order
+            of_many_charges_at_once_one_passes_a_level
+            a_payment_above_a_level_lets_it_be_reported_again
+            ceilings_tell_when_they_run_low_and_when_they_are_reached
+            levels_are_those_that_were_set
+            an_event_with_the_same_name_is_emitted_once;
+        groups:
+            a_group_tells_when_its_ceiling_is_reached
+            a_group_tells_when_its_ceilings_run_low;
+    }
+    .into()
+}
+
+/// Returns the tests of a ledger's documents. Each test starts without documents.
+#[must_use]
+pub fn document_cases<L: Documents>() -> Vec<Case<L>> {
     macro_rules! cases {
         ($($name:ident)*) => {
             vec![$(Case {
                 name: stringify!($name),
-                run: |ledger: &L| {
-                    Box::pin(async move {
-                        feed::$name(ledger).await;
-                        is_sound(ledger).await;
-                    })
-                },
+                run: |ledger: &L| Box::pin(documents::$name(ledger)),
             }),*]
         };
     }
     cases! {
-        each_entry_emits_one_event_in_order
-        of_many_charges_at_once_one_passes_a_level
-        a_payment_above_a_level_lets_it_be_reported_again
-        ceilings_tell_when_they_run_low_and_when_they_are_reached
-        a_group_tells_when_its_ceiling_is_reached
-        a_group_tells_when_its_ceilings_run_low
-        levels_are_those_that_were_set
-        an_event_with_the_same_name_is_emitted_once
-        a_note_is_changed_by_who_knows_its_version
+        a_document_is_changed_only_at_its_current_version
+        concurrent_updates_of_a_document_all_take_effect
+        a_removed_value_keeps_its_document_s_version
     }
 }
 
-/// Runs every test of [`feed_cases`] on a store with a [`Feed`]. `make` makes a new, empty store for each test.
+/// Runs every test of [`event_cases`]. `make` makes a new, empty store for each test.
 ///
 /// # Panics
 /// A test failed. The message names every test that failed.
-pub async fn check_feed<L: Books + Feed>(make: impl AsyncFn() -> L) {
+pub async fn check_events<L: Books + EventStore>(make: impl AsyncFn() -> L) {
+    check_all(event_cases(), make).await;
+}
+
+/// Runs every test of [`document_cases`]. `make` makes a new ledger without documents for each test.
+///
+/// # Panics
+/// A test failed. The message names every test that failed.
+pub async fn check_documents<L: Documents>(make: impl AsyncFn() -> L) {
+    check_all(document_cases(), make).await;
+}
+
+async fn check_all<L>(cases: Vec<Case<L>>, make: impl AsyncFn() -> L) {
     let mut broken = Vec::new();
-    for case in feed_cases::<L>() {
+    for case in cases {
         broken.extend(case.breach(&make().await).await);
     }
     judge(&broken);
@@ -343,21 +374,8 @@ pub fn store_cases<L: Books>() -> Vec<Case<L>> {
             }),*),*]
         };
     }
-    macro_rules! cases {
-        ($($module:ident: $($name:ident)*;)*) => {
-            [$($(Case {
-                name: stringify!($name),
-                run: |ledger: &L| {
-                    Box::pin(async move {
-                        $module::$name(ledger).await;
-                        is_sound(ledger).await;
-                    })
-                },
-            }),*),*]
-        };
-    }
     let mut all: Vec<Case<L>> = promises_to_calls!(cases_with_openings).into();
-    all.extend(cases! {
+    all.extend(audited_cases! {
         holds:
             a_hold_is_between_the_least_and_the_wanted_amount
             holds_of_all_keys_count_against_the_account_and_a_ceiling_against_its_key
@@ -449,8 +467,9 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_ledger_in_memory_emits_events() {
-        check_feed(async || MemoryLedger::new()).await;
+    async fn ledger_in_memory_emits_events_and_stores_documents() {
+        check_events(async || MemoryLedger::new()).await;
+        check_documents(async || MemoryLedger::new()).await;
     }
 
     #[test]

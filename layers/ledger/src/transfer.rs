@@ -11,8 +11,8 @@ use std::collections::HashMap;
 
 use self::restore::Restore;
 use super::contract::{
-    AccountBooks, BookError, EVENTS_AT_ONCE_MAX, Feed, JournalLine, JournalPages, Ledger,
-    LedgerAdmin, Note, TariffVersion,
+    AccountBooks, BookError, Document, Documents, EVENTS_AT_ONCE_MAX, EventStore, JournalLine,
+    JournalPages, Ledger, LedgerAdmin, TariffVersion,
 };
 use crate::{
     account::AccountId,
@@ -23,7 +23,7 @@ use crate::{
 pub use self::export::Export;
 
 /// A ledger that can be copied.
-pub trait Source: LedgerAdmin + Ledger + Feed {
+pub trait Source: LedgerAdmin + Ledger + EventStore + Documents {
     /// Returns the ids and amounts of all entries of an account, including those that its journal has dropped.
     ///
     /// # Errors
@@ -114,7 +114,10 @@ pub trait Target: Sized {
     ///
     /// # Errors
     /// A [`BookError`] if the ledger refuses or is out of reach.
-    fn note(&mut self, note: &Note) -> impl Future<Output = Result<(), BookError>> + Send;
+    fn document(
+        &mut self,
+        document: &Document,
+    ) -> impl Future<Output = Result<(), BookError>> + Send;
 
     /// Returns the written ledger, to be audited. Nothing more is written afterwards.
     ///
@@ -201,8 +204,8 @@ async fn copy_feed<S: Source, T: Target>(from: &S, to: &mut T) -> Result<(), Boo
         after = last.number;
         to.events(&events).await?;
     }
-    for note in from.notes("").await? {
-        to.note(&note).await?;
+    for document in from.documents("").await? {
+        to.document(&document).await?;
     }
     Ok(())
 }

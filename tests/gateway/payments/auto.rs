@@ -10,7 +10,10 @@ use tollgate_layers::{
     reserve::ledger::{Entry, LedgerAdmin},
     respond::Language,
 };
-use tollgate_ledger::{contract::Feed, happening::Happening};
+use tollgate_ledger::{
+    contract::{BookError, Documents, EventStore, Update},
+    happening::Happening,
+};
 
 use super::{
     balance, is_sound,
@@ -296,7 +299,7 @@ async fn deleted_card_is_not_charged() {
     assert!(matches!(missing, Err(PaymentError::NoRule)), "{missing:?}");
     let left = books.process().list(None).await.unwrap();
     assert_eq!(left[0].state, State::Canceled, "{left:?}");
-    let notes = books.store.notes("payment").await.unwrap();
+    let notes = books.store.documents("payment").await.unwrap();
     let handle = card_of(&shop.payments()[0]);
     assert!(notes.iter().all(|note| !note.text.contains(&handle)));
 }
@@ -474,19 +477,13 @@ async fn a_card_is_charged_again_only_after_money_was_spent() {
     round(&books).await;
     assert_eq!(shop.charges().len(), 1);
     // Raises the rule's level, as if the balance had stayed below it since the last charge.
-    let note = books
-        .store
-        .note("payment-auto/acme")
-        .await
-        .unwrap()
-        .unwrap();
-    let mut rule: Value = serde_json::from_str(&note.text).unwrap();
-    rule["below_rub"] = json!("3000");
-    books
-        .store
-        .put_note(&note.name, note.version, &rule.to_string())
-        .await
-        .unwrap();
+    let raise = |rule: Option<Value>| {
+        let mut rule = rule.unwrap();
+        rule["below_rub"] = json!("3000");
+        Ok::<_, BookError>(Update::Write(rule, ()))
+    };
+    let raised = books.store.update("payment-auto/acme", raise).await;
+    raised.unwrap();
     for _ in 0..3 {
         round(&books).await;
         assert_eq!(shop.charges().len(), 1, "nothing was spent");

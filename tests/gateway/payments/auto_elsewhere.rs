@@ -13,7 +13,7 @@ use http::Method;
 use serde_json::{Value, json};
 use sha2::Sha256;
 use tollgate::demo::vendor::{Received, Reply, ScriptedVendor};
-use tollgate_ledger::contract::Feed;
+use tollgate_ledger::contract::{BookError, Documents, Update};
 
 use super::{
     auto::{failures, paid_in, round, rule, spend, wish},
@@ -473,14 +473,14 @@ async fn automatic_top_up_is_off_if_its_payer_saved_no_card() {
         assert_eq!(rule(&books).await["status"], "waiting");
     }
     // Lets an hour pass, after which the provider has forgotten its idempotency keys.
-    let name = "payment-auto/acme";
-    let note = books.store.note(name).await.unwrap().unwrap();
-    let mut kept: Value = serde_json::from_str(&note.text).unwrap();
-    let until = kept["not_before_ms"].as_u64().unwrap();
-    kept["not_before_ms"] = (until - 3_700_000).into();
-    let text = kept.to_string();
-    let put = books.store.put_note(name, note.version, &text).await;
-    put.unwrap();
+    let age = |rule: Option<Value>| {
+        let mut rule = rule.unwrap();
+        let until = rule["not_before_ms"].as_u64().unwrap();
+        rule["not_before_ms"] = (until - 3_700_000).into();
+        Ok::<_, BookError>(Update::Write(rule, ()))
+    };
+    let aged = books.store.update("payment-auto/acme", age).await;
+    aged.unwrap();
     round(&books).await;
     let shown = rule(&books).await;
     assert_eq!(shown["status"], "off", "{shown}");

@@ -11,7 +11,7 @@ use sha2::Sha256;
 use tollgate::demo::vendor::{Received, Reply, ScriptedVendor, Step};
 
 use super::{
-    balance, change_note, charged_by_a_rule_that_is_gone, check, create, entries, is_sound, show,
+    balance, change_intent, charged_by_a_rule_that_is_gone, check, create, entries, is_sound, show,
     start_with,
 };
 use crate::harness::{Answer, RedisServer, VENDOR_KEY, World, request};
@@ -431,7 +431,7 @@ async fn another_amount_or_currency_is_refused() {
 
 /// Changes the stored intent as if it had been created two days ago, so that its link is old.
 async fn made_two_days_ago(world: &World, made: &Value) {
-    change_note(world, made, |intent| {
+    change_intent(world, made, |intent| {
         let created_ms = intent["created_ms"].as_u64().unwrap();
         intent["created_ms"] = json!(created_ms - 2 * 86_400_000);
     })

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use tokio::sync::Notify;
 use tollgate::demo::vendor::Reply;
 use tollgate_layers::reserve::ledger::{JournalLine, JournalPart, LedgerAdmin};
-use tollgate_ledger::contract::Feed;
+use tollgate_ledger::contract::{BookError, Documents, Update};
 
 use crate::{
     console::{Browser, PASSWORD, named, operators_file_section},
@@ -116,7 +116,7 @@ async fn entries(world: &World) -> Vec<(String, String)> {
 /// Changes a stored intent as if a rule had charged a saved card, the answer had been lost, and the rule had been
 /// removed.
 async fn charged_by_a_rule_that_is_gone(world: &World, payment: &Value) {
-    change_note(world, payment, |intent| {
+    change_intent(world, payment, |intent| {
         intent["card"] = json!("saved");
         intent["state"] = json!("canceled");
         for made in ["payment", "url"] {
@@ -127,16 +127,15 @@ async fn charged_by_a_rule_that_is_gone(world: &World, payment: &Value) {
 }
 
 /// Changes the stored document of a payment's intent.
-async fn change_note(world: &World, payment: &Value, change: impl FnOnce(&mut Value)) {
-    let store = world.gateway.store();
+async fn change_intent(world: &World, payment: &Value, change: impl Fn(&mut Value) + Send) {
     let name = format!("payment/{}", payment["id"].as_str().unwrap());
-    let note = store.note(&name).await.unwrap().unwrap();
-    let mut intent: Value = serde_json::from_str(&note.text).unwrap();
-    change(&mut intent);
-    store
-        .put_note(&note.name, note.version, &intent.to_string())
-        .await
-        .unwrap();
+    let change = move |intent: Option<Value>| {
+        let mut intent = intent.unwrap();
+        change(&mut intent);
+        Ok::<_, BookError>(Update::Write(intent, ()))
+    };
+    let changed = world.gateway.store().update(&name, change).await;
+    changed.unwrap();
 }
 
 async fn is_sound(world: &World) {

@@ -1,11 +1,14 @@
-//! The contract of a ledger: the types that all stores share, and two traits.
+//! The contract of a ledger: the types that all stores share, and its traits.
 //!
-//! [`Ledger`] is what a call needs; [`LedgerAdmin`] is what an operator needs. [`super::book`] is the state machine
+//! [`Ledger`] is what a call needs; [`LedgerAdmin`] is what an operator needs. [`EventStore`], [`Documents`] and
+//! [`LeaderLease`] are for consumers of events and other tasks beside the calls. [`super::book`] is the state machine
 //! that defines every answer.
 
-mod feed;
+mod documents;
+mod events;
 mod groups;
 mod journal;
+mod leader;
 mod views;
 
 use std::{fmt, future::Future, sync::Arc, time::Duration};
@@ -16,9 +19,11 @@ use serde::{Deserialize, Serialize};
 #[cfg(feature = "redis")]
 pub(crate) use self::journal::entry_of;
 pub use self::{
-    feed::{EVENTS_AT_ONCE_MAX, EVENTS_MAX, Feed, Note, TOLD_MS, Telling},
+    documents::{Document, Documents, Update, Updating, Versioned},
+    events::{EVENTS_AT_ONCE_MAX, EVENTS_MAX, EventStore, ONCE_MS, OnceEvent},
     groups::{GroupChange, GroupRecord, GroupView},
     journal::{JOURNAL_LINES_MAX, JournalLine, JournalPage, JournalPages, JournalPart, Receipt},
+    leader::LeaderLease,
     views::{AccountBooks, AccountView, KeyChange, KeyView, OpenHold, PeriodView},
 };
 use crate::{

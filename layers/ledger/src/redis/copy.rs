@@ -10,7 +10,7 @@ use futures_util::future::try_join_all;
 
 use super::{
     COPYING, RECEIPT_MS, RedisLedger, SCHEMA, digits,
-    feed::{FEED, feed_key, levels_field},
+    events::{FEED, feed_key, levels_field},
     keys::state_of,
     names::{account_key, digest_key, id_key, receipt_key},
     new_enough, other_schema,
@@ -19,8 +19,8 @@ use crate::{
     account::{AccountId, KeyRecord},
     conn::{OPERATOR_TIMEOUT, RedisConn, RedisFault, RedisSettings},
     contract::{
-        AccountBooks, BookError, GroupView, JournalLine, KeyView, LedgerAdmin, LedgerError, Note,
-        Receipt, TariffVersion,
+        AccountBooks, BookError, Document, GroupView, JournalLine, KeyView, LedgerAdmin,
+        LedgerError, Receipt, TariffVersion,
     },
     happening::{Event, Levels, Watched},
     money::MicroRub,
@@ -334,8 +334,9 @@ impl Target for RedisCopy {
         Ok(())
     }
 
-    async fn note(&mut self, note: &Note) -> Result<(), BookError> {
-        let field = [(note.name.clone(), format!("{}:{}", note.version, note.text))];
+    async fn document(&mut self, document: &Document) -> Result<(), BookError> {
+        let text = format!("{}:{}", document.version, document.text);
+        let field = [(document.name.clone(), text)];
         Ok(self.set_fields(&feed_key(":notes"), &field).await?)
     }
 

@@ -51,7 +51,7 @@ mod check;
 mod copy;
 mod counted;
 mod days;
-mod feed;
+mod events;
 mod groups;
 mod identity;
 mod journal;
@@ -137,7 +137,7 @@ struct Inner {
     keys: KeyCache,
     data: DataSet,
     days: Days,
-    told: feed::Told,
+    told: events::Told,
     /// The position in `tg:accounts` at which the next sweep continues.
     sweep: tokio::sync::Mutex<u64>,
     leases: OnceLock<Leases>,
@@ -183,7 +183,7 @@ impl RedisLedger {
             keys: identity::cache(),
             data,
             days: Days::new(),
-            told: feed::Told::default(),
+            told: events::Told::default(),
             sweep: tokio::sync::Mutex::new(0),
             leases: OnceLock::new(),
         })))

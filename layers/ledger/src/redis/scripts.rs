@@ -44,7 +44,7 @@ scripts! {
     // A script for copies from another ledger.
     copy_lines,
     // Scripts that serve consumers of events.
-    gather, tell, put_note, lease,
+    gather, emit_once, compare_and_swap, lead,
     // Scripts of the roll-up.
     read_sums, write_sums, clear_sums,
 }

@@ -9,7 +9,7 @@ use std::{collections::BTreeMap, sync::Arc};
 use rusqlite::{CachedStatement, Connection, params};
 use uuid::fmt::Hyphenated;
 
-use super::{feed, rollup};
+use super::{events, rollup};
 use crate::{
     account::{AccountId, GroupId, KeyId, KeyRecord},
     book::Millis,
@@ -103,7 +103,7 @@ impl<'a> Batch<'a, '_> {
                 events,
             } => {
                 self.receipts.write(receipt)?;
-                feed::write(conn, events, None)?;
+                events::write(conn, events, None)?;
                 if *noted {
                     crash_log::forget(conn, receipt.number)?;
                 }
@@ -131,7 +131,7 @@ impl<'a> Batch<'a, '_> {
                 balance,
                 events,
             } => {
-                feed::write(conn, events, None)?;
+                events::write(conn, events, None)?;
                 write_entry(conn, account, entry, *at_ms, *balance)
             }
             Record::Key {
@@ -152,14 +152,14 @@ impl<'a> Batch<'a, '_> {
                 fingerprint,
             } => write_tariff(conn, *version, fingerprint),
             Record::Told { event, once } => {
-                feed::write(conn, std::slice::from_ref(event), Some(once))
+                events::write(conn, std::slice::from_ref(event), Some(once))
             }
             Record::Levels {
                 account,
                 of,
                 levels,
-            } => feed::write_levels(conn, account, of, *levels),
-            Record::Note(note) => feed::write_note(conn, note),
+            } => events::write_levels(conn, account, of, *levels),
+            Record::Document(document) => events::write_document(conn, document),
             Record::Summed { change, version } => rollup::write(conn, change, *version),
             Record::SumsCleared { version } => rollup::clear(conn, *version),
         }

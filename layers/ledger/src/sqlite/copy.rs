@@ -12,13 +12,13 @@ use rusqlite::{Connection, Transaction, params};
 use super::{
     SqliteLedger,
     batch::{Receipts, write_group},
-    feed,
+    events,
     file::{self, LEDGER, OpenError, integer, one},
 };
 use crate::{
     BoxError,
     account::AccountId,
-    contract::{AccountBooks, BookError, JournalLine, Note, TariffVersion},
+    contract::{AccountBooks, BookError, Document, JournalLine, TariffVersion},
     durable::file::{SqliteFile, to_json},
     embedded::{GroupRow, Used},
     happening::{Event, Levels, Watched},
@@ -211,15 +211,15 @@ impl Target for SqliteCopy {
         of: &Watched,
         levels: Levels,
     ) -> Result<(), BookError> {
-        self.write(|batch| feed::write_levels(batch, account, of, levels))
+        self.write(|batch| events::write_levels(batch, account, of, levels))
     }
 
     async fn events(&mut self, events: &[Event]) -> Result<(), BookError> {
-        self.write(|batch| feed::write(batch, events, None))
+        self.write(|batch| events::write(batch, events, None))
     }
 
-    async fn note(&mut self, note: &Note) -> Result<(), BookError> {
-        self.write(|batch| feed::write_note(batch, note))
+    async fn document(&mut self, document: &Document) -> Result<(), BookError> {
+        self.write(|batch| events::write_document(batch, document))
     }
 
     async fn filled(&mut self) -> Result<SqliteLedger, BookError> {

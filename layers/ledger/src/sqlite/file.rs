@@ -31,7 +31,7 @@ use serde::{Deserialize, de::value::BorrowedStrDeserializer};
 
 use super::{
     audit::{self, Occasion},
-    batch, feed, rollup,
+    batch, events, rollup,
 };
 use crate::{
     BoxError,
@@ -435,7 +435,7 @@ pub(super) fn load(conn: &Connection) -> rusqlite::Result<State> {
     if let Some((version, fingerprint)) = tariff(conn)? {
         state.restore_tariff(version, fingerprint);
     }
-    feed::load(conn, &mut state)?;
+    events::load(conn, &mut state)?;
     state.sums_version = rollup::version(conn)?;
     Ok(state)
 }

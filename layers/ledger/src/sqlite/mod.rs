@@ -26,7 +26,7 @@
 mod audit;
 mod batch;
 mod copy;
-mod feed;
+mod events;
 mod file;
 mod journal;
 mod rollup;

@@ -6,15 +6,15 @@ use super::{
     Books,
     adjust::{adjusted, can_adjust, held, to},
     desk::{open, refused, release, reserved, set_ceiling, set_status, settled},
-    feed::{levels, of_group, of_key, set},
+    events::{levels, of_group, of_key, set},
     given::{acme, due, hold, key, micro, record, settlement},
 };
 use crate::{
     account::{GroupId, KeyStatus},
     ceiling::{Ceiling, Ceilings},
     contract::{
-        BookError, Booked, GroupChange, GroupRecord, GroupView, Hold, JournalLine, JournalPart,
-        KeyChange, LedgerError, Refusal, Settlement,
+        BookError, Booked, EventStore, GroupChange, GroupRecord, GroupView, Hold, JournalLine,
+        JournalPart, KeyChange, LedgerError, Refusal, Settlement,
     },
     happening::{CeilingKind, Happening},
 };
@@ -423,9 +423,7 @@ pub(super) async fn concurrent_calls_of_a_key_are_admitted_up_to_its_limit<L: Bo
 }
 
 /// The event is emitted once, and names the group but no key.
-pub(in crate::testing) async fn a_group_tells_when_its_ceiling_is_reached<
-    L: Books + super::Feed,
->(
+pub(in crate::testing) async fn a_group_tells_when_its_ceiling_is_reached<L: Books + EventStore>(
     ledger: &L,
 ) {
     open(ledger, 1000).await;
@@ -455,7 +453,7 @@ pub(in crate::testing) async fn a_group_tells_when_its_ceiling_is_reached<
 }
 
 /// The group's levels are reported like a key's levels: once, whichever key's charge passes a level.
-pub(in crate::testing) async fn a_group_tells_when_its_ceilings_run_low<L: Books + super::Feed>(
+pub(in crate::testing) async fn a_group_tells_when_its_ceilings_run_low<L: Books + EventStore>(
     ledger: &L,
 ) {
     open(ledger, 10_000).await;

@@ -6,7 +6,7 @@ use futures_util::FutureExt;
 use tokio::task::JoinSet;
 
 use super::*;
-use crate::{contract::Feed, redis::test_server::Server, testing};
+use crate::{contract::EventStore, redis::test_server::Server, testing};
 
 /// Contract tests that need not pass with leases: a lease is a hold of its own, and the ledger does not see the holds
 /// that are granted from it.

@@ -14,7 +14,7 @@ use super::*;
 use crate::{
     account::KeyStatus,
     ceiling::Ceiling,
-    contract::{Booked, Feed, GroupRecord, Item, JournalLine, Refusal, Telling},
+    contract::{Booked, Documents, EventStore, GroupRecord, Item, JournalLine, OnceEvent, Refusal},
     happening::{Happening, Levels, Watched},
     memory::MemoryLedger,
     money::MicroRub,
@@ -327,14 +327,15 @@ async fn past_day_limits_nothing_and_its_charges_count_in_the_month() {
 }
 
 #[tokio::test]
-async fn the_ledger_in_a_file_emits_events() {
+async fn ledger_in_a_file_emits_events_and_stores_documents() {
     let dir = tempfile::tempdir().unwrap();
     let made = std::sync::atomic::AtomicU32::new(0);
-    crate::testing::check_feed(async || {
+    let make = async || {
         let n = made.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         SqliteLedger::open(&dir.path().join(format!("{n}.db"))).unwrap()
-    })
-    .await;
+    };
+    crate::testing::check_events(make).await;
+    crate::testing::check_documents(make).await;
 }
 
 #[tokio::test]
@@ -359,21 +360,21 @@ async fn events_and_documents_survive_a_restart() {
     for of in &of {
         ledger.set_levels(&account(0), of, levels).await.unwrap();
     }
-    let telling = Telling {
+    let event = OnceEvent {
         once: "rate".into(),
         account: None,
         key: None,
         what: Happening::RateStale { since_ms: 3 },
     };
-    assert!(ledger.tell(&telling).await.unwrap());
-    ledger.put_note("n", 0, "kept").await.unwrap();
+    assert!(ledger.emit_once(&event).await.unwrap());
+    assert!(ledger.compare_and_swap("n", 0, "kept").await.unwrap());
     let before = ledger.events(0, 10).await.unwrap();
     assert_eq!(before.len(), 2);
     ledger.close().await;
     let ledger = SqliteLedger::open(&path).unwrap();
     assert_eq!(ledger.events(0, 10).await.unwrap(), before);
-    assert!(!ledger.tell(&telling).await.unwrap());
-    assert_eq!(ledger.note("n").await.unwrap().unwrap().text, "kept");
+    assert!(!ledger.emit_once(&event).await.unwrap());
+    assert_eq!(ledger.document("n").await.unwrap().unwrap().text, "kept");
     // The levels are unchanged, and the numbers of events continue.
     let all = ledger.levels(&account(0)).await.unwrap();
     assert_eq!(all, of.map(|of| (of, levels)));

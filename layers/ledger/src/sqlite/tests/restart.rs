@@ -147,13 +147,13 @@ async fn checkpoint_of_a_free_call_stays_until_its_deletion_is_written() {
         .unwrap();
     // While the writer is busy with one change, further changes are queued until the queue is full.
     let (mut tasks, slow) = (JoinSet::new(), ledger.clone());
-    tasks.spawn(async move { slow.put_note("slow", 0, "").await.map(drop) });
+    tasks.spawn(async move { slow.compare_and_swap("slow", 0, "").await.map(drop) });
     tokio::time::sleep(Duration::from_millis(100)).await;
     let mut waiting = Vec::new();
     loop {
         let name = format!("n{}", waiting.len());
         let ledger = ledger.clone();
-        let mut put = Box::pin(async move { ledger.put_note(&name, 0, "").await });
+        let mut put = Box::pin(async move { ledger.compare_and_swap(&name, 0, "").await });
         match (&mut put).now_or_never() {
             None => waiting.push(put),
             Some(Ok(_)) => {}

@@ -10,11 +10,11 @@ use super::{
 };
 use crate::{
     ceiling::Ceilings,
-    contract::{BookError, Feed, Telling},
+    contract::{BookError, EventStore, OnceEvent},
     happening::{CeilingKind, Event, Happening, Levels, Watched},
 };
 
-async fn told<L: Feed>(ledger: &L) -> Vec<Event> {
+async fn told<L: EventStore>(ledger: &L) -> Vec<Event> {
     let last = ledger.gather().await.unwrap();
     let events = ledger.events(0, 1000).await.unwrap();
     let numbers: Vec<u64> = events.iter().map(|event| event.number).collect();
@@ -22,7 +22,7 @@ async fn told<L: Feed>(ledger: &L) -> Vec<Event> {
     events
 }
 
-async fn kinds<L: Feed>(ledger: &L) -> Vec<&'static str> {
+async fn kinds<L: EventStore>(ledger: &L) -> Vec<&'static str> {
     let events = told(ledger).await;
     events.iter().map(|event| event.what.kind()).collect()
 }
@@ -40,7 +40,7 @@ pub(super) fn of_group(id: &str) -> Watched {
     Watched::Group(id.parse().unwrap())
 }
 
-pub(super) async fn set<L: Feed>(ledger: &L, of: &Watched, levels: Levels) {
+pub(super) async fn set<L: EventStore>(ledger: &L, of: &Watched, levels: Levels) {
     ledger.set_levels(&acme(), of, levels).await.unwrap();
 }
 
@@ -50,7 +50,7 @@ async fn charge<L: Books>(ledger: &L, n: u128, id: &str, cost: i64) {
 }
 
 /// I10: an entry is booked once, so it emits one event.
-pub(super) async fn each_entry_emits_one_event_in_order<L: Books + Feed>(ledger: &L) {
+pub(super) async fn each_entry_emits_one_event_in_order<L: Books + EventStore>(ledger: &L) {
     open(ledger, 100).await;
     pay(ledger, "first", 100).await;
     ledger.enter(&acme(), &correction("c", -30)).await.unwrap();
@@ -84,7 +84,7 @@ pub(super) async fn each_entry_emits_one_event_in_order<L: Books + Feed>(ledger:
     expect_eq!(ledger.events(2, 10).await.unwrap(), []);
 }
 
-pub(super) async fn of_many_charges_at_once_one_passes_a_level<L: Books + Feed>(ledger: &L) {
+pub(super) async fn of_many_charges_at_once_one_passes_a_level<L: Books + EventStore>(ledger: &L) {
     open(ledger, 1000).await;
     let of_account = levels(&[700, 600]);
     set(ledger, &Watched::Balance, of_account).await;
@@ -119,7 +119,9 @@ pub(super) async fn of_many_charges_at_once_one_passes_a_level<L: Books + Feed>(
     expect_eq!([*first, *left, *second], [700, 700, 600].map(micro));
 }
 
-pub(super) async fn a_payment_above_a_level_lets_it_be_reported_again<L: Books + Feed>(ledger: &L) {
+pub(super) async fn a_payment_above_a_level_lets_it_be_reported_again<L: Books + EventStore>(
+    ledger: &L,
+) {
     open(ledger, 100).await;
     set(ledger, &Watched::Balance, levels(&[50, 20])).await;
     charge(ledger, 1, "k1", 50).await;
@@ -151,7 +153,9 @@ pub(super) async fn a_payment_above_a_level_lets_it_be_reported_again<L: Books +
     expect_eq!((last.what, last.key), (expected, None));
 }
 
-pub(super) async fn ceilings_tell_when_they_run_low_and_when_they_are_reached<L: Books + Feed>(
+pub(super) async fn ceilings_tell_when_they_run_low_and_when_they_are_reached<
+    L: Books + EventStore,
+>(
     ledger: &L,
 ) {
     open(ledger, 10_000).await;
@@ -199,11 +203,7 @@ pub(super) async fn ceilings_tell_when_they_run_low_and_when_they_are_reached<L:
     );
 }
 
-pub(super) use super::groups::{
-    a_group_tells_when_its_ceiling_is_reached, a_group_tells_when_its_ceilings_run_low,
-};
-
-pub(super) async fn levels_are_those_that_were_set<L: Books + Feed>(ledger: &L) {
+pub(super) async fn levels_are_those_that_were_set<L: Books + EventStore>(ledger: &L) {
     open(ledger, 0).await;
     make(ledger, "g1", Ceilings::NONE).await;
     expect_eq!(ledger.levels(&acme()).await.unwrap(), []);
@@ -235,19 +235,19 @@ pub(super) async fn levels_are_those_that_were_set<L: Books + Feed>(ledger: &L) 
     }
 }
 
-pub(super) async fn an_event_with_the_same_name_is_emitted_once<L: Books + Feed>(ledger: &L) {
+pub(super) async fn an_event_with_the_same_name_is_emitted_once<L: Books + EventStore>(ledger: &L) {
     open(ledger, 0).await;
-    let telling = |once: &str| Telling {
+    let event = |once: &str| OnceEvent {
         once: once.into(),
         account: Some(acme()),
         key: Some(key("k1")),
         what: Happening::KeyExpiring { expires_at_ms: 7 },
     };
-    let one = telling("expiring:k1:7");
-    let many = join_all((0..20).map(|_| ledger.tell(&one))).await;
+    let one = event("expiring:k1:7");
+    let many = join_all((0..20).map(|_| ledger.emit_once(&one))).await;
     let added = many.into_iter().map(Result::unwrap).filter(|added| *added);
     expect_eq!(added.count(), 1);
-    assert!(ledger.tell(&telling("expiring:k1:8")).await.unwrap());
+    assert!(ledger.emit_once(&event("expiring:k1:8")).await.unwrap());
     let events = told(ledger).await;
     expect_eq!(events.len(), 2);
     expect_eq!(events[0].what, one.what);
@@ -255,30 +255,4 @@ pub(super) async fn an_event_with_the_same_name_is_emitted_once<L: Books + Feed>
         (&events[0].account, &events[0].key),
         (&one.account, &one.key)
     );
-}
-
-pub(super) async fn a_note_is_changed_by_who_knows_its_version<L: Books + Feed>(ledger: &L) {
-    expect_eq!(ledger.note("a/1").await.unwrap(), None);
-    let tries = join_all((0..10).map(|_| ledger.put_note("a/1", 0, "один: {}"))).await;
-    let (written, refused): (Vec<_>, Vec<_>) = tries.into_iter().partition(Result::is_ok);
-    expect_eq!((written.len(), refused.len()), (1, 9));
-    assert!(
-        refused
-            .iter()
-            .all(|answer| matches!(answer, Err(BookError::Exists)))
-    );
-    let note = ledger.note("a/1").await.unwrap().unwrap();
-    expect_eq!((note.version, note.text.as_str()), (1, "один: {}"));
-    ledger.put_note("a/1", 1, "two").await.unwrap();
-    ledger.put_note("a/2", 0, "three").await.unwrap();
-    ledger.put_note("b/1", 0, "four").await.unwrap();
-    let notes = ledger.notes("a/").await.unwrap();
-    let notes: Vec<_> = notes
-        .iter()
-        .map(|note| (&*note.name, note.version, &*note.text))
-        .collect();
-    expect_eq!(notes, [("a/1", 2, "two"), ("a/2", 1, "three")]);
-    assert!(ledger.put_note("a/1", 1, "").await.is_err());
-    ledger.put_note("a/1", 2, "").await.unwrap();
-    expect_eq!(ledger.note("a/1").await.unwrap(), None);
 }

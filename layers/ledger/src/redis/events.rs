@@ -18,7 +18,8 @@ use crate::{
     account::AccountId,
     conn::{OPERATOR_TIMEOUT, RedisFault},
     contract::{
-        BookError, EVENTS_AT_ONCE_MAX, EVENTS_MAX, Feed, LedgerAdmin, Note, TOLD_MS, Telling,
+        BookError, Document, Documents, EVENTS_AT_ONCE_MAX, EVENTS_MAX, EventStore, LeaderLease,
+        LedgerAdmin, ONCE_MS, OnceEvent,
     },
     happening::{CeilingKind, Event, Happening, Levels, Watched},
     money::MicroRub,
@@ -147,7 +148,7 @@ impl RedisLedger {
     }
 }
 
-impl Feed for RedisLedger {
+impl EventStore for RedisLedger {
     async fn set_levels(
         &self,
         account: &AccountId,
@@ -221,14 +222,14 @@ impl Feed for RedisLedger {
         Ok(events.collect::<Result<_, _>>()?)
     }
 
-    async fn tell(&self, telling: &Telling) -> Result<bool, BookError> {
-        let json = serde_json::to_string(&telling.what)
+    async fn emit_once(&self, event: &OnceEvent) -> Result<bool, BookError> {
+        let json = serde_json::to_string(&event.what)
             .map_err(|error| BookError::Unavailable(error.into()))?;
-        let mut args = vec![TOLD_MS.to_string(), EVENTS_MAX.to_string()];
+        let mut args = vec![ONCE_MS.to_string(), EVENTS_MAX.to_string()];
         args.extend(["what".to_owned(), json]);
         for (name, id) in [
-            ("account", telling.account.as_deref()),
-            ("key", telling.key.as_deref()),
+            ("account", event.account.as_deref()),
+            ("key", event.key.as_deref()),
         ] {
             args.extend(
                 id.into_iter()
@@ -237,27 +238,36 @@ impl Feed for RedisLedger {
         }
         let keys = [
             FEED.to_owned(),
-            feed_key(&format!(":told:{}", telling.once)),
+            feed_key(&format!(":told:{}", event.once)),
             feed_key(":last"),
         ];
-        Ok(self.ask_durably(&self.0.scripts.tell, &keys, &args).await?)
+        Ok(self
+            .ask_durably(&self.0.scripts.emit_once, &keys, &args)
+            .await?)
     }
+}
 
-    async fn note(&self, name: &str) -> Result<Option<Note>, BookError> {
+impl Documents for RedisLedger {
+    async fn document(&self, name: &str) -> Result<Option<Document>, BookError> {
         let text: Option<String> = self.command(&["HGET", &feed_key(":notes"), name]).await?;
-        Ok(text.map(|text| note_of(name, &text)).transpose()?)
+        Ok(text.map(|text| document_of(name, &text)).transpose()?)
     }
 
-    async fn put_note(&self, name: &str, version: u64, text: &str) -> Result<(), BookError> {
+    async fn compare_and_swap(
+        &self,
+        name: &str,
+        version: u64,
+        text: &str,
+    ) -> Result<bool, BookError> {
         let args = [name.to_owned(), version.to_string(), text.to_owned()];
-        let word: String = self
-            .ask_durably(&self.0.scripts.put_note, &[feed_key(":notes")], &args)
-            .await?;
-        done(&word)
+        let script = &self.0.scripts.compare_and_swap;
+        Ok(self
+            .ask_durably(script, &[feed_key(":notes")], &args)
+            .await?)
     }
 
-    async fn notes(&self, begins: &str) -> Result<Vec<Note>, BookError> {
-        let (key, mut cursor, mut notes) = (feed_key(":notes"), 0u64, Vec::new());
+    async fn documents(&self, begins: &str) -> Result<Vec<Document>, BookError> {
+        let (key, mut cursor, mut found) = (feed_key(":notes"), 0u64, Vec::new());
         // Names of documents contain no characters that are special in a pattern.
         let pattern = format!("{begins}*");
         loop {
@@ -265,32 +275,34 @@ impl Feed for RedisLedger {
             let words = ["HSCAN", &key, &at, "MATCH", &pattern, "COUNT", "1000"];
             let (next, some): (u64, HashMap<String, String>) = self.command(&words).await?;
             for (name, text) in &some {
-                notes.push(note_of(name, text)?);
+                found.push(document_of(name, text)?);
             }
             cursor = next;
             if cursor == 0 {
                 break;
             }
         }
-        notes.sort_unstable_by(|a: &Note, b| a.name.cmp(&b.name));
+        found.sort_unstable_by(|a: &Document, b| a.name.cmp(&b.name));
         // A SCAN may return the same field twice.
-        notes.dedup_by(|a, b| a.name == b.name);
-        Ok(notes)
+        found.dedup_by(|a, b| a.name == b.name);
+        Ok(found)
     }
+}
 
-    async fn lease(&self, name: &str, owner: &str, ttl: Duration) -> Result<bool, BookError> {
+impl LeaderLease for RedisLedger {
+    async fn lead(&self, name: &str, owner: &str, ttl: Duration) -> Result<bool, BookError> {
         let keys = [feed_key(&format!(":lease:{name}"))];
         let args = [owner.to_owned(), ttl.as_millis().to_string()];
         Ok(self
-            .ask_patiently(&self.0.scripts.lease, &keys, &args)
+            .ask_patiently(&self.0.scripts.lead, &keys, &args)
             .await?)
     }
 }
 
-fn note_of(name: &str, text: &str) -> Result<Note, RedisFault> {
-    let unexpected = || RedisFault::Unexpected(format!("note {name:?}"));
+fn document_of(name: &str, text: &str) -> Result<Document, RedisFault> {
+    let unexpected = || RedisFault::Unexpected(format!("document {name:?}"));
     let (version, text) = text.split_once(':').ok_or_else(unexpected)?;
-    Ok(Note {
+    Ok(Document {
         name: name.to_owned(),
         version: version.parse().map_err(|_| unexpected())?,
         text: text.to_owned(),
@@ -401,20 +413,21 @@ mod tests {
         leases::{LeaseLedger, Step, Turn, TurnEnd, Word},
         redis::test_server::Server,
         testing::{
-            check_feed,
+            check_documents, check_events,
             given::{acme, hold, key, micro, number, settlement, topup},
             open,
         },
     };
 
     #[tokio::test]
-    async fn the_ledger_in_redis_emits_events() {
+    async fn ledger_in_redis_emits_events_and_stores_documents() {
         let server = Server::start().await;
-        check_feed(async || {
+        let make = async || {
             let _: String = server.ask(&["FLUSHALL"]).await;
             server.ledger().await
-        })
-        .await;
+        };
+        check_events(make).await;
+        check_documents(make).await;
     }
 
     /// The gateway is killed after it made the charge and before the event has its number.
@@ -574,7 +587,7 @@ mod tests {
                 for ledger in &ledgers {
                     ledger.0.told.note(&acme());
                 }
-                for last in join_all(ledgers.iter().map(Feed::gather)).await {
+                for last in join_all(ledgers.iter().map(EventStore::gather)).await {
                     last.unwrap();
                 }
             }
@@ -603,18 +616,18 @@ mod tests {
         let server = Server::start().await;
         let ledger = server.ledger().await;
         let minute = Duration::from_secs(60);
-        assert!(ledger.lease("w", "a", minute).await.unwrap());
-        assert!(ledger.lease("w", "a", minute).await.unwrap());
-        assert!(!ledger.lease("w", "b", minute).await.unwrap());
-        assert!(ledger.lease("other", "b", minute).await.unwrap());
+        assert!(ledger.lead("w", "a", minute).await.unwrap());
+        assert!(ledger.lead("w", "a", minute).await.unwrap());
+        assert!(!ledger.lead("w", "b", minute).await.unwrap());
+        assert!(ledger.lead("other", "b", minute).await.unwrap());
         assert!(
             ledger
-                .lease("w", "a", Duration::from_millis(1))
+                .lead("w", "a", Duration::from_millis(1))
                 .await
                 .unwrap()
         );
         tokio::time::timeout(minute, async {
-            while !ledger.lease("w", "b", minute).await.unwrap() {}
+            while !ledger.lead("w", "b", minute).await.unwrap() {}
         })
         .await
         .unwrap();

@@ -9,20 +9,20 @@ use super::{Journaled, Record, State};
 use crate::{
     account::{AccountId, KeyId},
     book::Millis,
-    contract::{BookError, Note, TOLD_MS, Telling},
+    contract::{BookError, Document, ONCE_MS, OnceEvent},
     happening::{Event, Happening, Levels, Watched},
 };
 
 /// The last event's number, the names of events that are emitted once, and the documents.
 #[derive(Debug, Default)]
-pub(super) struct FeedState {
+pub(super) struct EventState {
     last: u64,
     /// The time of emission of each named event. An event with the same name is not emitted again.
     told: HashMap<String, Millis>,
-    notes: BTreeMap<String, Note>,
+    documents: BTreeMap<String, Document>,
 }
 
-impl FeedState {
+impl EventState {
     pub(super) fn events_of(
         &mut self,
         account: &AccountId,
@@ -101,62 +101,62 @@ impl State {
         Ok(all.filter(|(_, levels)| !levels.is_empty()).collect())
     }
 
-    pub(crate) fn tell(&mut self, telling: &Telling, now: Millis) -> Journaled<bool> {
+    pub(crate) fn emit_once(&mut self, event: &OnceEvent, now: Millis) -> Journaled<bool> {
         let told = &mut self.feed.told;
-        told.retain(|_, at| now.saturating_sub(*at) < TOLD_MS);
-        if told.contains_key(&telling.once) {
+        told.retain(|_, at| now.saturating_sub(*at) < ONCE_MS);
+        let once = event.once.clone();
+        if told.contains_key(&once) {
             return (false, None);
         }
-        told.insert(telling.once.clone(), now);
+        told.insert(once.clone(), now);
         self.feed.last += 1;
         let event = Event {
             number: self.feed.last,
             at_ms: self.journal_time(now),
-            account: telling.account.clone(),
-            key: telling.key.clone(),
-            what: telling.what.clone(),
+            account: event.account.clone(),
+            key: event.key.clone(),
+            what: event.what.clone(),
         };
-        let once = telling.once.clone();
         (true, Some(Record::Told { event, once }))
     }
 
-    pub(crate) fn note_of(&self, name: &str) -> Option<Note> {
-        self.feed.notes.get(name).cloned()
+    pub(crate) fn document(&self, name: &str) -> Option<Document> {
+        self.feed.documents.get(name).cloned()
     }
 
-    pub(crate) fn notes(&self, begins: &str) -> Vec<Note> {
-        let from = self.feed.notes.range(begins.to_owned()..);
-        from.map(|(_, note)| note)
-            .take_while(|note| note.name.starts_with(begins))
+    pub(crate) fn documents(&self, begins: &str) -> Vec<Document> {
+        let from = self.feed.documents.range(begins.to_owned()..);
+        from.map(|(_, document)| document)
+            .take_while(|document| document.name.starts_with(begins))
             .cloned()
             .collect()
     }
 
-    pub(crate) fn put_note(
+    pub(crate) fn compare_and_swap(
         &mut self,
         name: &str,
         version: u64,
         text: &str,
-    ) -> Result<Journaled<()>, BookError> {
-        let there = self.feed.notes.get(name).map_or(0, |note| note.version);
-        if there != version {
-            return Err(BookError::Exists);
+    ) -> Journaled<bool> {
+        let found = self.feed.documents.get(name);
+        if found.map_or(0, |found| found.version) != version {
+            return (false, None);
         }
-        let note = Note {
+        let document = Document {
             name: name.to_owned(),
             version: version + 1,
             text: text.to_owned(),
         };
-        self.restore_note(note.clone());
-        Ok(((), Some(Record::Note(note))))
+        self.restore_document(document.clone());
+        (true, Some(Record::Document(document)))
     }
 
     /// Restores a document from a store's file.
-    pub(crate) fn restore_note(&mut self, note: Note) {
-        if note.text.is_empty() {
-            self.feed.notes.remove(&note.name);
+    pub(crate) fn restore_document(&mut self, document: Document) {
+        if document.text.is_empty() {
+            self.feed.documents.remove(&document.name);
         } else {
-            self.feed.notes.insert(note.name.clone(), note);
+            self.feed.documents.insert(document.name.clone(), document);
         }
     }
 

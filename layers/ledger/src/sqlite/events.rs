@@ -10,7 +10,10 @@ use super::{
 };
 use crate::{
     account::AccountId,
-    contract::{BookError, EVENTS_AT_ONCE_MAX, EVENTS_MAX, Feed, Note, Telling},
+    contract::{
+        BookError, Document, Documents, EVENTS_AT_ONCE_MAX, EVENTS_MAX, EventStore, LeaderLease,
+        OnceEvent,
+    },
     durable::file::{from_json, parsed, to_json},
     embedded::State,
     happening::{Event, Levels, Watched},
@@ -67,15 +70,15 @@ pub(super) fn write_levels(
     Ok(())
 }
 
-pub(super) fn write_note(conn: &Connection, note: &Note) -> rusqlite::Result<()> {
-    if note.text.is_empty() {
+pub(super) fn write_document(conn: &Connection, document: &Document) -> rusqlite::Result<()> {
+    if document.text.is_empty() {
         let sql = "DELETE FROM notes WHERE name = ?1";
-        conn.prepare_cached(sql)?.execute([&note.name])?;
+        conn.prepare_cached(sql)?.execute([&document.name])?;
         return Ok(());
     }
     let sql = "INSERT INTO notes (name, version, text) VALUES (?1, ?2, ?3)
                ON CONFLICT (name) DO UPDATE SET version = excluded.version, text = excluded.text";
-    let row = params![note.name, integer(note.version), note.text];
+    let row = params![document.name, integer(document.version), document.text];
     conn.prepare_cached(sql)?.execute(row)?;
     Ok(())
 }
@@ -109,7 +112,7 @@ pub(super) fn load(conn: &Connection, state: &mut State) -> rusqlite::Result<()>
     let mut select = conn.prepare("SELECT name, version, text FROM notes")?;
     let mut rows = select.query([])?;
     while let Some(row) = rows.next()? {
-        state.restore_note(Note {
+        state.restore_document(Document {
             name: row.get(0)?,
             version: count(row, 1)?,
             text: row.get(2)?,
@@ -129,7 +132,7 @@ fn read_event(row: &Row<'_>) -> rusqlite::Result<Event> {
     })
 }
 
-impl Feed for SqliteLedger {
+impl EventStore for SqliteLedger {
     async fn set_levels(
         &self,
         account: &AccountId,
@@ -161,26 +164,35 @@ impl Feed for SqliteLedger {
         read.await.map_err(BookError::Unavailable)
     }
 
-    async fn tell(&self, telling: &Telling) -> Result<bool, BookError> {
-        self.durable(self.queue(|state, now| Ok(state.tell(telling, now))))
+    async fn emit_once(&self, event: &OnceEvent) -> Result<bool, BookError> {
+        self.durable(self.queue(|state, now| Ok(state.emit_once(event, now))))
             .await
     }
+}
 
-    async fn note(&self, name: &str) -> Result<Option<Note>, BookError> {
-        self.look(|state| state.note_of(name))
+impl Documents for SqliteLedger {
+    async fn document(&self, name: &str) -> Result<Option<Document>, BookError> {
+        self.look(|state| state.document(name))
     }
 
-    async fn put_note(&self, name: &str, version: u64, text: &str) -> Result<(), BookError> {
-        self.durable(self.queue(|state, _| state.put_note(name, version, text)))
+    async fn documents(&self, begins: &str) -> Result<Vec<Document>, BookError> {
+        self.look(|state| state.documents(begins))
+    }
+
+    async fn compare_and_swap(
+        &self,
+        name: &str,
+        version: u64,
+        text: &str,
+    ) -> Result<bool, BookError> {
+        self.durable(self.queue(|state, _| Ok(state.compare_and_swap(name, version, text))))
             .await
     }
+}
 
-    async fn notes(&self, begins: &str) -> Result<Vec<Note>, BookError> {
-        self.look(|state| state.notes(begins))
-    }
-
+impl LeaderLease for SqliteLedger {
     /// This process has locked the file, so no other process can want this right.
-    async fn lease(&self, _: &str, _: &str, _: Duration) -> Result<bool, BookError> {
+    async fn lead(&self, _: &str, _: &str, _: Duration) -> Result<bool, BookError> {
         Ok(true)
     }
 }

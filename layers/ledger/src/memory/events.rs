@@ -5,7 +5,10 @@ use std::{collections::VecDeque, time::Duration};
 use super::{MemoryLedger, answer};
 use crate::{
     account::AccountId,
-    contract::{BookError, EVENTS_AT_ONCE_MAX, EVENTS_MAX, Feed, Note, Telling},
+    contract::{
+        BookError, Document, Documents, EVENTS_AT_ONCE_MAX, EVENTS_MAX, EventStore, LeaderLease,
+        OnceEvent,
+    },
     embedded::{Record, now_ms},
     happening::{Event, Levels, Watched},
 };
@@ -20,7 +23,7 @@ pub(super) fn add(events: &mut VecDeque<Event>, told: Vec<Event>) {
     }
 }
 
-impl Feed for MemoryLedger {
+impl EventStore for MemoryLedger {
     async fn set_levels(
         &self,
         account: &AccountId,
@@ -54,32 +57,39 @@ impl Feed for MemoryLedger {
             .collect())
     }
 
-    async fn tell(&self, telling: &Telling) -> Result<bool, BookError> {
+    async fn emit_once(&self, event: &OnceEvent) -> Result<bool, BookError> {
         let mut inner = self.for_books()?;
-        let (told, record) = inner.state.tell(telling, now_ms());
+        let (emitted, record) = inner.state.emit_once(event, now_ms());
         if let Some(Record::Told { event, .. }) = record {
             add(&mut inner.events, vec![event]);
         }
-        Ok(told)
+        Ok(emitted)
+    }
+}
+
+impl Documents for MemoryLedger {
+    async fn document(&self, name: &str) -> Result<Option<Document>, BookError> {
+        Ok(self.for_books()?.state.document(name))
     }
 
-    async fn note(&self, name: &str) -> Result<Option<Note>, BookError> {
-        Ok(self.for_books()?.state.note_of(name))
+    async fn documents(&self, begins: &str) -> Result<Vec<Document>, BookError> {
+        Ok(self.for_books()?.state.documents(begins))
     }
 
-    async fn put_note(&self, name: &str, version: u64, text: &str) -> Result<(), BookError> {
-        self.for_books()?
-            .state
-            .put_note(name, version, text)
-            .map(answer)
+    async fn compare_and_swap(
+        &self,
+        name: &str,
+        version: u64,
+        text: &str,
+    ) -> Result<bool, BookError> {
+        let mut inner = self.for_books()?;
+        Ok(answer(inner.state.compare_and_swap(name, version, text)))
     }
+}
 
-    async fn notes(&self, begins: &str) -> Result<Vec<Note>, BookError> {
-        Ok(self.for_books()?.state.notes(begins))
-    }
-
+impl LeaderLease for MemoryLedger {
     /// No other process uses this ledger, so every lock is granted.
-    async fn lease(&self, _: &str, _: &str, _: Duration) -> Result<bool, BookError> {
+    async fn lead(&self, _: &str, _: &str, _: Duration) -> Result<bool, BookError> {
         Ok(true)
     }
 }

@@ -1,0 +1,186 @@
+//! Documents: small versioned texts that are stored next to the books.
+
+use std::{
+    future::{Future, ready},
+    pin::Pin,
+};
+
+use serde::{Serialize, de::DeserializeOwned};
+
+use super::BookError;
+
+/// The maximum attempts of an update while other processes change the same document.
+const ATTEMPTS_MAX: usize = 100;
+/// The text that replaces a removed value, so that the document's version numbers continue.
+const REMOVED: &str = "-";
+
+/// A document: a text that is stored next to the books, with a version.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Document {
+    /// The document's name, unique within the ledger.
+    pub name: String,
+    /// The document's version; each change increases it by one, from 1.
+    pub version: u64,
+    /// The text of the document.
+    pub text: String,
+}
+
+impl Document {
+    /// Parses the text as JSON.
+    ///
+    /// # Errors
+    /// [`BookError::Unavailable`] if the text is not a `T`.
+    pub fn parse<T: DeserializeOwned>(&self) -> Result<T, BookError> {
+        serde_json::from_str(&self.text).map_err(|error| BookError::Unavailable(error.into()))
+    }
+}
+
+/// The value of a document, with the version that a change requires.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Versioned<T> {
+    /// The version that was read; 0 if the document does not exist.
+    pub version: u64,
+    /// The value; `None` if the document does not exist or its value was removed.
+    pub value: Option<T>,
+}
+
+/// What an update does with a document, and what it then returns.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Update<T, R> {
+    /// Writes this value.
+    Write(T, R),
+    /// Removes the value; the document's version numbers continue.
+    Remove(R),
+    /// Writes nothing.
+    Keep(R),
+}
+
+/// Documents, each changed by compare-and-swap of its version. Typed values are stored as JSON.
+pub trait Documents: Send + Sync + 'static {
+    /// Returns the document with this name, if it exists.
+    ///
+    /// # Errors
+    /// A [`BookError`] if the ledger refuses or is out of reach.
+    fn document(
+        &self,
+        name: &str,
+    ) -> impl Future<Output = Result<Option<Document>, BookError>> + Send;
+
+    /// The documents whose names begin with `begins`, sorted by name.
+    ///
+    /// # Errors
+    /// A [`BookError`] if the ledger refuses or is out of reach.
+    fn documents(
+        &self,
+        begins: &str,
+    ) -> impl Future<Output = Result<Vec<Document>, BookError>> + Send;
+
+    /// Writes a document if its version is still `version`; 0 requires that it does not exist. An empty text deletes
+    /// it. Returns whether the document was written.
+    ///
+    /// # Errors
+    /// A [`BookError`] if the ledger refuses or is out of reach.
+    fn compare_and_swap(
+        &self,
+        name: &str,
+        version: u64,
+        text: &str,
+    ) -> impl Future<Output = Result<bool, BookError>> + Send;
+
+    /// Reads the value of a document.
+    ///
+    /// # Errors
+    /// A [`BookError`] if the ledger refuses or is out of reach, or the document is not a `T`.
+    fn read_value<T: DeserializeOwned>(
+        &self,
+        name: &str,
+    ) -> impl Future<Output = Result<Versioned<T>, BookError>> + Send {
+        async move {
+            let found = self.document(name).await?;
+            Ok(Versioned {
+                version: found.as_ref().map_or(0, |found| found.version),
+                value: match found {
+                    Some(found) if found.text != REMOVED => Some(found.parse()?),
+                    _ => None,
+                },
+            })
+        }
+    }
+
+    /// Writes a value if the document's version is still `version`; 0 requires that the document does not exist.
+    /// Returns whether the value was written.
+    ///
+    /// # Errors
+    /// A [`BookError`] if the ledger refuses or is out of reach.
+    fn write_value<T: Serialize>(
+        &self,
+        name: &str,
+        version: u64,
+        value: &T,
+    ) -> impl Future<Output = Result<bool, BookError>> + Send {
+        let text = text_of(value);
+        async move { self.compare_and_swap(name, version, &text?).await }
+    }
+
+    /// Changes the current value of a document. `change` is called again if another process changes the document
+    /// meanwhile.
+    ///
+    /// # Errors
+    /// The error of `change`, or a [`BookError`] if the ledger refuses or is out of reach, or other processes change
+    /// the document before each attempt.
+    fn update<'a, T, R, E>(
+        &'a self,
+        name: &'a str,
+        mut change: impl FnMut(Option<T>) -> Result<Update<T, R>, E> + Send + 'a,
+    ) -> Updating<'a, R, E>
+    where
+        T: Serialize + DeserializeOwned + Send + 'a,
+        R: Send + 'a,
+        E: From<BookError> + Send + 'a,
+    {
+        self.update_async(name, move |found| ready(change(found.value)))
+    }
+
+    /// Changes the current value of a document, as [`Documents::update`]; `change` may wait between the read and the
+    /// write.
+    ///
+    /// # Errors
+    /// See [`Documents::update`].
+    fn update_async<'a, T, R, E, F>(
+        &'a self,
+        name: &'a str,
+        mut change: impl FnMut(Versioned<T>) -> F + Send + 'a,
+    ) -> Updating<'a, R, E>
+    where
+        T: Serialize + DeserializeOwned + Send + 'a,
+        R: Send + 'a,
+        E: From<BookError> + Send + 'a,
+        F: Future<Output = Result<Update<T, R>, E>> + Send + 'a,
+    {
+        Box::pin(async move {
+            for _ in 0..ATTEMPTS_MAX {
+                let found = self.read_value(name).await?;
+                let version = found.version;
+                let (text, answer) = match change(found).await? {
+                    Update::Write(value, answer) => (text_of(&value)?, answer),
+                    Update::Remove(answer) => (REMOVED.to_owned(), answer),
+                    Update::Keep(answer) => return Ok(answer),
+                };
+                if self.compare_and_swap(name, version, &text).await? {
+                    return Ok(answer);
+                }
+                tokio::task::yield_now().await;
+            }
+            let busy = format!("document {name}: changed by other gateways at each attempt");
+            Err(BookError::Unavailable(busy.into()).into())
+        })
+    }
+}
+
+/// The future of an update. It is boxed because the compiler cannot prove that a future which has the closure of an
+/// update in its type is `Send` (rust-lang/rust#100013).
+pub type Updating<'a, R, E> = Pin<Box<dyn Future<Output = Result<R, E>> + Send + 'a>>;
+
+fn text_of<T: Serialize>(value: &T) -> Result<String, BookError> {
+    serde_json::to_string(value).map_err(|error| BookError::Unavailable(error.into()))
+}
