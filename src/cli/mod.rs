@@ -31,6 +31,7 @@ mod statement;
 mod tests;
 mod usage;
 mod vendor;
+mod vendor_add;
 mod vendor_test;
 
 use std::{net::SocketAddr, path::PathBuf, pin::Pin, process::ExitCode};
@@ -355,11 +356,12 @@ enum Command {
         command: EventCommand,
     },
 
-    /// Vendors and their routes: list, disable, enable
+    /// Vendors and their routes: add (to a file), test, list, disable, enable
     ///
     /// Each node has its own view of its vendors, and its own switch.
     #[command(
-        after_help = "Examples:\n  tollgate vendor list\n  tollgate vendor disable openai-eu"
+        after_help = "Examples:\n  tollgate vendor add deepseek --config tollgate.toml\n  tollgate vendor list\n  \
+                            tollgate vendor disable openai-eu"
     )]
     Vendor {
         #[command(flatten)]

@@ -107,6 +107,9 @@ fn documented_commands_are_accepted() {
         "tollgate payment list --account acme --state open",
         "tollgate payment check 019ac3f0-1c2e-7b4d-9f00-5d3b6a7c8e90",
         "tollgate vendor list",
+        "tollgate vendor add deepseek --config f",
+        "tollgate vendor add gigachat --name sber --key-file k --ca-file c --url https://h --models a,b=c \
+         --usdt-mtok 0.72,0.72 --output-tokens-max 100 --config f --json",
         "tollgate vendor disable openai-eu",
         "tollgate vendor enable openai-eu",
         "tollgate audit",
@@ -217,6 +220,19 @@ fn usage_mistakes_are_found_before_any_request() {
             "cannot be used with",
         ),
         ("tollgate vendor disable", "<VENDOR>"),
+        ("tollgate vendor add deepseek", "--config"),
+        (
+            "tollgate vendor add a --key-env K --key-file f --config c",
+            "cannot be used with",
+        ),
+        (
+            "tollgate vendor add a --usdt-mtok 0,30 1,20 --config c",
+            "unexpected argument",
+        ),
+        (
+            "tollgate vendor add a --usdt-mtok 5 --config c",
+            "like 0.30,1.20",
+        ),
         (
             "tollgate account alert acme --at 5 --none",
             "cannot be used with",

@@ -11,6 +11,7 @@ use super::{
     client::Client,
     failure::Failure,
     show::{self, Cell, facts, rows, table},
+    vendor_add::{VendorArgs, vendor_add},
     vendor_test::vendor_test,
 };
 use crate::admin::path_segment;
@@ -25,6 +26,26 @@ pub(super) enum VendorCommand {
                       Example:\n  tollgate vendor list --json | jq '.vendors[].routes[] | select(.state != \"answering\")'"
     )]
     List,
+    /// Write a vendor and its models from a preset into a configuration file
+    ///
+    /// Appends `[[vendor]]` and `[[model]]` sections; the rest of the file stays as it is. The result is checked before it
+    /// replaces the file; a running gateway reads it by itself. The key stays in a variable or a file. Needs no running
+    /// gateway.
+    #[command(
+        after_help = "Examples:\n  tollgate vendor add deepseek --config tollgate.toml\n  \
+                      tollgate vendor add openai --name openai-eu --url https://eu.api.openai.com/v1 --key-env OPENAI_EU_KEY \
+                      --models gpt-5.4,gpt-5.4-mini --config tollgate.toml\n  \
+                      tollgate vendor add gigachat --models GigaChat-2 --usdt-mtok 0.72,0.72 --config tollgate.toml"
+    )]
+    Add {
+        /// The preset: `tollgate preset list` lists them
+        preset: String,
+        #[command(flatten)]
+        args: VendorArgs,
+        /// The configuration file
+        #[arg(long, value_name = "FILE")]
+        config: PathBuf,
+    },
     /// Call a vendor with the settings of a file, and print what came, its usage and its price
     ///
     /// Makes one plain call and one stream with at most 16 tokens of output, which the vendor bills. Reads secrets from
@@ -92,6 +113,11 @@ pub(super) async fn vendor(reach: &AdminArgs, command: VendorCommand) -> Result<
                 table(ROUTE_ROW, &route_rows(answer))
             });
         }
+        VendorCommand::Add {
+            preset,
+            args,
+            config,
+        } => return vendor_add(&preset, &args, &config, reach.json),
         VendorCommand::Test {
             vendor,
             model,

@@ -17,6 +17,7 @@ use serde::Deserialize;
 use tollgate_layers::error::BoxError;
 
 use super::role::Role;
+use crate::net::replace::replace_file;
 
 /// The largest number of operators in a file.
 pub(crate) const OPERATORS_MAX: usize = 1000;
@@ -105,17 +106,11 @@ impl Operators {
         (self.list.len() < before).then_some(self)
     }
 
-    /// Replaces the file atomically: a reader gets the old file or the new one. A new file is readable by its owner
-    /// only; an existing file keeps its owner and mode, because the gateway must still be able to read it.
+    /// Writes the file, atomically.
     ///
     /// # Errors
     /// If the file cannot be written.
     pub(crate) fn write(&self, path: &Path) -> io::Result<()> {
-        use std::{
-            io::Write as _,
-            os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, fchown},
-        };
-
         let mut text = String::from(
             "# Who may sign in to the console. Written by `tollgate operator`; read at each sign-in and request.\n",
         );
@@ -132,22 +127,7 @@ impl Operators {
             )
             .expect("writing to a string cannot fail");
         }
-        let mut beside = path.as_os_str().to_owned();
-        beside.push(".new");
-        let beside = Path::new(&beside);
-        let _ = fs::remove_file(beside);
-        let mut options = fs::OpenOptions::new();
-        let mut file = (options.write(true).create_new(true).mode(0o600)).open(beside)?;
-        file.write_all(text.as_bytes())?;
-        if let Ok(before) = fs::metadata(path) {
-            let own = file.metadata()?;
-            if (before.uid(), before.gid()) != (own.uid(), own.gid()) {
-                fchown(&file, Some(before.uid()), Some(before.gid()))?;
-            }
-            file.set_permissions(before.permissions())?;
-        }
-        file.sync_all()?;
-        fs::rename(beside, path)
+        replace_file(path, text.as_bytes())
     }
 }
 

@@ -9,16 +9,12 @@ pub(crate) fn nearest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) 
         .into_iter()
         .map(|candidate| {
             let near = shortened(word, candidate) || shortened(candidate, word);
-            let distance = if near {
-                1
-            } else {
-                strsim::osa_distance(word, candidate)
-            };
-            (distance, candidate)
+            let edits = strsim::osa_distance(word, candidate);
+            (if near { 1 } else { edits }, edits, candidate)
         })
-        .filter(|(distance, _)| (1..=most).contains(distance))
-        .min_by_key(|(distance, _)| *distance)
-        .map(|(_, candidate)| candidate)
+        .filter(|(distance, ..)| (1..=most).contains(distance))
+        .min_by_key(|(distance, edits, _)| (*distance, *edits))
+        .map(|(.., candidate)| candidate)
 }
 
 /// Returns `; did you mean x?`, or an empty text.
@@ -50,6 +46,8 @@ mod tests {
         ] {
             assert_eq!(nearest(word, known), meant, "{word}");
         }
+        let models = ["gpt-5", "gpt-5.4", "gpt-5.4-mini"];
+        assert_eq!(nearest("gpt-5.4-minis", models), Some("gpt-5.4-mini"));
         assert_eq!(hint("lisen", known), "; did you mean listen?");
         assert_eq!(hint("x", known), "");
     }

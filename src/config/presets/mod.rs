@@ -132,6 +132,34 @@ impl Preset {
         today.saturating_sub(taken)
     }
 
+    /// Returns the setting of `[[vendor]]` that refers to the key, like `key` or `login.basic`; `None` if the preset
+    /// needs none.
+    #[must_use]
+    pub fn key_setting(&self) -> Option<String> {
+        let file: toml::Table = toml::from_str(self.text).expect("a test reads every preset");
+        let reference = format!("${{{}}}", self.about.key_env);
+        let vendor = file["vendor"].as_table()?;
+        vendor.iter().find_map(|(name, value)| match value {
+            toml::Value::String(text) => (*text == reference).then(|| name.clone()),
+            toml::Value::Table(inner) => {
+                let (field, _) = inner
+                    .iter()
+                    .find(|(_, it)| it.as_str() == Some(&reference))?;
+                Some(format!("{name}.{field}"))
+            }
+            _ => None,
+        })
+    }
+
+    /// Returns the fields that every model of the preset has, in TOML, one per line; empty if there are none.
+    #[must_use]
+    pub fn every_model_text(&self) -> String {
+        let mut lines = self.text.lines().skip_while(|it| *it != "[every_model]");
+        lines.next();
+        let fields = lines.take_while(|it| !it.starts_with(['[', '#']) && !it.is_empty());
+        fields.map(|line| format!("{line}\n")).collect()
+    }
+
     /// Returns the part of the file that is about one model.
     #[must_use]
     pub fn model_text(&self, model: &str) -> Option<&'static str> {

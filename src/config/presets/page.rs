@@ -30,11 +30,15 @@ fn page(preset: &Preset) -> String {
             preset.name
         ),
     };
+    let flags = match example {
+        Some(_) => "",
+        None => " --models MODEL --usdt-mtok INPUT,OUTPUT",
+    };
     let _ = writeln!(
         page,
-        "**In the file**\n\n```toml\n[[vendor]]\npreset = \"{}\"\n\n{model}```\n\nEvery field that you write replaces the one of the preset \
+        "**In the file.** `tollgate vendor add {}{flags} --config tollgate.toml` writes it, or write:\n\n```toml\n[[vendor]]\npreset = \"{}\"\n\n{model}```\n\nEvery field that you write replaces the one of the preset \
          ([how presets apply](../prices.md#presets)).\n",
-        preset.name
+        preset.name, preset.name
     );
     if !about.notes.is_empty() {
         page += "**Good to know**\n\n";

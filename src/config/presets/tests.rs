@@ -138,6 +138,26 @@ fn fields_of_a_file_without_presets_stay_as_they_are() {
 }
 
 #[test]
+fn key_is_the_only_secret_of_a_preset_and_its_setting_is_known() {
+    for preset in presets() {
+        let setting = preset.key_setting();
+        assert!(setting.is_some(), "{}", preset.name);
+        assert_eq!(preset.text.matches("${").count(), 1, "{}", preset.name);
+    }
+    let setting = |name| Preset::named(name).unwrap().key_setting().unwrap();
+    assert_eq!(setting("deepseek"), "key");
+    assert_eq!(setting("gigachat"), "login.basic");
+}
+
+#[test]
+fn fields_of_every_model_are_cut_out_of_the_preset() {
+    let text = |name| Preset::named(name).unwrap().every_model_text();
+    assert!(text("gigachat").starts_with("output_field = \"max_tokens\"\nfunctions = true\n"));
+    assert_eq!(text("openrouter"), "output_field = \"max_tokens\"\n");
+    assert_eq!(text("openai"), "");
+}
+
+#[test]
 fn age_is_counted_in_days_since_the_preset_was_taken() {
     let preset = &presets()[0];
     let taken = day_number(&preset.about.date).unwrap();
