@@ -14,6 +14,7 @@ mod failure;
 mod group;
 mod health;
 mod import;
+mod init;
 mod key;
 mod key_id;
 mod lease;
@@ -103,6 +104,7 @@ Try it:
   tollgate demo
 
 Run it:
+  tollgate init
   tollgate check --config tollgate.toml
   tollgate serve --config tollgate.toml
 
@@ -140,6 +142,18 @@ enum Command {
         #[arg(long)]
         vendor_only: bool,
     },
+
+    /// Set up a gateway in a folder: configuration, admin key, first vendor
+    ///
+    /// On a terminal, requests what is not given: vendor, its key (not shown), address, rate of USDT. Writes tollgate.toml,
+    /// with a ledger in SQLite in the same folder, and files with the keys, readable by you alone; prints the commands that
+    /// lead to the first paid call. Calls nobody and starts nothing. `tollgate preset list` lists the vendors.
+    #[command(after_help = "Examples:\n  tollgate init --dir ~/tollgate\n  \
+                            tollgate init --dir /srv/tollgate --vendor deepseek --key-env DEEPSEEK_API_KEY --listen 0.0.0.0:8080 \
+                            --rate 90.50\n  \
+                            tollgate init --vendor gigachat --key-file sber.key --ca-file russian-root.pem --models GigaChat-2 \
+                            --usdt-mtok 0.72,0.72")]
+    Init(init::InitArgs),
 
     /// Run the gateway
     ///
@@ -452,9 +466,13 @@ enum Command {
     ///
     /// Needs no key: for health checks of containers and load balancers. Prints the reason if not.
     #[command(
-        after_help = "Example:\n  tollgate health --url http://127.0.0.1:8081 || echo 'not ready'"
+        after_help = "Examples:\n  tollgate health --url http://127.0.0.1:8081 || echo 'not ready'\n  \
+                            tollgate serve --config tollgate.toml & tollgate health --wait 10"
     )]
     Health {
+        /// Wait at most this long for the gateway to get ready
+        #[arg(long, value_name = "SECONDS", default_value_t = 0)]
+        wait: u64,
         /// The gateway's operator's listener; else the variable TOLLGATE_ADMIN_URL, else http://127.0.0.1:8081
         #[arg(long, value_name = "URL")]
         url: Option<String>,
@@ -556,6 +574,7 @@ impl Command {
             } => crate::demo::run_vendor(listen)
                 .await
                 .map_err(|error| failed(&error)),
+            Self::Init(args) => init::init(args),
             Self::Serve { config: file } => {
                 let Loaded { config, files } = Config::read(&file);
                 let config = config.map_err(|errors| check::mistakes(&file, &errors))?;
@@ -618,7 +637,7 @@ impl Command {
                 command: LedgerCommand::Copy(wish),
             } => ledger_copy::copy(&wish).await,
             Self::Load(args) => load::load(&args).await,
-            Self::Health { url } => health::health(url.as_deref()).await,
+            Self::Health { wait, url } => health::health(url.as_deref(), wait).await,
             Self::Completions { shell } => completions::completions(shell),
             Self::Man { out } => completions::man(&out),
         }

@@ -110,6 +110,9 @@ fn documented_commands_are_accepted() {
         "tollgate vendor add deepseek --config f",
         "tollgate vendor add gigachat --name sber --key-file k --ca-file c --url https://h --models a,b=c \
          --usdt-mtok 0.72,0.72 --output-tokens-max 100 --config f --json",
+        "tollgate init",
+        "tollgate init --dir d --vendor deepseek --key-env KEY --listen 0.0.0.0:80 --rate 90.50 --multiplier 1.2",
+        "tollgate init --vendor openai --rate market",
         "tollgate vendor disable openai-eu",
         "tollgate vendor enable openai-eu",
         "tollgate audit",
@@ -124,7 +127,7 @@ fn documented_commands_are_accepted() {
         "tollgate ledger copy --from sqlite:a.db --to redis://h:6379/0",
         "tollgate ledger copy --from ${FROM} --to sqlite:b.db --wait 960 --json",
         "tollgate ledger copy --from redis://h --to redis-cluster://a,b --release",
-        "tollgate health --url http://127.0.0.1:8081",
+        "tollgate health --url http://127.0.0.1:8081 --wait 10",
         "tollgate completions bash",
         "tollgate completions fish",
         "tollgate man --out dir",
@@ -233,6 +236,8 @@ fn usage_mistakes_are_found_before_any_request() {
             "tollgate vendor add a --usdt-mtok 5 --config c",
             "like 0.30,1.20",
         ),
+        ("tollgate init --rate 90,5", "like 90.50, or market"),
+        ("tollgate init --listen 8080", "invalid socket address"),
         (
             "tollgate account alert acme --at 5 --none",
             "cannot be used with",

@@ -1,0 +1,454 @@
+//! `tollgate init`: writes what a gateway needs to serve, and prints the commands up to the first paid call.
+
+use std::{
+    collections::BTreeSet,
+    fs,
+    io::{self, BufRead as _, IsTerminal as _, Write as _},
+    net::{Ipv4Addr, SocketAddr},
+    path::{Path, PathBuf},
+};
+
+use clap::Args;
+use rustix::termios::{LocalModes, OptionalActions, tcgetattr, tcsetattr};
+use tollgate_layers::model::ModelKind;
+
+use super::{
+    failure::Failure,
+    show::{self, counted},
+    vendor_add::{Sections, VendorArgs, advice, checked, full, preset, prices, unusable},
+};
+use crate::{
+    config::{Config, Preset, presets},
+    net::replace::replace_file,
+};
+
+#[derive(Debug, Args)]
+pub(super) struct InitArgs {
+    /// Folder for the configuration, the keys and the ledger; created if it does not exist
+    #[arg(long, default_value = ".")]
+    dir: PathBuf,
+    /// Preset of the first vendor, like deepseek
+    #[arg(long, value_name = "PRESET")]
+    vendor: Option<String>,
+    #[command(flatten)]
+    args: VendorArgs,
+    /// Address for callers; default: 127.0.0.1:8080. Operators get the next port, on this machine alone
+    #[arg(long, value_name = "ADDR")]
+    listen: Option<SocketAddr>,
+    /// Rubles per USDT, fixed until you change it, or market: public quotes of Rapira, else of CoinGecko; default: market
+    #[arg(long, value_parser = rate)]
+    rate: Option<Rate>,
+    /// Price for your customers = price of the vendor × rate × this
+    #[arg(long, default_value = "1.15")]
+    multiplier: String,
+}
+
+/// Where the rate of USDT comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Rate {
+    Market,
+    Fixed(String),
+}
+
+fn rate(text: &str) -> Result<Rate, String> {
+    let is_number = text.bytes().all(|it| it.is_ascii_digit() || it == b'.');
+    match text {
+        "" | "market" => Ok(Rate::Market),
+        number if is_number => Ok(Rate::Fixed(number.to_owned())),
+        _ => Err("write a number like 90.50, or market".into()),
+    }
+}
+
+const LISTEN: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 8080);
+
+/// The sources of deploy/tollgate.toml.
+const MARKET: &str = r#"# Public quotes, requested in this order; nobody guarantees them. For a rate of your own: fixed = "90.50"
+[[rate.source]]
+url    = "https://api.rapira.net/open/market/rates"
+select = "/data[symbol=USDT/RUB]/askPrice"
+min = "50"                                # a rate outside these is rejected
+max = "200"
+
+[[rate.source]]
+url    = "https://api.coingecko.com/api/v3/simple/price?ids=tether&vs_currencies=rub"
+select = "/tether/rub"
+min = "50"
+max = "200"
+"#;
+
+/// Writes the files and prints the commands.
+///
+/// # Errors
+/// If an answer is missing, the folder has a configuration already, or a file cannot be written.
+pub(super) fn init(mut args: InitArgs) -> Result<(), Failure> {
+    let config = args.dir.join("tollgate.toml");
+    if config.exists() {
+        return Err(Failure::Usage(format!(
+            "{0} exists: `tollgate vendor add PRESET --config {0}` adds a vendor to it",
+            config.display()
+        )));
+    }
+    let (preset, key) = questions(&mut args)?;
+    fs::create_dir_all(&args.dir).map_err(|error| unusable(&args.dir, &error))?;
+    let mut made = Made::default();
+    let admin_key = args.dir.join("admin.key");
+    if !admin_key.exists() {
+        made.write(&admin_key, &random_key()?)?;
+    }
+    if let Some(key) = key {
+        let name = args.args.name.as_deref().unwrap_or(preset.name);
+        let file = args.dir.join(format!("{name}.key"));
+        made.write(&file, &format!("{key}\n"))?;
+        args.args.key_file = Some(file);
+    }
+    let sections = Sections::new(preset, &args.args, &BTreeSet::new())?;
+    let text = head(&args, &admin_key)? + &sections.text;
+    let (checked, mut missing) = checked(&text, &config)?;
+    made.write(&config, &text)?;
+    for warning in &checked.warnings {
+        eprintln!("{}: warning: {warning}", config.display());
+    }
+    let models = counted(sections.models.len() as u64, "model");
+    let files = made.keep();
+    eprintln!(
+        "\nwrote {files}, readable by you alone\nvendor {:?} with {models}, sold at the vendor's price × rate × {}",
+        sections.name, args.multiplier
+    );
+    eprint!("{}", advice(preset, &missing));
+    eprintln!("next, in this shell (each part is explained in docs/operators.md):\n");
+    missing.retain(|name| name != "TOLLGATE_ADMIN_KEY");
+    show::write(&commands(&args.dir, &checked, &missing)?)
+}
+
+/// Asks for what the command line lacks, if standard input is a terminal. Returns the preset, and the key if it was typed.
+fn questions(args: &mut InitArgs) -> Result<(&'static Preset, Option<String>), Failure> {
+    let can_ask = io::stdin().is_terminal();
+    let names: Vec<_> = presets().iter().map(|preset| preset.name).collect();
+    let preset = match &args.vendor {
+        Some(name) => preset(name)?,
+        None if can_ask => ask(&format!("Vendor ({}): ", names.join(", ")), preset)?,
+        None => {
+            return Err(Failure::Usage(format!(
+                "--vendor is missing: {}",
+                names.join(", ")
+            )));
+        }
+    };
+    if !can_ask {
+        return Ok((preset, None));
+    }
+    let about = &preset.about;
+    let mut key = None;
+    if args.args.key_env.is_none() && args.args.key_file.is_none() {
+        let page = about.key_page.as_ref();
+        let page = page.map(|page| format!(" from {page}")).unwrap_or_default();
+        let question = format!(
+            "Key at {}{page} (not shown; Enter: the gateway takes it from its variable {}): ",
+            about.title, about.key_env
+        );
+        let typed = without_echo(|| ask(&question, |text| Ok(text.to_owned())))?;
+        key = Some(typed).filter(|text| !text.is_empty());
+    }
+    if about.models.is_empty() && args.args.models.is_empty() {
+        let question =
+            "Model, as the vendor names it (or ID=NAME, if your customers use another name): ";
+        args.args.models = vec![ask(question, |text| match text {
+            "" => Err(Failure::Usage("the preset has no models: name one".into())),
+            text => Ok(text.to_owned()),
+        })?];
+    }
+    if about.models.is_empty() && args.args.usdt_mtok.is_none() {
+        let question = "Price by your contract (USDT per million tokens of input and of output, like 0.30,1.20): ";
+        args.args.usdt_mtok = Some(ask(question, |text| prices(text).map_err(Failure::Usage))?);
+    }
+    if args.listen.is_none() {
+        args.listen = Some(ask(
+            &format!("Address for callers (Enter: {LISTEN}): "),
+            address,
+        )?);
+    }
+    if args.rate.is_none() {
+        let question = "Rubles per USDT: a number, fixed until you change it (Enter: public quotes of Rapira, else of CoinGecko): ";
+        args.rate = Some(ask(question, |text| rate(text).map_err(Failure::Usage))?);
+    }
+    Ok((preset, key))
+}
+
+fn address(text: &str) -> Result<SocketAddr, Failure> {
+    match text {
+        "" => Ok(LISTEN),
+        text => text.parse().map_err(|_| {
+            Failure::Usage("write an IP address with a port, like 0.0.0.0:8080".into())
+        }),
+    }
+}
+
+/// Asks until the answer is valid.
+fn ask<T>(question: &str, parse: impl Fn(&str) -> Result<T, Failure>) -> Result<T, Failure> {
+    let unreadable = |error: io::Error| Failure::Io(format!("standard input: {error}"));
+    loop {
+        eprint!("{question}");
+        let _ = io::stderr().flush();
+        let mut line = String::new();
+        if io::stdin()
+            .lock()
+            .read_line(&mut line)
+            .map_err(unreadable)?
+            == 0
+        {
+            return Err(Failure::Usage(
+                "the answers ended too early; nothing was written".into(),
+            ));
+        }
+        match parse(line.trim()) {
+            Ok(answer) => return Ok(answer),
+            Err(failure) => eprintln!("{}", failure.text()),
+        }
+    }
+}
+
+/// Runs `read` while the terminal does not show what is typed.
+fn without_echo<T>(read: impl FnOnce() -> T) -> T {
+    let stdin = io::stdin();
+    let before = tcgetattr(&stdin).ok();
+    if let Some(mut silent) = before.clone() {
+        silent.local_modes.remove(LocalModes::ECHO);
+        let _ = tcsetattr(&stdin, OptionalActions::Now, &silent);
+    }
+    let answer = read();
+    if let Some(before) = before {
+        let _ = tcsetattr(&stdin, OptionalActions::Now, &before);
+        eprintln!();
+    }
+    answer
+}
+
+/// Returns 256 random bits in hexadecimal.
+fn random_key() -> Result<String, Failure> {
+    let mut bytes = [0_u8; 32];
+    getrandom::fill(&mut bytes)
+        .map_err(|error| Failure::Internal(format!("no random bytes: {error}")))?;
+    Ok(bytes
+        .iter()
+        .map(|byte| format!("{byte:02x}"))
+        .collect::<String>()
+        + "\n")
+}
+
+/// The files that this run wrote; removed again if the run fails.
+#[derive(Default)]
+struct Made(Vec<PathBuf>);
+
+impl Made {
+    fn write(&mut self, path: &Path, text: &str) -> Result<(), Failure> {
+        let is_new = !path.exists();
+        replace_file(path, text.as_bytes()).map_err(|error| unusable(path, &error))?;
+        if is_new {
+            self.0.push(path.to_owned());
+        }
+        Ok(())
+    }
+
+    /// Keeps the files, and returns their names.
+    fn keep(mut self) -> String {
+        let files = std::mem::take(&mut self.0);
+        let names: Vec<_> = files.iter().map(|it| it.display().to_string()).collect();
+        names.join(", ")
+    }
+}
+
+impl Drop for Made {
+    fn drop(&mut self) {
+        for file in &self.0 {
+            let _ = fs::remove_file(file);
+        }
+    }
+}
+
+/// Returns the sections above the vendors.
+fn head(args: &InitArgs, admin_key: &Path) -> Result<String, Failure> {
+    let listen = args.listen.unwrap_or(LISTEN);
+    let admin = SocketAddr::from((Ipv4Addr::LOCALHOST, listen.port().wrapping_add(1)));
+    let (admin_key, ledger) = (full(admin_key)?, full(&args.dir.join("tollgate.db"))?);
+    let rate = match &args.rate {
+        None | Some(Rate::Market) => MARKET.to_owned(),
+        Some(Rate::Fixed(number)) => format!(
+            "# Rubles per USDT. It never changes by itself: vendors' prices in USDT are sold by it until you write another\n\
+             [[rate.source]]\nfixed = \"{number}\"\n"
+        ),
+    };
+    let quoted = |text: String| serde_json::Value::from(text).to_string();
+    Ok(format!(
+        "# Written by `tollgate init`. docs/settings.md has every setting, deploy/tollgate.toml an example of each.\n\
+         listen = \"{listen}\"\n\n\
+         [admin]\nlisten = \"{admin}\"\nkey = {}\n\n\
+         [ledger]\nurl = {}\n\n\
+         {rate}\n\
+         [tariff]\nsell_rate_multiplier = {}             # price = the vendor's × rate × this\n\n",
+        quoted(format!("file:{admin_key}")),
+        quoted(format!("sqlite:{ledger}")),
+        quoted(args.multiplier.clone())
+    ))
+}
+
+/// Returns the commands from here to the first paid call, in three parts: start, customer, call.
+fn commands(dir: &Path, config: &Config, missing: &BTreeSet<String>) -> Result<String, Failure> {
+    let models = &config.live.models;
+    let chats = models.iter().filter(|model| model.kind == ModelKind::Chat);
+    let cheapest = chats.min_by_key(|model| model.usdt_mtok.output);
+    let model = cheapest.map_or_else(String::new, |model| {
+        serde_json::Value::from(model.id.clone()).to_string()
+    });
+    let variables: String = missing
+        .iter()
+        .map(|name| format!("export {name}=...\n"))
+        .collect();
+    let admin = config.admin.as_ref().map(|admin| admin.listen);
+    let admin = match admin {
+        Some(admin) if admin.port() != 8081 => {
+            format!("export TOLLGATE_ADMIN_URL=http://{admin}\n")
+        }
+        _ => String::new(),
+    };
+    let mut callers = config.listen;
+    if callers.ip().is_unspecified() {
+        callers.set_ip(Ipv4Addr::LOCALHOST.into());
+    }
+    Ok(format!(
+        r#"cd {dir} && export TOLLGATE_ADMIN_KEY=$(cat admin.key)
+{variables}{admin}tollgate serve --config tollgate.toml >>tollgate.log 2>&1 &
+tollgate health --wait 10
+
+tollgate account create acme --name "Acme LLC"
+tollgate topup acme 1000 --id payment-1
+KEY=$(tollgate key create acme --name first | tee /dev/stderr | grep -o 'tg-[0-9A-Za-z]\{{48\}}')
+
+curl -sS http://{callers}/v1/chat/completions -H "authorization: Bearer $KEY" -H 'content-type: application/json' \
+  -d '{{"model":{model},"max_tokens":50,"messages":[{{"role":"user","content":"Hello"}}]}}'
+tollgate account show acme
+"#,
+        dir = shell(&full(dir)?),
+        model = model.replace('\'', r"'\''"),
+    ))
+}
+
+/// Quotes a word for the shell, if it needs quotes.
+fn shell(word: &str) -> String {
+    let is_plain = |it: u8| it.is_ascii_alphanumeric() || b"/._-~+".contains(&it);
+    match word.bytes().all(is_plain) {
+        true => word.to_owned(),
+        false => format!("'{}'", word.replace('\'', r"'\''")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::MetadataExt as _;
+
+    use clap::Parser as _;
+    use tempfile::TempDir;
+
+    use super::*;
+    use crate::cli::{Cli, Command};
+
+    fn run(dir: &Path, flags: &str) -> Result<String, String> {
+        let line = format!("tollgate init --dir {} {flags}", dir.display());
+        let cli = Cli::try_parse_from(line.split_whitespace()).unwrap();
+        let Command::Init(args) = cli.command else {
+            panic!("{line}")
+        };
+        match init(args) {
+            Ok(()) => Ok(fs::read_to_string(dir.join("tollgate.toml")).unwrap()),
+            Err(failure) => Err(failure.text().to_owned()),
+        }
+    }
+
+    #[test]
+    fn files_are_private_and_make_a_configuration_that_serves() {
+        let dir = TempDir::new().unwrap();
+        let home = dir.path().join("new");
+        let text = run(
+            &home,
+            "--vendor deepseek --rate 90.50 --listen 127.0.0.1:9000",
+        )
+        .unwrap();
+        for file in ["tollgate.toml", "admin.key"] {
+            let mode = fs::metadata(home.join(file)).unwrap().mode();
+            assert_eq!(mode & 0o777, 0o600, "{file}");
+        }
+        let key = fs::read_to_string(home.join("admin.key")).unwrap();
+        assert!(
+            key.trim().len() == 64 && !text.contains(key.trim()),
+            "{text}"
+        );
+        let (config, missing) = checked(&text, &home).unwrap();
+        assert_eq!(config.warnings, []);
+        assert_eq!(
+            missing.into_iter().collect::<Vec<_>>(),
+            ["DEEPSEEK_API_KEY"]
+        );
+        assert_eq!(config.listen.port(), 9000);
+        assert_eq!(config.admin.unwrap().listen.to_string(), "127.0.0.1:9001");
+        assert_eq!(config.ledger.url.kind(), "sqlite");
+        let again = run(&home, "--vendor openai").unwrap_err();
+        assert!(
+            again.contains("tollgate vendor add PRESET --config"),
+            "{again}"
+        );
+    }
+
+    #[test]
+    fn failed_run_leaves_nothing_behind() {
+        let dir = TempDir::new().unwrap();
+        for (flags, says) in [
+            ("--vendor gigachat", "has no models"),
+            (
+                "--vendor deepseek --multiplier many",
+                "sell_rate_multiplier",
+            ),
+            ("--vendor deepsek", "did you mean deepseek?"),
+            (
+                "--vendor openai --key-file /no/such",
+                "cannot read /no/such",
+            ),
+        ] {
+            let failure = run(dir.path(), flags).unwrap_err();
+            assert!(failure.contains(says), "{failure}");
+            assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0, "{flags}");
+        }
+    }
+
+    #[test]
+    fn sources_of_the_rate_are_those_of_the_example() {
+        let example = include_str!("../../deploy/tollgate.toml");
+        for line in MARKET.lines().filter(|it| it.starts_with(['u', 's'])) {
+            assert!(example.contains(line), "{line}");
+        }
+    }
+
+    #[test]
+    fn printed_commands_fit_the_configuration() {
+        let (config, missing) = {
+            let dir = TempDir::new().unwrap();
+            let text = run(
+                dir.path(),
+                "--vendor openai --rate 90 --listen 0.0.0.0:8080",
+            )
+            .unwrap();
+            checked(&text, dir.path()).unwrap()
+        };
+        let text = commands(Path::new("/srv/my gateway"), &config, &missing).unwrap();
+        assert!(
+            text.starts_with("cd '/srv/my gateway' && export TOLLGATE_ADMIN_KEY="),
+            "{text}"
+        );
+        assert!(
+            text.contains("\nexport OPENAI_API_KEY=...\ntollgate serve"),
+            "{text}"
+        );
+        assert!(
+            text.contains("http://127.0.0.1:8080/v1") && !text.contains("embedding"),
+            "{text}"
+        );
+    }
+}
