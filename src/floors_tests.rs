@@ -217,7 +217,7 @@ fn module_imports_only_modules_below_it() {
 }
 
 #[test]
-fn import_cycles_of_files_are_only_the_documented_ones() {
+fn only_the_documented_files_import_each_other_in_cycles() {
     let imports = imports();
     let reach = |from: &Module| {
         let mut seen = BTreeSet::new();

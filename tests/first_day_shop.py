@@ -1,11 +1,12 @@
-"""A fake shop at YooKassa with the parts that a first day needs: payments by its API of version 3, and notifications, on a socket."""
+"""A fake YooKassa shop with the parts that a first day needs: version 3 of the payments API, and notifications, on a
+real socket."""
 import base64, http.server, json, threading, urllib.request
 
 SHOP, SECRET = "100500", "test_secret_of_the_shop"
 
 
 class Shop:
-    """Payments by id; each idempotency key creates one."""
+    """Payments by id. Each idempotency key creates one payment."""
 
     def __init__(self):
         self.payments, self.made = {}, {}
@@ -64,7 +65,7 @@ class Shop:
         return (200, payment) if payment else (404, {"type": "error", "code": "not_found"})
 
     def pay(self, number):
-        """The payer pays by the link."""
+        """The payer completes the payment with the link."""
         self.payments[number].update(status="succeeded", paid=True)
 
     def notify(self, gateway, number):

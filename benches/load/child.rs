@@ -1,4 +1,4 @@
-//! A process that the bench starts: this binary in another role, or a program that behaves like one.
+//! A process started by the bench: this binary in another role, or a program that behaves like one.
 
 use std::{
     collections::BTreeMap,
@@ -15,8 +15,8 @@ use anyhow::Context as _;
 
 use crate::{fixtures::support::process::MANY_FILES, options::RoleName};
 
-/// A process that is stopped when this is dropped. If the bench's own process dies, the child ends by itself, because
-/// its standard input ends then.
+/// A process that is stopped when this is dropped. If the bench's own process dies, the child's standard input closes,
+/// and the child ends by itself.
 pub(crate) struct Child {
     name: &'static str,
     process: std::process::Child,
@@ -46,12 +46,13 @@ impl Child {
         Self::run(name, command)
     }
 
-    /// Starts a program that prints facts, and ends when its standard input ends, as a role does.
+    /// Starts a program that behaves like a role: it prints facts, and ends when its standard input closes.
     pub(crate) fn run(name: &'static str, mut command: Command) -> anyhow::Result<Self> {
         let mut process = command
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
-            // Formatting and writing log lines is part of the gateway's cost, but where they go is not.
+            // Log lines are formatted and written, because that is part of the gateway's cost. Their destination is
+            // not, so they are discarded.
             .stderr(Stdio::null())
             .spawn()
             .with_context(|| format!("cannot start the {name}"))?;

@@ -200,8 +200,8 @@ fn line(target: &str, streams: u32, rounds: &[Vec<Footprint>], place: usize) -> 
         "rounds": { "rss_bytes": figures(rss), "pss_bytes": figures(pss) },
     });
     if streams > 0 {
-        // The memory of a stream: the process's memory with streams, minus that of the same process without, per
-        // stream.
+        // Memory per stream: the process's memory with the streams minus its memory without them, divided by their
+        // number.
         let grown = |seen: &Vec<Footprint>| seen[place].rss as f64 - seen[0].rss as f64;
         let each = median(rounds.iter().map(grown)) / f64::from(streams);
         line["bytes_per_stream"] = figure(each);

@@ -14,7 +14,7 @@ use crate::scenario::ScenarioName;
 #[derive(Debug, Parser)]
 #[command(bin_name = "cargo bench --bench load --", after_help = EXAMPLES)]
 pub(crate) struct Options {
-    /// The names of the scenarios to run; by default all.
+    /// The names of the scenarios to run; all by default.
     #[arg(value_enum)]
     scenarios: Vec<ScenarioName>,
     /// The length of a round, in seconds.
@@ -23,16 +23,16 @@ pub(crate) struct Options {
     /// Rounds of each scenario; the figures are medians over them.
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(crate) rounds: u32,
-    /// Connections of scenarios that send the next call when the last one is answered.
+    /// Connections in scenarios that send the next call when the previous one is answered.
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub(crate) connections: u32,
     /// Gateways to compare with the bare proxy [default: sqlite; redis and leases too if redis-server is installed].
     #[arg(long, value_name = "LEDGER,…", value_enum, value_delimiter = ',')]
     pub(crate) targets: Vec<Ledger>,
-    /// `memory`: the most streams to open; fewer if the system allows fewer open files.
+    /// Scenario `memory`: the largest number of streams to open; fewer if the system allows fewer open files.
     #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(100..=20_000))]
     pub(crate) streams: u32,
-    /// `rate`: the most calls per second.
+    /// Scenario `rate`: the highest number of calls per second.
     #[arg(long, value_name = "N", default_value_t = 8_000, value_parser = clap::value_parser!(u32).range(100..=100_000))]
     pub(crate) rate_max: u32,
 
@@ -88,7 +88,7 @@ impl Ledger {
         }
     }
 
-    /// Whether a redis-server is needed.
+    /// Whether this kind of ledger needs a redis-server.
     pub(crate) const fn has_server(self) -> bool {
         matches!(self, Self::Redis | Self::Leases)
     }

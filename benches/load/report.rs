@@ -39,7 +39,7 @@ pub(crate) fn us(time: Duration) -> f64 {
     time.as_secs_f64() * 1e6
 }
 
-/// A line of the table. Ratios are computed within each round, and their median is taken: in a round in which the
+/// A line of the table. Ratios are computed within each round, and the table has their median: in a round in which the
 /// machine was slow, both targets were slow.
 pub(crate) struct Line<'a> {
     pub(crate) target: &'a str,

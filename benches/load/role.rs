@@ -1,4 +1,4 @@
-//! A process in one of the bench's roles: it prints its facts, and ends when its parent process does.
+//! A process in one of the bench's roles: it prints its facts, and ends when its parent process ends.
 
 use std::{fmt::Display, io};
 

@@ -17,7 +17,7 @@ use crate::{
     target::{Field, Target},
 };
 
-/// The time of load before the first round of a scenario, which is not counted.
+/// Warm-up before the first round of a scenario; it is not measured.
 pub(crate) const WARM_UP: Duration = Duration::from_millis(300);
 /// The rates of the scenario `rate`, in calls per second.
 const RATES: [u32; 9] = [100, 500, 1000, 2000, 4000, 8000, 16_000, 32_000, 64_000];
@@ -53,7 +53,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
                 let results = translated(&runtime, started(&mut field, options)?, options)?;
                 report.add(*name, &results);
             }
-            // This scenario starts its own processes, and no other process of the bench may run meanwhile.
+            // This scenario starts its own processes, and no other bench process may run at the same time.
             Kind::Memory => {
                 end(&mut field, &mut report)?;
                 memory::run(&runtime, options, &mut report)?;
@@ -103,7 +103,7 @@ fn compare(
     options: &Options,
     title: &str,
 ) -> anyhow::Result<Vec<Value>> {
-    // At a fixed pace every target serves all calls, so that targets that only show a capacity are left out.
+    // At a fixed pace every target serves all calls, so targets that only show a capacity are left out.
     let all = matches!(scenario.pace, Pace::WhenAnswered);
     let mut targets: Vec<&mut Target> = field
         .targets
@@ -144,8 +144,8 @@ fn rates(runtime: &Runtime, field: &mut Field, options: &Options) -> anyhow::Res
     Ok(results)
 }
 
-/// Measures each vendor's stream for a caller of either format. Only through the first gateway, since translation does
-/// not use the ledger.
+/// Measures each vendor's stream for callers of both formats. Uses only the first gateway, since translation does not
+/// depend on the ledger.
 fn translated(
     runtime: &Runtime,
     field: &mut Field,
@@ -192,8 +192,8 @@ fn translated(
     Ok(lines.collect())
 }
 
-/// Measures every place in each round, after a warm-up that is not counted. The order rotates from round to round, so
-/// that no place is always first.
+/// Measures each of `places` in each round, after a warm-up that is not counted. The order rotates from round to round,
+/// so that none of them is always first.
 fn in_rounds(
     title: &str,
     places: &[&str],

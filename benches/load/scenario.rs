@@ -1,4 +1,4 @@
-//! Scenarios: which calls are sent, at which pace, and what is measured of their answers.
+//! Scenarios: which calls are sent, at which pace, and what is measured in their answers.
 
 use bytes::Bytes;
 use clap::ValueEnum;
@@ -12,23 +12,24 @@ use crate::fixtures::{Canned, messages_request, short_request};
 pub(crate) enum ScenarioName {
     /// Plain calls, as many as the target can serve.
     Plain,
-    /// Plain calls at 500 per second: what the gateway adds when it is not busy.
+    /// Plain calls at 500 per second: shows the time that the gateway adds when it is not busy.
     Paced,
     /// Streams of 100 chunks that are ready at once, as many as possible.
     Stream,
-    /// Streams at a steady pace, 100 per second begun at random moments: time to the first byte.
+    /// Streams whose chunks are sent at a steady pace. 100 streams per second begin at random moments, and the time to
+    /// the first byte is measured.
     FirstByte,
-    /// The streams of `FirstByte`; the measurement is the delay of each chunk.
+    /// The same streams as `FirstByte`; measures the delay of each chunk.
     ChunkDelay,
     /// Plain calls of the messages format with a request of 76 KB, as many as possible.
     BigBody,
-    /// Streams translated from one format to another, compared with the vendor's own stream passed through.
+    /// Streams translated from one format to another, compared with the same vendor's stream passed through.
     Translated,
     /// Plain calls at increasing rates: latency and CPU time against the rate.
     Rate,
     /// Streams that stay open: memory of the idle process and of each stream.
     Memory,
-    /// Only when named: plain calls through other proxies and gateways too (`benches/peers install`).
+    /// Plain calls through other proxies and gateways too (`benches/peers install`). Runs only if it is named.
     Peers,
 }
 
@@ -42,7 +43,7 @@ pub(crate) enum Kind {
     Peers(Scenario),
 }
 
-/// A load: which calls are sent, at which pace, and what is measured of their answers.
+/// A load: which calls are sent, at which pace, and what is measured in their answers.
 #[derive(Clone, Debug)]
 pub(crate) struct Scenario {
     pub(crate) name: &'static str,
@@ -53,23 +54,24 @@ pub(crate) struct Scenario {
     pub(crate) body: Bytes,
     pub(crate) pace: Pace,
     pub(crate) measure: Measure,
-    /// The length of a round as a multiple of the usual length, for scenarios with few calls: p99 needs many.
+    /// The length of a round as a multiple of the usual length. Scenarios with few calls need longer rounds, because
+    /// p99 needs many calls.
     pub(crate) rounds_long: u32,
 }
 
-/// The rule for when the next call is sent.
+/// When the next call is sent.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Pace {
     /// On each connection, as soon as the previous call is answered.
     WhenAnswered,
     /// This number per second, whether or not earlier calls are answered.
     PerSecond(u32),
-    /// This number per second, at random moments that are the same in each run. Streams that begin at even intervals
-    /// would send their chunks at the same moments, and the measured delay would be that of a burst.
+    /// This number per second, at random moments that are the same in each run. If streams began at even intervals,
+    /// their chunks would be sent at the same moments, and the measured delay would be that of a burst.
     AtRandom(u32),
 }
 
-/// The time that is measured of an answer.
+/// The time that is measured for each answer.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Measure {
     /// From the request to the answer's last byte.

@@ -142,7 +142,7 @@ pub(crate) struct Target {
     pub(crate) beside: bool,
     /// The process that plays the proxy, or starts it; `None` if there is no proxy.
     child: Option<Child>,
-    // Fields are dropped in order, and these two must outlive the process that uses them.
+    // Fields are dropped in the order of declaration. The next two must be dropped after the process that uses them.
     _directory: Option<TempDir>,
     _redis: Option<RedisServer>,
 }
@@ -181,7 +181,8 @@ impl Target {
         })
     }
 
-    /// The vendor itself, without a proxy: the most that client and vendor can do together on this machine.
+    /// The vendor itself, without a proxy: shows the highest rate of calls that client and vendor reach on this
+    /// machine.
     pub(crate) fn nothing(vendor: SocketAddr) -> Self {
         Self {
             name: "nothing",
@@ -218,8 +219,8 @@ impl Target {
         Self::on(ledger.name(), vendor, &url, more, server)
     }
 
-    /// A gateway on a ledger, with files in a folder of its own. If a Redis server works only for this gateway, its CPU
-    /// time is part of a call's CPU time.
+    /// A gateway on a ledger, with files in its own folder. If a Redis server is used only by this gateway, the
+    /// server's CPU time counts as part of a call's CPU time.
     fn on(
         name: &'static str,
         vendor: SocketAddr,
@@ -254,7 +255,7 @@ impl Target {
         self.child.as_ref().map(Child::pid)
     }
 
-    /// The path for calls with this answer.
+    /// The path for calls that get this answer.
     pub(crate) fn path(&self, canned: Canned) -> String {
         match (&self.key, &self.path) {
             (Some(_), _) => gateway_path(canned.format()).to_owned(),

@@ -1,4 +1,4 @@
-//! Makes calls of one kind, one after another, on one thread, for a counter of instructions.
+//! Makes calls of one kind, one after another, on one thread, so that their instructions can be counted.
 //!
 //! `tests/instructions` runs this binary under callgrind, and compares the instructions of a call with
 //! `benches/micro/instructions.toml`. The gateway is complete, from its listener to its client, with its ledger in
@@ -31,10 +31,10 @@ use crate::fixtures::{
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// Makes calls for a counter of instructions: see tests/instructions.
+/// Makes calls whose instructions are counted: see tests/instructions.
 #[derive(Debug, Parser)]
 struct Options {
-    /// The kind of call; by default each kind once, to check that all work.
+    /// The kind of call. By default one call of each kind, to check that all work.
     #[arg(value_enum)]
     kind: Option<Kind>,
     #[arg(long, default_value_t = 3)]
@@ -47,7 +47,7 @@ struct Options {
     _bench: bool,
 }
 
-/// The calls that are counted.
+/// The kinds of calls that are counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 #[value(rename_all = "snake_case")]
 enum Kind {

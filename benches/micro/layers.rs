@@ -2,7 +2,7 @@
 //!
 //! Each line is one layer over a service that answers at once. The layer's own time is its line minus the line
 //! `nothing` for the same answer. The timed part is a server's work on a request: clone the service, call it, read the
-//! answer's body to its end. Making the request is not timed.
+//! answer body to its end. Creating the request is not timed.
 //!
 //! The ledger is in memory. A caller does not wait for settlement, so the lines exclude settlement, except those whose
 //! name ends in `settled`.
@@ -66,7 +66,7 @@ use crate::fixtures::{
     messages_request, priced, redis_server, support::redis::RedisServer,
 };
 
-/// Calls between two readings of the clock. The settler has to settle at most this number of calls at a time.
+/// The number of calls between two readings of the clock. At most this number of calls waits for the settler at a time.
 const BATCH: u64 = 256;
 /// The memory that is read to empty the caches: more than the first two caches of a core, less than the shared cache.
 const OTHERS_BYTES: usize = 4 << 20;
@@ -168,8 +168,8 @@ fn parsing(lines: &mut Lines<'_, '_>) {
     }
 }
 
-/// Calls without the header, as for keys whose answers are not stored; calls with the header, which are claimed, run in
-/// a task of their own, and have their answer encrypted and stored in each kind of store; and repeated calls.
+/// Measures calls without an idempotency key, calls with one, and repeated calls. A call with an idempotency key is
+/// claimed, runs in its own task, and its answer is encrypted and stored. Each kind of store is measured.
 fn idempotency(lines: &mut Lines<'_, '_>, desk: &Desk) {
     let called = desk.called(lines.runtime, Canned::Plain, false);
     let answers = ServiceBuilder::new()
@@ -304,7 +304,7 @@ fn after_parsing(lines: &mut Lines<'_, '_>, desk: &Desk, settler: &Settler) {
     }
 }
 
-/// Compared with the same answers without the layer.
+/// These lines are compared with the same answers without the layer.
 fn passthrough(lines: &mut Lines<'_, '_>, desk: &Desk) {
     let cases = [
         ("JSON of 1 KB", Canned::Plain, false, Answers::json(1024)),
@@ -325,8 +325,8 @@ fn passthrough(lines: &mut Lines<'_, '_>, desk: &Desk) {
     }
 }
 
-/// A request's way through all layers, in the gateway's order: the sum of all layers, and what boxing and moves between
-/// the layers add.
+/// A request through all layers, in the gateway's order: the sum of all layers, plus the cost of boxing and of moves
+/// between layers.
 fn all(lines: &mut Lines<'_, '_>, desk: &Desk, settler: &Settler) {
     let cases = [
         (
@@ -439,7 +439,7 @@ impl Lines<'_, '_> {
     }
 
     /// Times the same calls with their settlement. Before each call, other memory fills the core's first and second
-    /// cache, as in a gateway, where calls alternate with the system, other layers and other programs.
+    /// cache: in a gateway, too, other work runs between two calls.
     fn time_cold<S, B, A>(&mut self, name: &str, service: &S, request: impl Fn() -> Request<B>)
     where
         S: Service<Request<B>, Response = Response<A>> + Clone,

@@ -1,9 +1,9 @@
 //! Measures the time that a streamed chunk takes in the gateway before it can be forwarded.
 //!
 //! Each line is a chat stream of 100 events; criterion's `elem/s` are events per second. The first lines are the parts
-//! of passthrough, then comes the answer's body with the whole layer, then the same body without the layer. `cut`: each
-//! event begins in one chunk and ends in the next, the only case in which bytes are copied. `in 1 KiB`: the stream as a
-//! buffer of that size would cut it, so that most chunks end within an event, and contain many whole events.
+//! of passthrough. Then come the answer body with the whole layer, and the same body without the layer. `cut`: each
+//! event begins in one chunk and ends in the next, the only case in which bytes are copied. `in 1 KiB`: the stream is
+//! cut into chunks of that size, so that most chunks end within an event and contain many whole events.
 
 #[path = "../fixtures/mod.rs"]
 mod fixtures;
@@ -118,7 +118,6 @@ macro_rules! translation {
 
 /// Translates chunks of a chat vendor for callers of the other formats. The responses format repeats the whole answer
 /// at its end.
-/// its end.
 fn translated(group: &mut BenchmarkGroup<'_, WallTime>, name: &str, chunks: &[Bytes]) {
     translation!(
         group,
@@ -137,7 +136,7 @@ fn translated(group: &mut BenchmarkGroup<'_, WallTime>, name: &str, chunks: &[By
     );
 }
 
-/// Translates streams of vendors of the other formats, with as many events.
+/// Translates streams of vendors of the other formats, with the same number of events.
 fn from_others(group: &mut BenchmarkGroup<'_, WallTime>) {
     const EACH: &str = "a chunk an event";
     let chunks = messages_events();
@@ -196,7 +195,7 @@ fn passthrough(
         group.bench_function(format!("passthrough {how}, {name}"), |bencher| {
             bencher.iter_batched(
                 || (layer.layer(answers.clone()), Request::new(outbound.clone())),
-                // The time includes the answer's head, which is only returned with the first frame.
+                // The time includes the answer's head, which is returned only together with the first frame.
                 |(service, req)| {
                     runtime.block_on(async {
                         let res = service.oneshot(req).await;
@@ -249,8 +248,8 @@ fn one_chunk() -> Vec<Bytes> {
     vec![chat_events().concat().into()]
 }
 
-/// The stream in chunks that end in the middle of each event, so that an event's end and the next one's beginning share
-/// a chunk.
+/// The stream in chunks that end in the middle of each event, so that a chunk has the end of one event and the
+/// beginning of the next.
 fn cut() -> Vec<Bytes> {
     let mut chunks = Vec::new();
     let mut begun = BytesMut::new();

@@ -1,4 +1,4 @@
-//! Auth alone, on raw hyper: one layer, and a `match` that turns its errors into answers.
+//! The `auth` layer alone, on raw hyper: a `match` turns its errors into answers.
 //!
 //! ```sh
 //! cargo run -p tollgate-layers --features auth --example auth_hyper

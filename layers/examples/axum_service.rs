@@ -1,5 +1,5 @@
-//! A service on axum with three of the layers: keys, a rate limit per key, and errors as answers. Written only from the
-//! crate's documentation.
+//! A service on axum with three of the layers: keys, a rate limit per key, and errors as answers. It was written with
+//! only the crate's documentation.
 //!
 //! ```sh
 //! cargo run -p tollgate-layers --features auth,rate-limit,respond --example axum_service
@@ -41,7 +41,7 @@ async fn main() -> Result<(), BoxError> {
     let app: Router = Router::new()
         .route("/proverbs/{number}", get(proverb))
         .layer(layers)
-        // Added outside the layers, so it needs no key.
+        // This route is added outside the layers, so it needs no key.
         .route("/health", get(|| async { "well" }));
 
     let listener = TcpListener::bind("127.0.0.1:0").await?;

@@ -1,5 +1,5 @@
-//! An axum service that sells by a tariff of its own: a fee for each page, in advance, from the caller's account. A page
-//! that is not delivered is free.
+//! An axum service with its own tariff. Each page has a fee, which the caller's account pays in advance. A page that is
+//! not delivered is free.
 //!
 //! ```sh
 //! cargo run -p tollgate-layers --features auth,passthrough,rate-limit,reserve,respond --example axum_tariff
@@ -84,7 +84,7 @@ async fn main() -> Result<(), BoxError> {
     for page in ["haiku", "novel", "burnt", "novel"] {
         let (status, text) = ask(address, page, secret.expose()).await?;
         println!("GET /{page}\n  {status}: {text}");
-        // A refused call held nothing, and no end is reported for it.
+        // A refused call held nothing, so no end of its hold is reported.
         if status != StatusCode::FORBIDDEN {
             let end = ended.recv().await.ok_or("the settler has ended")?;
             let left = ledger.account(&acme).await?.balance_rub;
@@ -94,7 +94,7 @@ async fn main() -> Result<(), BoxError> {
     Ok(())
 }
 
-/// Inserts the client's address, which axum has from the connection.
+/// Inserts the client's address, which axum takes from the connection.
 fn with_address<B>(mut req: Request<B>) -> Request<B> {
     let info = req.extensions().get::<ConnectInfo<SocketAddr>>();
     if let Some(address) = info.map(|info| ClientAddr(info.0.ip())) {
@@ -146,14 +146,14 @@ struct Ticket {
 }
 
 impl Bill for Ticket {
-    /// Runs at the end of each call, also of a failed one.
+    /// Runs at the end of each call, even if the call failed.
     fn charge(&self, reading: &Reading) -> Option<(MicroRub, Item)> {
         let item = Item::new("page", "the library", reading.end?);
         (reading.end == Some(End::Finished)).then_some((self.fee, item))
     }
 }
 
-/// The end of a hold, for the reader.
+/// Returns a line for the output: what a call was charged, or that it was free.
 fn line(event: &Event<'_>) -> String {
     match event {
         Event::Settled { settlement, .. } => format!("charged {} ₽", settlement.cost),

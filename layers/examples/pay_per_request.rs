@@ -1,6 +1,6 @@
-//! Pay per request for a service that does not call models, from a ledger of its own.
+//! Pay per request for a service that does not call models, with the program's own ledger.
 //!
-//! The ledger is a map in memory. Before use it is tested: it must keep every promise that this crate's ledgers keep
+//! The ledger is a map in memory. Before it is used, the crate's contract tests for ledgers check it
 //! (`reserve::testing`).
 //!
 //! ```sh
@@ -98,8 +98,8 @@ async fn horoscope(req: Request<()>) -> Result<Response<AnswerBody>, Error> {
     Ok(Response::new(body::full("a good day to measure twice")))
 }
 
-/// A fixed fee per horoscope. A header of the request names the account that pays; with `auth` above, it would be in
-/// `Caller`.
+/// A fixed fee per horoscope. A request header names the account that pays. With `auth` as an outer layer, `Caller`
+/// would name the account.
 #[derive(Clone)]
 struct Fee {
     amount: MicroRub,
@@ -142,7 +142,7 @@ impl Bill for Ticket {
     }
 }
 
-/// 402 if there is too little money; other errors as usual.
+/// Answers with 402 if there is too little money, and with the usual answer to other errors.
 fn payment_required(refused: &Refused<'_>) -> Response<Bytes> {
     let mut res = refused.usual();
     let text = match refused.error() {
@@ -163,7 +163,7 @@ fn line(event: &Event<'_>) -> String {
     }
 }
 
-/// A ledger that keeps the promises of a ledger, but only in memory.
+/// A ledger that passes the contract tests for ledgers, but stores everything in memory.
 #[derive(Clone, Default)]
 struct Purses(Arc<Mutex<HashMap<AccountId, Purse>>>);
 

@@ -1,4 +1,4 @@
-//! A rate limit per address, and errors in a shape of its own, on axum.
+//! A rate limit per client address on axum, with errors in the program's own format.
 //!
 //! ```sh
 //! cargo run -p tollgate-layers --features rate-limit,request-number,respond --example rate_limit_axum
@@ -46,7 +46,7 @@ async fn main() -> Result<(), BoxError> {
     Ok(())
 }
 
-/// Problem details (RFC 9457). Status and headers stay as they are.
+/// Problem details (RFC 9457). Status and headers do not change.
 fn problem(refused: &Refused<'_>) -> Response<Bytes> {
     let body = serde_json::json!({
         "title": refused.text(),
@@ -59,7 +59,7 @@ fn problem(refused: &Refused<'_>) -> Response<Bytes> {
     res
 }
 
-/// An answer as text, with its head in one line.
+/// An answer as text: its head in one line, and its body.
 async fn shown(res: Response<Body>) -> Result<String, BoxError> {
     let mut head = res.status().to_string();
     for name in [CONTENT_TYPE, RETRY_AFTER] {

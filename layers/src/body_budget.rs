@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_reserved_as_bytes_arrive_and_released_with_the_last_slice() {
+    fn body_memory_is_reserved_as_bytes_arrive_and_released_with_the_last_slice() {
         let all = BodyBudget::default();
         let mut room = room(&all, 10_000);
         room.could_hold(10_000).unwrap();
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn body_refused_midway_releases_its_memory() {
+    fn body_refused_while_it_is_read_releases_its_memory() {
         let all = BodyBudget::default();
         let (mut one, mut two) = (room(&all, 4000), room(&all, 4000));
         one.make(3000).unwrap();
@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn key_and_account_leave_memory_for_others() {
+    fn key_and_account_cannot_use_all_body_memory() {
         let all = BodyBudget::default();
         let key = |id: &str, account: &str| {
             Arc::new(KeyRecord::new(

@@ -52,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn last_event_of_a_stream_is_found_in_any_spelling() {
+    fn last_event_of_a_stream_is_found_however_it_is_written() {
         const STOP: &str = r#"data: {"type":"message_stop"}"#;
         for (format, before, last) in [
             (Format::Chat, "", "data: [DONE]\n\n"),

@@ -121,14 +121,14 @@ mod tests {
 
     #[cfg(feature = "accounts")]
     #[test]
-    fn missing_caller_is_an_internal_error() {
+    fn request_without_a_caller_extension_is_an_internal_error() {
         let req = http::Request::new(());
         let refused = Caller::of(&req);
         assert!(matches!(refused, Err(Error::Internal(_))), "{refused:?}");
     }
 
     #[test]
-    fn ipv6_counts_by_64_bits_and_mapped_ipv4_as_ipv4() {
+    fn ipv6_address_is_limited_by_its_first_64_bits_and_mapped_ipv4_as_ipv4() {
         let block = |text: &str| ClientAddr(text.parse().unwrap()).block().to_string();
         assert_eq!(block("2001:db8:1:2:3:4:5:6"), "2001:db8:1:2::");
         assert_eq!(block("::ffff:192.0.2.7"), "192.0.2.7");

@@ -23,7 +23,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn emptied_map_has_no_headers_and_little_capacity() {
+    fn header_map_emptied_for_reuse_has_no_headers_and_little_capacity() {
         for (count, kept) in [(1, true), (20, true), (50, false)] {
             let mut headers = HeaderMap::new();
             for index in 0..count {

@@ -215,7 +215,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn the_permit_is_kept_until_the_body_is_dropped() {
+    async fn permit_of_a_call_is_kept_until_the_answer_body_is_dropped() {
         let service = InFlightLayer::new(1).layer(tower::service_fn(async |_: Request<()>| {
             Ok::<_, Error>(Response::new(Full::new(Bytes::from_static(b"x"))))
         }));
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_limit_may_change_while_calls_run() {
+    async fn in_flight_limit_can_change_while_calls_run() {
         let max = Setting::new(2_usize);
         let service =
             InFlightLayer::new(max.clone()).layer(tower::service_fn(async |_: Request<()>| {

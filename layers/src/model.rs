@@ -678,7 +678,7 @@ mod tests {
     }
 
     #[test]
-    fn debug_never_shows_vendor_keys() {
+    fn debug_output_never_shows_vendor_keys() {
         let vendor = vendor().credential(HeaderValue::from_static("hunter2 too"));
         assert_eq!(vendor.credentials, ["hunter2", "hunter2 too"]);
         let shown = format!("{vendor:?}");
@@ -690,7 +690,7 @@ mod tests {
     }
 
     #[test]
-    fn caller_is_served_in_its_own_format_or_the_vendors_first() {
+    fn vendor_is_called_in_the_callers_format_or_else_in_its_first_format() {
         let chats = Uri::from_static("http://vendor.example/v1/chat/completions");
         let key = Format::Chat.credential("hunter2").unwrap();
         let one = vendor().connections_max(7);

@@ -96,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn grouped_and_multipart_keys_are_scrubbed() {
+    fn keys_with_separators_or_several_parts_are_scrubbed() {
         for secret in [
             "a1b2-c3d4-e5f6-a7b8-20250514",
             "9f3c-11ab-77d0-2e5e-4b1a-20997788",
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn vendor_text_keeps_its_meaning_without_secrets_and_names() {
+    fn secrets_and_names_are_scrubbed_from_vendor_text_without_losing_its_meaning() {
         for (said, kept) in [
             ("max_tokens: 99 > 64", "max_tokens: 99 > 64"),
             (

@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn empty_segments_are_left_out() {
+    fn empty_segments_of_a_body_are_left_out() {
         let body = segments(&["", "ab", "", "c", ""]);
         assert!(body.iter().eq(["ab", "c"]));
         assert_eq!((body.len(), body.is_empty()), (3, false));
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn segments_are_read_in_order_at_any_step_size() {
+    fn segments_of_a_body_are_read_in_order_at_any_step_size() {
         const ALL: &[u8] = b"abcdefgh";
         let body = segments(&["ab", "c", "defg", "h"]);
         assert_eq!(body.to_bytes(), ALL);
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn advancing_a_clone_leaves_the_original_unchanged() {
+    fn advancing_a_clone_of_a_body_leaves_the_original_unchanged() {
         let body = segments(&["ab", "c"]);
         body.clone().advance(3);
         assert_eq!(body.to_bytes(), "abc");

@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn wakes_from_the_polling_thread_are_deferred_and_none_is_lost() {
+    fn wakes_from_the_polling_thread_are_deferred_and_never_lost() {
         let count = Arc::new(Count::default());
         let woken = || count.0.load(Ordering::Relaxed);
         let task = Waker::from(Arc::clone(&count));
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn waker_is_rebuilt_only_for_another_task() {
+    fn waker_is_recreated_only_for_another_task() {
         let (one, other) = (Arc::new(Count::default()), Arc::new(Count::default()));
         let mut wake = SelfWake::default();
         let first = wake.waker(&Waker::from(Arc::clone(&one))).clone();

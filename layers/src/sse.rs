@@ -277,7 +277,7 @@ mod tests {
     ];
 
     #[test]
-    fn events_follow_the_standard() {
+    fn events_are_parsed_as_the_sse_standard_requires() {
         let (seen, _) = events(&[STREAMS[1]]);
         assert_eq!(seen, [(b"b".to_vec(), Some(b"1\n2".to_vec()))]);
         let (seen, _) = events(&[STREAMS[2]]);
@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn stream_cut_at_any_two_bytes_has_the_same_events() {
+    fn stream_split_at_any_two_bytes_has_the_same_events() {
         for stream in STREAMS {
             let whole = events(&[stream]);
             assert_eq!(whole.1, stream, "every byte is in an event");
@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn complete_events_are_one_slice_with_any_cuts() {
+    fn complete_events_are_one_slice_however_the_stream_is_split() {
         let pushed = |splitter: &mut Splitter, chunk: &Bytes| {
             let mut events = Vec::new();
             let whole = splitter
@@ -360,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn line_in_many_pieces_is_scanned_once() {
+    fn line_that_arrives_in_many_pieces_is_scanned_once() {
         for piece in [&b"x"[..], b"xyz", b"0123456789"] {
             let mut splitter = Splitter::default();
             let mut bytes = 0;

@@ -92,7 +92,7 @@ mod tests {
     use crate::sse::Splitter;
 
     #[test]
-    fn next_number_follows_the_last_forwarded_or_own_event() {
+    fn next_sequence_number_follows_the_last_event_sent_to_the_client() {
         let progress = StreamProgress::default();
         assert_eq!(progress.reached(), Reached::default());
         let pass = |event: &'static str| {

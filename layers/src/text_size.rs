@@ -304,7 +304,7 @@ mod tests {
     /// Base64 has the most tokens per byte. Its usual hold is too low by half a per cent; the 512 tokens that are held
     /// for each call cover this up to 100 KB.
     #[test]
-    fn holds_cover_every_text_with_a_known_count() {
+    fn hold_covers_every_text_whose_token_count_is_known() {
         println!("| text | bytes | tokens | bytes per token | usual hold | strict hold |");
         println!("|---|---:|---:|---:|---:|---:|");
         for Counted { kind, text, tokens } in texts() {
@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn estimates_of_thirty_texts_are_within_fifteen_per_cent() {
+    fn token_estimates_of_thirty_texts_are_within_15_percent() {
         let texts = texts();
         assert!(texts.len() >= 30);
         for Counted { kind, text, tokens } in &texts {
@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn text_is_counted_equally_in_pieces_and_escaped() {
+    fn text_size_is_the_same_in_pieces_or_escaped() {
         for Counted { kind, text, .. } in texts() {
             let whole = TextSize::of(&text);
             let escaped = text
@@ -357,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn truncated_text_is_counted_up_to_its_end() {
+    fn truncated_json_text_is_counted_up_to_its_end() {
         for text in ["\\", "\\u", "\\u04", "\\ud83e", "a\\u0436\\"] {
             let mut size = TextSize::default();
             size.push_json(text.as_bytes());

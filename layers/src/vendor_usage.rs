@@ -475,7 +475,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_reader_of_a_count_gives_the_same_result() {
+    fn number_is_read_as_the_same_count_by_every_parser() {
         for json in [
             "0",
             "5",
@@ -506,7 +506,7 @@ mod tests {
     }
 
     #[test]
-    fn embeddings_have_only_input() {
+    fn usage_of_embeddings_has_only_input() {
         for (json, input) in [
             (r#"{"prompt_tokens":8,"total_tokens":8}"#, Some((8, false))),
             // Compares usage objects with more fields than usual, and with fewer.

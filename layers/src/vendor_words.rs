@@ -252,7 +252,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn too_many_tokens_are_recognised_by_code_or_words() {
+    fn error_about_too_many_tokens_is_recognised_by_its_code_or_words() {
         for (code, text) in [
             (TOO_LONG, ""),
             ("", "prompt is too long: 201234 tokens > 200000 maximum"),
@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn the_words_of_a_refusal_are_found_in_every_vendors_shape() {
+    fn refusal_message_is_found_in_every_vendors_shape() {
         const LONG: &str = "prompt is too long: 9 tokens > 8 maximum";
         let raw = json!({"error": {"message": LONG}}).to_string();
         for (body, code, text) in [

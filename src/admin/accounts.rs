@@ -226,7 +226,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn account_status_must_be_active_or_suspended() {
+    fn account_status_is_the_word_active_or_suspended() {
         assert_eq!(suspended(&json!("active")), Ok(false));
         assert_eq!(suspended(&json!("suspended")), Ok(true));
         assert!(suspended(&json!(true)).is_err());

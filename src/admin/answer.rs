@@ -270,7 +270,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn answer_has_the_secret_only_of_a_new_key_and_never_a_digest() {
+    fn answer_shows_the_secret_of_a_new_key_once_and_never_its_digest() {
         let (id, account) = ("k1".parse().unwrap(), "acme".parse().unwrap());
         let mut record = KeyRecord::new(id, account, KeyDigest::new([0xa5; 32]));
         record.prefix = "tg-AbC123".into();

@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn routes_are_served_to_own_hosts_or_with_the_admin_key() {
+    fn request_to_an_unknown_host_needs_the_admin_key() {
         let (open, closed) = (
             layer("correct horse", false, &["console.example"]),
             layer("correct horse", true, &[]),
@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn admin_key_guesses_are_limited_to_ten_and_then_one_in_six_seconds() {
+    async fn admin_key_guesses_are_limited_to_ten_at_once_then_one_every_six_seconds() {
         const RIGHT: &str = "correct horse";
         let layer = layer(RIGHT, false, &[]);
         let (here, elsewhere) = ("192.0.2.1", "192.0.2.2");
@@ -358,7 +358,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn request_without_a_key_does_not_count_as_a_guess() {
+    async fn request_without_an_admin_key_does_not_count_as_a_guess() {
         let layer = layer("correct horse", false, &[]);
         let mut req = asks("", "192.0.2.1");
         req.headers_mut().clear();

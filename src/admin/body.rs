@@ -84,7 +84,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn complete_body_reports_its_length_and_an_error_ends_a_streamed_body() {
+    async fn complete_body_has_a_length_and_streamed_body_ends_at_an_error() {
         let whole = AnswerBody::from(Bytes::from_static(b"abc"));
         assert_eq!(whole.size_hint().exact(), Some(3));
         assert_eq!(whole.collect().await.unwrap().to_bytes(), "abc");

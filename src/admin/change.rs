@@ -28,7 +28,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_fields_that_differ_are_listed() {
+    fn audit_line_lists_only_the_fields_that_changed() {
         let before = json!({ "name": "a", "status": "active", "models": [], "secret": "x" });
         let after = json!({ "name": "a", "status": "disabled", "models": ["m"], "secret": "y" });
         assert_eq!(

@@ -214,7 +214,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn request_that_accepts_event_streams_gets_a_stream() {
+    fn request_that_accepts_an_event_stream_gets_a_stream() {
         for (accept, wants) in [
             ("text/event-stream", true),
             ("application/json, text/event-stream;q=0.9", true),
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn event_numbers_and_kinds_must_parse_completely() {
+    fn event_query_with_an_invalid_number_or_kind_is_refused() {
         assert_eq!(place("17"), Ok(17));
         for bad in ["", "-1", "x", "1 ", "9223372036854775808"] {
             assert!(place(bad).is_err(), "{bad}");

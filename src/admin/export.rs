@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn export_has_a_header_and_a_last_line_with_the_number_of_lines() {
+    async fn export_has_a_header_line_and_a_last_line_with_the_line_count() {
         let store = AnyLedger::Memory(MemoryLedger::new());
         let header = json!({
             "kind": "header", "format": "tollgate-export", "version": 1, "made_at": "1970-01-01T00:00:00Z",

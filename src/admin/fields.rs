@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn every_error_names_its_field() {
+    fn field_error_names_its_field() {
         for (body, begins) in [
             ("", "the body is not a JSON object"),
             ("[]", "the body is not a JSON object"),
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn null_field_differs_from_an_absent_field() {
+    fn null_field_and_absent_field_differ() {
         let mut fields = Fields::parse(br#"{"ceiling_rub":null,"models":[]}"#, KNOWN).unwrap();
         assert_eq!(fields.nullable("ceiling_rub", ceiling), Ok(Some(None)));
         assert_eq!(fields.nullable("requests_per_second", requests), Ok(None));

@@ -459,7 +459,7 @@ mod tests {
     }
 
     #[test]
-    fn null_removes_a_limit_of_a_key() {
+    fn null_removes_a_keys_limit() {
         let body =
             br#"{"ceiling_rub":null,"models":null,"addresses":["10.0.0.1"],"expires_at":null}"#;
         let mut fields = Fields::parse(body, &change_fields()).unwrap();

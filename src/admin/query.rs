@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn every_error_names_its_parameter() {
+    fn query_error_names_its_parameter() {
         for (query, begins) in [
             (
                 "acount=a",

@@ -300,7 +300,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn refusal_says_that_a_change_may_have_been_made_only_if_the_answer_was_lost() {
+    fn refused_change_may_have_been_made_only_if_the_ledgers_answer_was_lost() {
         let lost = BookError::Unavailable("down".into());
         let read = Refusal::of_ledger(&lost, "account a").message();
         assert!(!read.contains("made"), "{read}");
@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn every_refusal_has_its_status_and_header() {
+    fn each_admin_refusal_has_its_status_and_header() {
         for (refusal, status, name, value) in [
             (Refusal::PathUnknown, 404, "cache-control", "no-store"),
             (

@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn openapi_for_operators_has_each_path_and_method_of_the_table() {
+    fn openapi_document_for_operators_has_exactly_the_paths_of_the_route_table() {
         let mut table = BTreeMap::<String, BTreeSet<String>>::new();
         for route in ROOMS.iter().copied().flatten() {
             let methods = table.entry(route.path.to_owned()).or_default();
@@ -278,7 +278,7 @@ mod tests {
 
     /// Every route that changes something names a right. A route that names none would require all rights.
     #[test]
-    fn every_changing_route_names_a_right() {
+    fn every_admin_route_that_changes_something_names_the_required_right() {
         let changing = ROOMS.iter().copied().flatten();
         let changing = changing.filter(|route| route.method != "GET");
         let rights: Vec<_> = changing
@@ -364,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_admin_method_gets_the_allowed_ones() {
+    fn wrong_admin_method_is_refused_with_the_allowed_methods() {
         for (method, path, allow) in [
             ("POST", "/livez", "GET, HEAD"),
             ("POST", "/metrics", "GET, HEAD"),

@@ -237,7 +237,7 @@ async fn whole_admin() -> Api {
 }
 
 #[tokio::test(flavor = "current_thread")]
-async fn repeated_booking_changes_nothing_and_is_logged_as_repeated() {
+async fn repeated_top_up_changes_nothing_and_is_logged_as_a_repetition() {
     let log = Log::listen();
     let admin = admin();
     let entered = async |what: &str, body: Value| {
@@ -295,7 +295,7 @@ async fn repeated_booking_changes_nothing_and_is_logged_as_repeated() {
 }
 
 #[tokio::test(flavor = "current_thread")]
-async fn every_change_leaves_one_audit_line_with_actor_and_values() {
+async fn every_admin_change_leaves_one_audit_line_with_actor_and_values() {
     let log = Log::listen();
     let admin = whole_admin().await;
     let anna = &Operator::new("anna", Role::Finance);
@@ -476,7 +476,7 @@ async fn unknown_model_is_refused_with_a_suggestion() {
 }
 
 #[tokio::test]
-async fn ambiguous_head_is_refused_in_the_operators_format() {
+async fn ambiguous_request_head_is_refused_in_the_error_format_for_operators() {
     let admin = admin();
     let host = |host: &[&'static str]| {
         let mut req = Request::get("/livez").body(Full::default()).unwrap();
@@ -529,7 +529,7 @@ async fn ambiguous_head_is_refused_in_the_operators_format() {
 }
 
 #[tokio::test(flavor = "current_thread")]
-async fn panicked_call_returns_its_number_and_the_log_names_the_call() {
+async fn panicked_admin_request_returns_its_number_and_is_named_in_the_log() {
     let log = Log::listen();
     let broken = service_fn(async |req: Request<()>| {
         assert_ne!(req.uri().path(), "/call", "a panic of the test's");

@@ -516,7 +516,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn usage_parameters_are_parsed_and_errors_name_them() {
+    fn usage_parameters_are_read_and_invalid_ones_are_named() {
         let wish =
             UsageQuery::parse(Some("group=day,model&since=2026-01-31&until=2026-02-01")).unwrap();
         assert_eq!(wish.group, [Dimension::Day, Dimension::Model]);
@@ -554,7 +554,7 @@ mod tests {
     }
 
     #[test]
-    fn usage_rows_are_sorted_by_the_values_of_their_grouping() {
+    fn usage_rows_are_sorted_by_the_values_that_they_are_grouped_by() {
         let mut report = Report::of(&UsageQuery::parse(Some("group=day,model")).unwrap());
         for (at_ms, model, charged, estimated, vendor_cost) in [
             (86_400_000, "a", 5, false, Some(7)),

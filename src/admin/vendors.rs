@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn vendor_failure_is_described_in_words() {
+    fn last_error_of_a_vendor_is_shown_as_text() {
         for (status, said) in [
             (Some(404), "model not found (404)"),
             (Some(429), "at its limit (429)"),
@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn any_name_can_be_a_path_segment() {
+    fn any_vendor_name_can_be_a_path_segment() {
         for (name, segment) in [
             ("openai-eu_2.b~c", "openai-eu_2.b~c"),
             ("a b/c%?#", "a%20b%2Fc%25%3F%23"),
@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn vendor_status_must_be_active_or_disabled() {
+    fn vendor_status_is_active_or_disabled() {
         assert_eq!(enabled(&json!("active")), Ok(true));
         assert_eq!(enabled(&json!("disabled")), Ok(false));
         for other in [json!("off"), json!(true), json!(null)] {

@@ -167,7 +167,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn invisible_characters_are_refused_in_a_line() {
+    fn invisible_characters_are_refused_in_a_one_line_field() {
         for (letter, good) in [
             ('\u{200b}', false),
             ('\u{202e}', false),
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn digest_has_64_digits_and_prefix_is_not_a_key() {
+    fn imported_digest_has_64_digits_and_its_prefix_must_not_be_a_whole_key() {
         let digest = sha256(&("0aB".repeat(21) + "0").into()).unwrap();
         assert_eq!(digest.to_string(), "0ab".repeat(21) + "0");
         for bad in [

@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn customer_price_expires_with_the_general_price() {
+    async fn customer_price_expires_with_the_exchange_rate() {
         let live = live_of(RULES);
         assert_eq!(price(&live, "acme", "z-first"), None);
         live.set_rate(RateReading::measured(decimal("90.50")));
@@ -160,7 +160,7 @@ mod tests {
         /// The expected price is `usdt × rate × multiplier`, rounded up at the sixth digit, with the multiplier of the
         /// customers' rule instead of the tariff's.
         #[test]
-        fn a_customers_price_is_the_models_times_the_rules_multiplier(
+        fn customer_price_is_the_models_price_times_the_rules_multiplier(
             multiplier in 1u64..=1_000_000_000, rate in 1u64..1_000_000,
         ) {
             let text = |micro: u64| format!("{}.{:06}", micro / 1_000_000, micro % 1_000_000);

@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn each_class_is_rounded_up_by_itself_and_only_once() {
+    fn rate_of_each_class_is_rounded_up_separately_and_only_once() {
         let rate = "90.50".parse().unwrap();
         let prices = markup("1.150").rubles(&usdt(Some("0.5")), rate).unwrap();
         let price = &prices.usual;
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn dollars_are_exact_and_without_needless_zeros() {
+    fn dollar_prices_are_exact_and_have_no_trailing_zeros() {
         let asked = markup("1.150").dollars(&usdt(Some("0.5")).usual).unwrap();
         assert_eq!(asked.input.to_string(), "0.2875");
         assert_eq!(asked.output.to_string(), "2.3");
@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn published_prices_are_sold_at_their_exact_product() {
+    fn sales_price_is_the_exact_product_of_published_price_rate_and_multiplier() {
         let lists: serde_json::Value = serde_json::from_str(PUBLISHED).unwrap();
         let mut seen = 0;
         for (name, list) in lists.as_object().unwrap() {

@@ -329,7 +329,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn exchange_rate_is_parsed_from_a_sources_answer() {
+    async fn exchange_rate_is_parsed_from_the_answer_of_a_rate_source() {
         let source = source(vec![rate("81.43210009")]).await;
         let reading = feed(&http(&source.url, "")).refresh().await.unwrap();
         assert_eq!(reading.rate, decimal("81.4321"));
@@ -346,7 +346,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn source_can_be_read_with_post() {
+    async fn rate_source_can_be_read_with_a_post_request() {
         let source = source(vec![rate("\"81.5\"")]).await;
         let mut feed = feed(&http(
             &source.url,
@@ -366,7 +366,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn implausible_answers_are_skipped() {
+    async fn rate_source_with_an_implausible_answer_is_skipped() {
         for bad in [
             answer("500 Internal Server Error", r#"{"data":[{"symbol":"USDT/RUB","askPrice":80}]}"#),
             "HTTP/1.1 302 Found\r\nlocation: /elsewhere\r\ncontent-length: 0\r\nconnection: close\r\n\r\n".to_owned(),
@@ -388,7 +388,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn without_a_plausible_answer_there_is_no_exchange_rate() {
+    async fn exchange_rate_is_missing_if_no_source_gives_a_plausible_answer() {
         let source = source(vec![rate("0")]).await;
         let mut feed = feed(&http(&source.url, ""));
         assert_eq!(refreshed(&mut feed).await, None);
@@ -397,7 +397,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_step_beyond_the_limit_is_refused() {
+    async fn exchange_rate_that_changed_beyond_the_limit_is_refused() {
         let source = source(["100", "120", "96", "95.99", "96.1"].map(rate).to_vec()).await;
         let mut feed = feed(&http(&source.url, ""));
         for believed in [
@@ -424,7 +424,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn refused_step_keeps_the_last_rate_for_comparison() {
+    async fn exchange_rate_is_compared_with_the_last_accepted_rate_after_a_refused_one() {
         let source = source(["100", "130", "110"].map(rate).to_vec()).await;
         let mut feed = feed(&http(&source.url, ""));
         for believed in [Some("100"), None, Some("110")] {
@@ -433,7 +433,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn panicking_refresh_keeps_the_rate_and_the_next_one_runs() {
+    async fn panic_in_a_rate_refresh_keeps_the_rate_and_the_next_refresh_runs() {
         let source = source(["80", "81"].map(rate).to_vec()).await;
         let (live, mut feed) = (live(), feed(&http(&source.url, "")));
         let in_force = || live.snapshot().rate().map(|reading| reading.rate);
@@ -448,7 +448,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn refresh_runs_at_once_and_ends_at_shutdown() {
+    async fn rate_refresh_starts_immediately_and_ends_at_shutdown() {
         let live = Arc::new(live());
         let (stop, stopped) = oneshot::channel::<()>();
         let running = tokio::spawn(feed("[[rate.source]]\nfixed = \"90.5\"").run(
@@ -468,7 +468,7 @@ mod tests {
     }
 
     #[test]
-    fn refresh_intervals_vary_between_nodes() {
+    fn rate_refresh_intervals_differ_between_nodes() {
         let feed = feed("[rate]\nrefresh_seconds = 100\n[[rate.source]]\nfixed = \"90.5\"");
         for _ in 0..100 {
             assert!((Duration::from_secs(90)..=Duration::from_secs(110)).contains(&feed.wait()));

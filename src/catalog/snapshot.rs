@@ -557,7 +557,7 @@ pub(crate) mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn without_a_rate_nothing_has_a_price() {
+    async fn no_model_has_a_price_without_an_exchange_rate() {
         let live = live();
         assert!(!priced(&live));
         assert_eq!(live.snapshot().version().id, 7);
@@ -566,7 +566,7 @@ pub(crate) mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn old_rate_ends_the_prices_without_a_refresh() {
+    async fn prices_disappear_when_the_exchange_rate_is_too_old() {
         let live = live();
         live.set_rate(RateReading::measured(decimal("90")));
         tokio::time::advance(Duration::from_secs(599)).await;
@@ -593,7 +593,7 @@ pub(crate) mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn rate_that_is_no_longer_fixed_becomes_stale() {
+    async fn exchange_rate_that_is_no_longer_fixed_becomes_stale() {
         let live = live();
         live.set_rate(RateReading::fixed(decimal("90")));
         live.unfix_rate();
@@ -603,7 +603,7 @@ pub(crate) mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn unchanged_price_keeps_its_instance() {
+    async fn unchanged_price_keeps_its_object_and_etag() {
         let live = live();
         live.set_rate(RateReading::measured(decimal("90.5")));
         let (first, tag) = (

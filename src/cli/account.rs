@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn negative_payment_is_pointed_to_the_adjust_command() {
+    fn negative_payment_is_refused_with_a_hint_to_the_adjust_command() {
         assert!(payment("-5").unwrap_err().contains("tollgate adjust"));
         assert!(!payment("0").unwrap_err().contains("tollgate adjust"));
         assert_eq!(payment("0.000001"), Ok(MicroRub::new(1)));

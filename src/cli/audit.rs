@@ -477,7 +477,7 @@ mod tests {
     }
 
     #[test]
-    fn call_with_a_wrong_cost_is_reported_with_its_number() {
+    fn call_with_a_wrong_cost_is_reported_with_its_request_number() {
         let with = |input: &str, classes: Value| {
             let mut lines = export();
             // Usage: 1 token of input, 2 of output and 1 of a one-hour cache write.
@@ -500,7 +500,7 @@ mod tests {
     }
 
     #[test]
-    fn foreign_or_truncated_export_is_rejected_with_its_line() {
+    fn foreign_or_truncated_export_is_rejected_with_a_line_number() {
         let good = text(&export());
         let lines: Vec<&str> = good.lines().collect();
         let joined = |lines: &[&str]| lines.join("\n");
@@ -572,7 +572,7 @@ mod tests {
     }
 
     #[test]
-    fn audit_report_lists_its_findings() {
+    fn audit_report_lists_its_breaches() {
         let clean = json!({"accounts": 2, "keys": 3, "holds_open": 0, "breaches": []});
         assert_eq!(
             audit_text(&clean),

@@ -89,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn error_contains_the_file_name_once() {
+    fn error_about_a_missing_file_contains_its_name_once() {
         let file = "/no/such/tollgate.toml";
         let failure = check(Path::new(file)).unwrap_err();
         assert!(failure.text().starts_with(file), "{failure:?}");

@@ -384,7 +384,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn answers_become_json_or_the_right_exit_code() {
+    fn admin_answer_becomes_json_or_an_exit_code() {
         for (status, body, code, said) in [
             (200, r#"{"id":"a"}"#, 0, ""),
             (
@@ -430,7 +430,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_ready_answer_counts_as_ready() {
+    fn gateway_counts_as_ready_only_if_it_answers_that_it_is_ready() {
         for (status, body, says) in [
             (200, r#"{"status":"ready"}"#, None),
             (
@@ -461,7 +461,7 @@ mod tests {
     }
 
     #[test]
-    fn parameters_are_percent_encoded() {
+    fn query_parameters_are_percent_encoded() {
         for (value, text) in [
             ("gpt-5.1_x~", "gpt-5.1_x~"),
             ("a b&c=d", "a%20b%26c%3Dd"),
@@ -472,7 +472,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_are_checked_and_never_repeated() {
+    fn invalid_admin_address_is_refused_without_being_printed() {
         for (url, checked) in [
             ("http://127.0.0.1:8081/", Some("http://127.0.0.1:8081")),
             (
@@ -497,7 +497,7 @@ mod tests {
     }
 
     #[test]
-    fn address_is_that_of_the_flag_the_environment_or_the_default() {
+    fn admin_address_comes_from_the_flag_else_the_environment_else_the_default() {
         let environment = || Some("http://environment".to_owned());
         assert_eq!(admin_url(Some("http://flag"), environment()), "http://flag");
         assert_eq!(admin_url(None, environment()), "http://environment");
@@ -505,7 +505,7 @@ mod tests {
     }
 
     #[test]
-    fn the_key_comes_from_the_file_or_the_environment() {
+    fn admin_key_comes_from_the_file_or_the_environment() {
         let mut file = tempfile::NamedTempFile::new().unwrap();
         file.write_all(b"from file\n").unwrap();
         assert_eq!(

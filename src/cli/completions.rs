@@ -24,7 +24,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_command_has_a_manual_page_with_its_example() {
+    fn each_command_has_a_manual_page_with_an_example() {
         let dir = tempfile::tempdir().unwrap();
         let out = dir.path().join("man1");
         man(&out).unwrap();
@@ -39,7 +39,7 @@ mod tests {
     }
 
     #[test]
-    fn every_shell_completes_the_commands() {
+    fn completions_of_every_shell_contain_the_commands() {
         for shell in [
             Shell::Bash,
             Shell::Zsh,

@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn records_keep_their_line_numbers() {
+    fn csv_records_keep_their_line_numbers() {
         let text = "\u{feff}a, b ,c\r\n\r\n1,\"x, \"\"y\"\"\nz\" ,\r\n,,\n 2,,3";
         assert_eq!(
             read(text),
@@ -121,14 +121,14 @@ mod tests {
     }
 
     #[test]
-    fn broken_quotes_are_rejected_with_their_line() {
+    fn invalid_csv_quotes_are_rejected_with_their_line_number() {
         for (text, line) in [("a\n\"b\nc", 2), ("a\n\"b\" c", 2), ("a\nb\"c\"", 2)] {
             assert_eq!(records(text).unwrap_err().0, line, "{text}");
         }
     }
 
     #[test]
-    fn written_cells_are_read_back() {
+    fn written_csv_cells_are_read_back() {
         for cell in ["plain", "a,b", "say \"hi\"", "two\nlines", "сборка"] {
             let text = format!("{},x\n", quoted(cell));
             assert_eq!(read(&text), [cells(1, &[cell, "x"])]);

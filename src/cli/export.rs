@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn export_is_complete_only_if_its_last_line_counts_all() {
+    fn export_is_complete_only_if_its_last_line_has_the_right_line_count() {
         let long = format!(
             "{{\"kind\":\"account\",\"name\":\"{}\"}}\n",
             "x".repeat(1000)
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn export_file_gets_its_name_when_complete() {
+    fn export_file_appears_under_its_name_only_when_complete() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("export.ndjson");
         let mut target = Target::open(&path).unwrap();

@@ -369,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn owner_key_is_shown_without_models() {
+    fn owner_key_is_listed_without_models() {
         let key = |kind: &str| json!({"id": "k1", "kind": kind, "models": []});
         assert_eq!(
             shown(&key("owner")),
@@ -385,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn only_given_options_are_sent() {
+    fn change_of_a_key_sends_only_the_given_options() {
         assert!(given(limits()).is_empty());
         let named = Limits {
             name: Some("ci".into()),

@@ -366,7 +366,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn addresses_are_checked_and_passwords_not_repeated() {
+    async fn invalid_ledger_address_is_refused_without_printing_its_password() {
         for (from, to, code, says) in [
             ("memory:", "sqlite:b.db", 64, "--from: only its own gateway"),
             (
@@ -394,7 +394,7 @@ mod tests {
     }
 
     #[test]
-    fn sums_are_shown_to_the_micro_ruble() {
+    fn sums_of_copied_ledgers_are_shown_to_the_micro_ruble() {
         assert_eq!(rubles(-1), "-0.000001");
         assert_eq!(rubles(1_500_000), "1.500000");
         let above_one_account = 10 * i128::from(MicroRub::MAX.micro());

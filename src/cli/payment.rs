@@ -299,7 +299,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn top_up_rules_are_listed_with_the_months_remainder() {
+    fn top_up_rules_are_listed_with_the_amount_left_in_the_month() {
         let rule = json!({
             "account": "acme", "status": "on", "below_rub": "500.00", "amount_rub": "2000.00", "month_max_rub": "20000.00",
             "month_rub": "4000.00", "provider": "yookassa", "card": "····4242", "reason": null,

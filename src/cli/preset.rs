@@ -94,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn vendor_is_shown_whole_and_a_model_by_itself() {
+    fn preset_of_a_vendor_is_printed_whole_and_of_a_model_alone() {
         assert!(text("openai").unwrap().contains("[vendor]"));
         let model = text("gpt-5.4-mini").unwrap();
         assert!(
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn list_has_every_preset_with_its_age() {
+    fn list_of_presets_shows_their_dates_and_ages() {
         for preset in presets() {
             let row = row(preset);
             assert!(row["age_days"].is_u64() && row["date"] == preset.about.date.as_str());

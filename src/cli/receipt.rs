@@ -143,7 +143,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_receipt_shows_all_that_its_charge_is_computed_from() {
+    fn receipt_shows_everything_that_its_charge_is_computed_from() {
         assert_eq!(NAMES, Class::ALL.map(Class::name));
         let receipt = json!({
             "usage": {"input": 10, "classes": {"web_search_call": 2}},

@@ -206,7 +206,7 @@ mod tests {
     ];
 
     #[test]
-    fn columns_are_aligned_and_amounts_are_right_aligned() {
+    fn table_columns_are_aligned_and_amounts_are_right_aligned() {
         let rows = [
             json!({"id": "k1", "name": "сборка", "ceiling_rub": "100.00", "models": [], "usage": {"input": 7}}),
             json!({"id": "k22", "name": "", "ceiling_rub": null, "models": ["a", "b"], "usage": {"input": 12}}),
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn facts_have_units_and_missing_ones_are_left_out() {
+    fn details_are_shown_with_units_and_absent_fields_are_left_out() {
         let value = json!({"id": "k1", "ceiling_rub": "0.50", "models": null});
         assert_eq!(
             facts(CELLS, &value),

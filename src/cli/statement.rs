@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn differences_are_listed_from_both_sides() {
+    fn fields_that_differ_are_listed_from_both_statements() {
         assert_eq!(
             differences(Format::Csv, b"a,1\nb,2\nc,3\n", b"a,1\nb,3\nc,3\nd,4\n"),
             ["- b,2", "+ b,3", "+ d,4"]

@@ -7,12 +7,12 @@ fn parsed(line: &str) -> Result<Command, clap::Error> {
 }
 
 #[test]
-fn command_definitions_are_consistent() {
+fn command_line_definition_is_consistent() {
     Cli::command().debug_assert();
 }
 
 #[test]
-fn every_command_explains_itself() {
+fn every_command_has_a_summary_and_an_example() {
     fn walk(command: &clap::Command) {
         assert!(
             command.get_about().is_some(),
@@ -141,7 +141,7 @@ fn documented_commands_are_accepted() {
 }
 
 #[test]
-fn usage_mistakes_are_found_before_any_request() {
+fn command_line_errors_are_found_before_any_request() {
     for (line, says) in [
         ("tollgate topup acme 100", "--id"),
         ("tollgate topup acme 1,5 --id p1", "not a decimal number"),
@@ -255,7 +255,7 @@ fn usage_mistakes_are_found_before_any_request() {
 }
 
 #[test]
-fn connection_flags_may_be_anywhere_in_the_command() {
+fn connection_flags_may_be_before_or_after_a_subcommand() {
     for line in [
         "tollgate account --json --admin-url http://h list",
         "tollgate account list --json --admin-url http://h",
@@ -288,7 +288,7 @@ fn help_lists_own_options_before_common_ones() {
 }
 
 #[tokio::test]
-async fn a_wrong_amount_is_answered_in_the_words_of_its_command() {
+async fn invalid_amount_is_refused_in_the_terms_of_its_command() {
     for (line, says) in [
         (
             "tollgate account alert acme --at -5",

@@ -385,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn usage_csv_has_exact_amounts() {
+    fn usage_as_csv_has_exact_amounts() {
         assert_eq!(
             csv(&[By::Model, By::Account], &answer()),
             "model,account,calls,input_tokens,cached_input_tokens,cache_write_tokens,output_tokens,\
@@ -398,7 +398,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_ends_with_its_total() {
+    fn usage_table_ends_with_a_total() {
         let text = text(&[By::Model], &answer());
         assert_eq!(
             text,
@@ -410,7 +410,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_without_a_session_an_endpoint_or_a_group_have_a_row_of_their_own() {
+    fn calls_without_a_session_endpoint_or_group_have_a_separate_row() {
         let row = |word: &str, of: Value, calls: u64| json!({word: of, "calls": calls});
         for (by, head) in [
             (By::Session, "SESSION   CALLS"),
@@ -439,7 +439,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_without_a_known_cost_are_counted_separately() {
+    fn calls_of_unknown_vendor_cost_are_counted_separately() {
         let sums = |calls: u64, known: u64, cost: Value, margin: Value| {
             json!({
                 "model": "m", "calls": calls, "cost_known_calls": known, "vendor_cost_rub": cost, "margin_rub": margin,
@@ -469,7 +469,7 @@ mod tests {
     }
 
     #[test]
-    fn further_class_has_a_column_if_a_call_used_it() {
+    fn further_rate_class_has_a_column_if_a_call_used_it() {
         let mut answer = answer();
         answer["rows"][0]["usage"]["classes"] = json!({"cache_write_1h": 7000});
         answer["rows"][1]["usage"]["classes"] = json!({"web_search_call": 2});
@@ -498,7 +498,7 @@ mod tests {
     }
 
     #[test]
-    fn every_class_has_a_column_of_its_own() {
+    fn every_further_rate_class_has_its_own_column() {
         for class in Class::ALL {
             let (cell, name) = class_column(class);
             let row = json!({"usage": {"classes": {class.name(): 5}}});
@@ -536,13 +536,13 @@ mod tests {
     }
 
     #[test]
-    fn empty_report_is_reported() {
+    fn empty_usage_report_prints_that_there_are_no_calls() {
         let text = text(&[By::Model], &json!({"rows": [], "total": {"calls": 0}}));
         assert!(text.starts_with("no call was charged"), "{text}");
     }
 
     #[test]
-    fn options_become_query_parameters() {
+    fn options_of_the_usage_command_become_query_parameters() {
         let wish = UsageQuery {
             account: Some("acme".parse().unwrap()),
             key: None,

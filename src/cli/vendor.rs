@@ -156,7 +156,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn vendors_are_listed_by_route() {
+    fn vendor_list_has_a_row_per_route() {
         let route = |model: &str, state: &str, last_error: Value| {
             json!({
                 "model": model, "state": state, "failures": 0, "in_flight": 2, "ewma_ms": 400,

@@ -378,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn absent_fields_have_their_defaults() {
+    fn absent_settings_have_their_defaults() {
         let config = parse(SMALL).unwrap();
         assert_eq!(config.listen.to_string(), "127.0.0.1:8080");
         assert_eq!(config.base_url, "http://127.0.0.1:8080/v1");
@@ -431,7 +431,7 @@ mod tests {
     }
 
     #[test]
-    fn all_mistakes_are_reported_at_once_with_their_lines() {
+    fn all_configuration_errors_are_reported_at_once_with_their_lines() {
         let text = concat!(
             "listen = 8080\n",
             "languge = \"ru\"\n",
@@ -482,7 +482,7 @@ mod tests {
     }
 
     #[test]
-    fn likely_mistakes_are_warned_of() {
+    fn likely_mistakes_in_the_configuration_cause_warnings() {
         let paths = |text: &str| -> Vec<String> {
             let config = parse(text).unwrap_or_else(|errors| panic!("{text}: {errors}"));
             config

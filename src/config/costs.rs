@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sale_below_cost_is_noted_by_class_and_condition_with_the_multiplier() {
+    fn sale_below_the_vendors_cost_is_reported_by_class_and_condition() {
         let long = ("above_input_tokens = 100", "4");
         let flex = ("service_tier = \"flex\"", "1");
         let both = ("service_tier = \"flex\"\nabove_input_tokens = 100", "2");
@@ -356,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn missing_cost_of_a_sold_tier_is_warned_about() {
+    fn missing_vendor_cost_of_a_sold_tier_causes_a_warning() {
         let costs = format!(
             "cost_usdt_mtok = {}, cost_rules = [ {{ above_input_tokens = 100, usdt_mtok = {} }} ]",
             rates("1"),
@@ -371,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_of_costs_are_named() {
+    fn invalid_vendor_cost_is_refused_by_name() {
         let rule = |condition: &str, more: &str| {
             let rates = rates("1").replace(" }", &format!("{more} }}"));
             format!("cost_rules = [ {{ {condition}usdt_mtok = {rates} }} ]")

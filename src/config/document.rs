@@ -213,7 +213,7 @@ mod tests {
     use crate::config::testing::{assert_mistakes, changed, parse};
 
     #[test]
-    fn fields_of_the_wrong_shape_or_name_are_named() {
+    fn field_with_an_unknown_name_or_a_wrong_type_is_refused_by_name() {
         assert_mistakes(&[
             ("[admin]", "listen = 8080\n[admin]", "listen", "text"),
             (
@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_that_is_not_toml_is_refused_with_the_line_but_not_its_text() {
+    fn invalid_toml_is_refused_with_the_line_number_but_not_the_lines_text() {
         let errors = parse("listen = \"127.0.0.1:80\"\nkey = sk-literal oops\n").unwrap_err();
         let shown = errors.to_string();
         assert!(shown.starts_with("line 2: not TOML: "), "{shown}");
@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn field_of_the_wrong_shape_is_reported_once() {
+    fn field_of_the_wrong_type_is_reported_once() {
         for (from, to, path) in [
             ("fixed = \"90.50\"", "fixed = 90.50", "rate.source[0].fixed"),
             ("fixed = \"90.50\"", "url = 5", "rate.source[0].url"),

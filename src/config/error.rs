@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_are_printed_one_a_line_in_the_order_of_the_file() {
+    fn configuration_errors_are_printed_one_per_line_in_the_order_of_the_file() {
         let mut errors = Errors::default();
         errors.add("b", "is wrong");
         errors.add_at(1, "a", "is wrong");

@@ -155,7 +155,7 @@ mod tests {
     use crate::config::testing::{assert_mistakes, changed, parse};
 
     #[test]
-    fn mistakes_of_the_ledger_are_named() {
+    fn invalid_ledger_setting_is_refused_by_name() {
         assert_mistakes(&[
             (
                 "[admin]",

@@ -176,7 +176,7 @@ mod tests {
     };
 
     #[test]
-    fn limits_are_within_their_ranges() {
+    fn limit_outside_its_range_is_refused_with_the_range() {
         assert_mistakes(&[
             (
                 "[admin]",
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn connection_limit_defaults_to_the_files_left_by_vendors() {
+    fn connection_limit_defaults_to_the_open_files_that_vendors_leave_free() {
         let callers = |text: &str| parse(text).unwrap().limits.connections.max;
         let of_vendor = "name = \"v\"\nconnections_max = 7";
         let few = changed("name = \"v\"", of_vendor);

@@ -224,7 +224,7 @@ mod tests {
     use crate::config::testing::{assert_mistakes, changed, parse};
 
     #[test]
-    fn world_readable_secret_file_is_warned_about() {
+    fn world_readable_secret_file_causes_a_warning() {
         use std::os::unix::fs::PermissionsExt as _;
 
         let dir = tempfile::tempdir().unwrap();
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_of_addresses_and_names_are_named() {
+    fn invalid_listen_address_or_name_is_refused_by_name() {
         assert_mistakes(&[
             ("[admin]", "listen = \"8080\"\n[admin]", "listen", "address"),
             ("[admin]", "service = \"Chat\"\n[admin]", "service", "a-z"),

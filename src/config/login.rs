@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn key_has_the_prefix_of_its_header() {
+    fn vendor_key_is_sent_with_the_configured_prefix() {
         for (login, value) in [
             ("login = { header = \"api-key\" }", "sk-vendor-secret"),
             (
@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_of_a_login_are_named() {
+    fn invalid_vendor_login_is_refused_by_name() {
         let cases = [
             ("kind = \"magic\"", "kind", "\"service_account\""),
             ("kind = \"command\"", "command", "missing"),
@@ -402,7 +402,7 @@ mod tests {
     }
 
     #[test]
-    fn unused_key_is_warned_of() {
+    fn vendor_key_that_no_login_uses_causes_a_warning() {
         let config = parse(&changed(
             KEY,
             &format!("{KEY}\nlogin = {{ kind = \"none\" }}"),

@@ -476,7 +476,7 @@ mod tests {
     };
 
     #[test]
-    fn the_example_is_accepted() {
+    fn example_configuration_is_accepted() {
         let config = parse(EXAMPLE).unwrap_or_else(|errors| panic!("{errors}"));
         assert_eq!(config.service, "tollgate");
         assert_eq!(config.limits.catalog_requests_per_second, 10);
@@ -484,7 +484,7 @@ mod tests {
     }
 
     #[test]
-    fn missing_file_is_an_error() {
+    fn missing_configuration_file_is_an_error() {
         let errors = Config::load(Path::new("/no/such/tollgate.toml")).unwrap_err();
         assert!(
             errors.to_string().starts_with("cannot be read: "),
@@ -493,7 +493,7 @@ mod tests {
     }
 
     #[test]
-    fn debug_shows_no_secret() {
+    fn debug_output_of_the_configuration_shows_no_secret() {
         let text = changed("[admin]", "[ledger]\nurl = \"${LEDGER_URL}\"\n[admin]");
         let text = text.replacen("name = \"v\"", "name = \"v\"\nproxy = \"${PROXY_URL}\"", 1);
         let text = text.replace(

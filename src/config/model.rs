@@ -239,7 +239,7 @@ mod tests {
     use crate::config::testing::{SMALL, assert_mistakes, parse};
 
     #[test]
-    fn mistakes_of_models_are_named() {
+    fn invalid_model_setting_is_refused_by_name() {
         assert_mistakes(&[
             ("id = \"m\"", "id = \"\"", "model[0].id", "missing"),
             ("family = \"M\"", "", "model[0].family", "missing"),
@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn a_model_for_embeddings_has_a_price_of_input_and_nothing_else() {
+    fn embedding_model_has_only_an_input_price() {
         let output = "output_tokens_max = 128000";
         let small = SMALL.replace(output, "kind = \"embedding\"");
         let rates = |rates: &str| {
@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_kind_is_reported_once() {
+    fn unknown_kind_of_a_model_is_reported_once() {
         let output = "output_tokens_max = 128000";
         for kind in ["kind = \"embeddings\"", "kind = 5"] {
             for (rates, more) in [

@@ -130,7 +130,7 @@ mod tests {
         redirect_url = \"https://console.example/console/oidc/back\"\n[admin.oidc.roles]\nadmin = [\"a\"]\n";
 
     #[test]
-    fn mistakes_name_the_setting() {
+    fn openid_error_names_the_setting() {
         let with = |from: &str, to: &str| format!("{}[admin]", GOOD.replacen(from, to, 1));
         let cases = [
             (

@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_are_named() {
+    fn invalid_payment_setting_is_refused_by_name() {
         let more = |line: &str| format!("{SHOP}{line}");
         for (lines, says) in [
             ("min_rub = \"0\"", "payments.min_rub: must be rubles"),

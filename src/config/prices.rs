@@ -310,7 +310,7 @@ mod tests {
     use crate::config::testing::{SMALL, assert_mistakes, changed, parse};
 
     #[test]
-    fn mistakes_of_prices_are_named() {
+    fn invalid_price_is_refused_by_name() {
         assert_mistakes(&[
             (
                 "[admin]",
@@ -381,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn fingerprint_depends_only_on_prices() {
+    fn tariff_fingerprint_depends_only_on_prices() {
         let fingerprint = |text: &str| parse(text).unwrap().live.fingerprint();
         let first = fingerprint(SMALL);
         // The fingerprint of a version with four rates: an upgrade must not start a new tariff version.

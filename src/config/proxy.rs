@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn a_proxy_has_a_scheme_a_host_and_a_port() {
+    fn proxy_needs_a_scheme_a_host_and_a_port() {
         for (text, address) in [
             ("http://10.0.0.1:3128", "http://10.0.0.1:3128"),
             ("http://10.0.0.1:3128/", "http://10.0.0.1:3128"),

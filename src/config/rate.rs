@@ -150,7 +150,7 @@ mod tests {
     use crate::config::testing::{assert_mistakes, changed, parse};
 
     #[test]
-    fn zero_step_is_not_reported_as_free() {
+    fn error_about_a_zero_rate_step_does_not_mention_free_prices() {
         let text = changed("[admin]", "[rate]\nstep_max_percent = \"0\"\n[admin]");
         let errors = parse(&text).unwrap_err().to_string();
         assert!(
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_of_rate_sources_are_named() {
+    fn invalid_rate_source_is_refused_by_name() {
         assert_mistakes(&[
             (
                 "[admin]",

@@ -390,7 +390,7 @@ mod tests {
         "[[telegram]]\nname = \"ops\"\ntoken = \"${BOT_TOKEN}\"\nchat = \"-1001234567890\"\n";
 
     #[test]
-    fn mails_and_chats_are_read_and_their_secrets_are_not_shown() {
+    fn mail_and_chat_receivers_are_read_and_their_secrets_not_shown() {
         let config = with(&format!("{MAIL}{CHAT}"));
         let config = config.unwrap_or_else(|errors| panic!("{errors}"));
         let shown = format!("{:?}", config.receivers);
@@ -414,7 +414,7 @@ mod tests {
     }
 
     #[test]
-    fn times_in_messages_have_the_sellers_offset() {
+    fn times_in_messages_use_the_sellers_utc_offset() {
         let seller = "[seller]\nname = \"n\"\nutc_offset = \"+03:00\"\n";
         let config = with(&format!("{CHAT}{seller}"));
         let config = config.unwrap_or_else(|errors| panic!("{errors}"));
@@ -425,7 +425,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_name_their_field_and_no_secret() {
+    fn receiver_error_names_its_field_and_shows_no_secret() {
         for (from, to, field) in [
             (
                 "${SMTP_URL}",

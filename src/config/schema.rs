@@ -61,7 +61,7 @@ mod tests {
     }
 
     #[test]
-    fn every_field_is_described_and_no_other_is_allowed() {
+    fn schema_describes_every_field_and_allows_no_other() {
         fn walk(schema: &Value, path: &str, seen: &mut usize) {
             let Some(properties) = schema.get("properties") else {
                 return;

@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn an_offset_is_hours_and_minutes() {
+    fn utc_offset_is_hours_and_minutes() {
         for (text, ahead) in [
             ("+00:00", Some(0)),
             ("+03:00", Some(180)),

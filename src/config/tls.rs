@@ -118,7 +118,7 @@ mod tests {
     use crate::config::testing::assert_mistakes;
 
     #[test]
-    fn mistakes_of_tls_are_named() {
+    fn invalid_tls_setting_is_refused_by_name() {
         assert_mistakes(&[
             (
                 "[admin]",

@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_name_their_field_and_no_secret() {
+    fn webhook_error_names_its_field_and_shows_no_secret() {
         for (from, to, field) in [
             (
                 "https://crm.example",

@@ -514,7 +514,7 @@ mod tests {
     }
 
     #[test]
-    fn merged_page_has_every_call_of_its_period_and_the_next_page_the_rest() {
+    fn merged_page_of_calls_skips_none_before_the_next_page() {
         let from = Cursors {
             receipts: String::new(),
             unbooked: "u59".to_owned(),
@@ -576,7 +576,7 @@ mod tests {
     }
 
     #[test]
-    fn cells_of_the_csv_cannot_be_formulas() {
+    fn csv_cells_of_calls_cannot_be_spreadsheet_formulas() {
         let (_, unbooked) = pages(&[], None, &[3], false);
         let mut row = Row::from(unbooked.calls.into_iter().next().unwrap());
         (row.model, row.error) = (Some("=1+1".into()), Some("model \"x\", or none".into()));

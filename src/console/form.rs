@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn a_form_is_read_as_browsers_write_it() {
+    fn form_is_parsed_as_browsers_encode_it() {
         let form = Form::parse("name=Acme+%26+Co&id=a%2Bb&empty=&pass=+x+&bad=%zz&name=other");
         assert_eq!(form.get("name"), "Acme & Co");
         assert_eq!(form.get("id"), "a+b");

@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn a_version_shows_what_it_changed_and_nothing_else() {
+    fn tariff_version_shows_only_what_it_changed() {
         let one = numbered(
             1,
             "1.15",

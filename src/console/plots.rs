@@ -375,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn scales_end_at_a_round_number_with_a_round_half() {
+    fn plot_scale_ends_at_a_round_number_whose_half_is_round_too() {
         for (most, unit, end, half) in [
             (0, Unit::Count, "2", "1"),
             (3, Unit::Count, "4", "2"),

@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn exact_numbers_keep_every_digit() {
+    fn exact_amounts_keep_every_digit() {
         for (number, ru, en) in [
             ("0.000859", "0,000859", "0.000859"),
             ("-1234.5", "-1\u{202f}234,5", "-1,234.5"),
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn moments_are_shown_with_the_name_of_the_month() {
+    fn times_are_shown_with_the_name_of_the_month() {
         let at = "2026-11-09T07:15:04.123Z";
         assert_eq!(
             moment(at, Language::En).to_string(),

@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn russian_table_has_exactly_the_english_texts() {
+    fn every_console_text_has_a_russian_one_and_the_table_has_no_unused_text() {
         let mut texts = literals(
             "src/console/templates",
             "html",
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn page_language_is_the_chosen_one_or_else_the_browsers() {
+    fn console_language_is_the_chosen_language_or_else_the_browsers() {
         for (cookie, accepted, language) in [
             ("", "ru-RU,ru;q=0.9,en;q=0.8", Language::Ru),
             ("", "de, en-GB;q=0.8, ru;q=0.5", Language::En),
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn each_placeholder_is_filled_with_its_value_only_once() {
+    fn values_are_inserted_into_a_text_only_once() {
         let filled = |english| filled(english, Language::En, &[&"{1}", &2]);
         assert_eq!(filled("{1} of {0}, {1}"), "2 of {1}, 2");
         assert_eq!(filled("none"), "none");

@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn counters_are_read_from_the_metrics() {
+    fn console_counters_are_read_from_the_metrics() {
         let counters = Counters::of(
             "# HELP tollgate_calls x\ntollgate_calls_total{model=\"a\",vendor=\"v\",end=\"finished\"} 7\n\
              tollgate_calls_total{model=\"a\",vendor=\"v\",end=\"vendor_cut\"} 2\n\

@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn charges_scale_with_the_multiplier_and_costs_do_not() {
+    fn changed_multiplier_scales_charges_but_not_costs() {
         let then = reckoned(&[(row(true), "1.15")], "1.265").unwrap();
         assert_eq!(then.then_charged, "126.50");
         // The expected margin is 92 × 1.1 − 77.
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn each_interval_scales_from_its_own_multiplier() {
+    fn each_interval_is_scaled_from_the_multiplier_in_force_then() {
         let parts = [(row(true), "1.15"), (row(true), "2.30"), (row(false), "1")];
         let then = reckoned(&parts, "2.30").unwrap();
         assert_eq!((then.calls, &*then.charged), (9, "345.00"));
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn time_is_split_at_changes_of_the_multiplier_and_their_hour_and_day() {
+    fn time_is_split_at_multiplier_changes_and_their_hour_and_day() {
         let [one, two] = [Decimal::ONE, Decimal::TWO];
         let noon = 10 * DAY_MS + DAY_MS / 2;
         let past_noon = noon + HOUR_MS / 4;
@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn interval_uses_the_multiplier_of_its_longest_part() {
+    fn interval_with_several_multipliers_uses_that_of_its_longest_part() {
         let [one, two] = [Decimal::ONE, Decimal::TWO];
         for (until, mostly) in [(10, two), (90, one)] {
             let interval = PricedInterval(vec![(0..until, one), (until..100, two)]);
@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn price_that_cannot_be_computed_is_not_shown() {
+    fn price_at_another_multiplier_is_not_shown_if_it_cannot_be_computed() {
         assert!(reckoned(&[(row(true), "0")], "1").is_none());
         let max = Decimal::MAX.to_string();
         assert!(reckoned(&[(row(true), "1")], &max).is_none());

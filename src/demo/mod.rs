@@ -300,7 +300,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn demo_key_has_its_creation_time() {
+    async fn demo_key_shows_its_creation_time() {
         let store = AnyLedger::Memory(MemoryLedger::new());
         funded_key(&store).await.unwrap();
         let key = store.key(&"demo-key".parse().unwrap()).await.unwrap();

@@ -154,7 +154,7 @@ mod tests {
     const LIMITS: BodyLimitLayer = BodyLimitLayer::new(100, Duration::from_secs(10));
 
     #[tokio::test(start_paused = true)]
-    async fn body_limits_are_enforced() {
+    async fn limit_of_the_body_size_is_enforced() {
         let of = |bytes: usize| Full::new(Bytes::from(vec![b' '; bytes]));
         let whole = UnreadBody::new(of(100), LIMITS).whole().await;
         assert_eq!(whole.unwrap().len(), 100);

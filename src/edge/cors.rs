@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn public_documents_may_be_read_from_any_origin_and_the_rest_from_allowed_origins() {
+    async fn public_documents_are_readable_from_any_origin_and_others_only_from_allowed_ones() {
         const CHAT: &str = "/v1/chat/completions";
         for (origins, path, origin, allowed) in [
             (&[][..], "/v1/tollgate/models", None, Some("*")),
@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn preflight_is_answered_for_allowed_origins() {
+    async fn preflight_request_is_answered_for_allowed_origins() {
         for (origins, method, path, origin, is_preflight) in [
             (&[PAGE][..], "OPTIONS", "/v1/messages", Some(PAGE), true),
             (&["*"], "OPTIONS", "/v1/messages", Some(PAGE), true),

@@ -160,7 +160,7 @@ mod tests {
     };
 
     #[test]
-    fn oversized_head_is_refused_for_the_exceeded_limit() {
+    fn oversized_request_head_is_refused_with_the_exceeded_limit() {
         let check = |uri: &str, headers: &[(&str, &str)]| {
             let req = headers
                 .iter()
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn ambiguous_framing_is_refused_by_name() {
+    fn ambiguous_request_framing_is_refused_with_its_fault() {
         for (fault, name) in [
             (FramingFault::TwoLengths, "content-length"),
             (FramingFault::Coding, "transfer-encoding"),

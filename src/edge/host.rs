@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn http_1_1_requires_exactly_one_host_and_others_at_most_one() {
+    fn http_1_1_requires_exactly_one_host_header_and_others_at_most_one() {
         use HostFault::{Missing, Twice};
         for (version, lines, found) in [
             (Version::HTTP_11, &[][..], Err(Missing)),
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn target_host_is_checked_and_must_match_on_http_2() {
+    fn host_of_the_request_target_is_checked_and_must_match_the_header_on_http_2() {
         use HostFault::{Contradicts, TargetMalformed};
         let (one, two) = (Version::HTTP_11, Version::HTTP_2);
         for (version, uri, lines, found) in [

@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn panicked_round_is_followed_by_the_next_one() {
+    async fn background_task_continues_after_a_round_that_panicked() {
         let mut rounds = Vec::new();
         for round in 0..3 {
             let done = catch_round("a part", async {

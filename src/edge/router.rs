@@ -228,7 +228,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_service_that_has_panicked_answers_the_next_request() {
+    async fn service_that_panicked_answers_the_next_request() {
         let branch: BoxedService<bool> = boxed(service_fn(|req: Request<bool>| {
             assert!(req.into_body(), "in the call");
             ready(Ok::<_, Error>(Response::new(full("an answer"))))
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn service_can_call_itself_recursively() {
+    async fn boxed_service_can_call_itself_recursively() {
         static SERVICE: OnceLock<BoxedService<u8>> = OnceLock::new();
         let within = |req: Request<u8>| -> Answering<AnswerBody, Error> {
             match req.into_body() {

@@ -172,7 +172,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn openapi_for_callers_has_each_path_and_method_of_the_table() {
+    fn openapi_document_for_callers_has_exactly_the_paths_of_the_route_table() {
         let table = Route::ALL.map(|route| {
             let methods = route.methods().split(", ").map(str::to_owned);
             (route.path("tollgate"), methods.collect())
@@ -182,7 +182,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn architecture_drawing_has_each_path_of_the_table() {
+    fn drawing_in_the_architecture_page_has_each_path_of_the_route_table() {
         let page = include_str!("../../docs/architecture.md");
         for route in Route::ALL {
             let path = route.path("<service>");
@@ -194,7 +194,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn each_pattern_matches_itself_alone_and_unknown_paths_match_none() {
+    fn each_route_pattern_matches_only_its_own_path() {
         let routes = Routes::new("tollgate");
         for route in Route::ALL {
             assert_eq!(routes.find(&route.path("tollgate")), Some(route));
@@ -205,7 +205,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_service_may_be_named_like_one_of_its_paths() {
+    fn service_name_may_equal_a_segment_of_its_paths() {
         let routes = Routes::new("connect");
         let found = routes.matched("/v1/connect/connect/connect").unwrap();
         assert_eq!(found.route, Route::ConnectClient);
@@ -215,7 +215,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn paths_match_exactly() {
+    fn route_paths_match_exactly() {
         let routes = Routes::new("tollgate");
         let found = |method: Method, path: &str| match routes.find(path) {
             None => "unknown".to_owned(),

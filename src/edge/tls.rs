@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn invalid_pem_names_the_file_at_fault() {
+    fn error_about_an_invalid_pem_names_the_file() {
         for chain in [
             "",
             "certificate",

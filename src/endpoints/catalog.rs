@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn catalog_without_an_exchange_rate_has_only_null_prices() {
+    async fn catalog_prices_are_null_without_an_exchange_rate() {
         let live = live();
         let catalog = catalog(&live);
         assert_eq!(catalog["priced"], false);
@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_catalog_is_json_that_may_be_cached() {
+    async fn catalog_is_json_with_cache_headers() {
         for (live, max_age) in [
             (priced(), "public, max-age=60"),
             (live(), "public, max-age=5"),
@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_catalog_that_the_client_has_is_not_sent_again() {
+    async fn catalog_with_the_clients_etag_is_not_sent_again() {
         let live = priced();
         let (res, _) = ask(&live, "GET", None).await.unwrap();
         let tag = res.headers()[ETAG].to_str().unwrap().to_owned();
@@ -351,7 +351,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn head_is_get_without_the_body() {
+    async fn head_request_is_answered_like_get_without_the_body() {
         let live = priced();
         let (get, body) = ask(&live, "GET", None).await.unwrap();
         let (head, empty) = ask(&live, "HEAD", None).await.unwrap();
@@ -362,7 +362,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn other_methods_are_refused() {
+    async fn catalog_refuses_methods_except_get_and_head() {
         let refused = ask(&priced(), "POST", None).await;
         assert!(
             matches!(refused, Err(Error::MethodNotAllowed { allow: "GET, HEAD" })),

@@ -52,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn query_with_a_client_version_gets_the_codex_list() {
+    fn codex_gets_models_only_if_it_sends_its_version() {
         for (uri, asked) in [
             ("/v1/models?client_version=0.171.0", true),
             ("/v1/models?limit=5&client_version=0.171.0", true),

@@ -555,7 +555,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn context_window_is_divided_into_input_and_output() {
+    fn context_window_is_divided_into_input_and_output_limits() {
         for (context, output, parts) in [
             (Some(200_000), 64_000, (136_000, 64_000)),
             (Some(8_000), 8_000, (4_000, 4_000)),
@@ -574,7 +574,7 @@ mod tests {
     }
 
     #[test]
-    fn text_is_quoted_for_its_context() {
+    fn text_is_quoted_for_the_kind_of_file() {
         assert_eq!(shell("it's $5 `x`"), r"'it'\''s $5 `x`'");
         assert_eq!(compose("a $b \"c\""), r#""a $$b \"c\"""#);
         assert_eq!(zed_variable("acme-ai"), "ACME_AI_API_KEY");

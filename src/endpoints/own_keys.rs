@@ -401,7 +401,7 @@ mod tests {
     }
 
     #[tokio::test(flavor = "current_thread")]
-    async fn each_change_of_an_owner_leaves_one_line_that_names_the_owner_key() {
+    async fn each_change_by_an_owner_key_leaves_one_log_line_that_names_the_key() {
         let log = Log::listen();
         let store = AnyLedger::Memory(MemoryLedger::new());
         let owner = owner(&store).await;

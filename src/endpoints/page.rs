@@ -420,7 +420,7 @@ mod tests {
     use crate::catalog::documents::PublicUrls;
 
     #[test]
-    fn prices_are_shown_in_kopecks_rounded_up_or_with_two_significant_digits() {
+    fn price_is_rounded_up_to_kopecks_or_to_two_significant_digits() {
         for (rate, ru, en) in [
             ("26.01875", "26,02", "26.02"),
             ("208.15", "208,15", "208.15"),
@@ -515,7 +515,7 @@ mod tests {
     }
 
     #[test]
-    fn families_are_grouped_in_the_order_of_the_catalog() {
+    fn model_families_are_in_the_order_of_the_catalog() {
         let models = [model("b-1", "B"), model("a-1", "A"), model("b-2", "B")];
         let page = page(&models, Some(&price()));
         let at = |text: &str| {
@@ -588,7 +588,7 @@ mod tests {
     }
 
     #[test]
-    fn page_names_the_paths_of_responses_and_embeddings() {
+    fn price_page_names_the_paths_of_responses_and_embeddings() {
         let chat = page(&[model("m-1", "M")], Some(&price()));
         assert!(chat.contains(">POST https://ai.example/v1/responses<"));
         assert!(chat.contains("в каждом из трёх форматов"));
@@ -600,7 +600,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_text_and_never_markup() {
+    fn names_on_the_price_page_are_escaped() {
         let evil = "<script>alert('x')</script>\"&";
         let page = page(&[model(evil, evil)], Some(&price()));
         assert!(!page.contains("<script") && !page.contains("'x'"), "{page}");
@@ -608,7 +608,7 @@ mod tests {
     }
 
     #[test]
-    fn page_without_prices_reports_it_and_shows_none() {
+    fn price_page_without_an_exchange_rate_reports_it_and_shows_no_price() {
         let page = page(&[model("m-1", "M")], None);
         assert!(page.contains("Цены временно недоступны"));
         assert!(page.contains(">m-1<") && !page.contains("<data"));

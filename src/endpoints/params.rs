@@ -74,7 +74,7 @@ mod tests {
     const KNOWN: &[&str] = &["days", "model", "since"];
 
     #[test]
-    fn parameters_are_read_decoded_and_may_be_left_out() {
+    fn query_parameters_are_decoded_and_may_be_left_out() {
         let params = Params::parse(Some("days=7&model=a%2Fb&"), KNOWN).unwrap();
         let model = |text: &str| Some(text.to_owned());
         assert_eq!(params.number("days", 31).unwrap(), Some(7));

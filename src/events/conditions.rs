@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn condition_seen_by_several_gateways_emits_one_begin_and_one_end() {
+    async fn condition_reported_by_several_gateways_emits_one_begin_and_one_end() {
         let store = MemoryLedger::new();
         let owners = ["a", "b", "c"];
         says(&store, "a", false, 0).await;
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn outage_seen_by_a_dead_gateway_expires() {
+    async fn outage_reported_by_a_dead_gateway_expires() {
         let store = MemoryLedger::new();
         says(&store, "killed", true, 0).await;
         says(&store, "other", false, 89_000).await;

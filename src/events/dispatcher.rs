@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn gateway_continues_the_delivery_of_another() {
+    async fn gateway_continues_event_delivery_of_another_gateway() {
         let (url, _, ids) = receiver(204).await;
         let store = AnyLedger::Memory(MemoryLedger::new());
         let start = async || {

@@ -65,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn filter_takes_only_named_accounts_and_kinds() {
+    fn event_filter_passes_only_named_accounts_and_kinds() {
         let stale = event(None, Happening::RateStale { since_ms: 1 });
         let expiring = event(Some("acme"), Happening::KeyExpiring { expires_at_ms: 1 });
         let filter = |accounts: &[&str], kinds: &[&str]| Filter {

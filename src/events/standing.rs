@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn pauses_grow_to_an_hour_and_a_receiver_may_ask_for_more() {
+    fn pause_between_deliveries_grows_to_an_hour_or_to_the_receivers_retry_after() {
         let mut standing = Standing::default();
         let mut pauses = Vec::new();
         for _ in 0..40 {
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn event_is_given_up_after_its_retry_time_without_any_delivery() {
+    fn event_is_abandoned_if_nothing_is_delivered_during_its_retry_time() {
         let hour = Duration::from_secs(3600);
         let mut standing = Standing::default();
         assert!(!standing.gives_up(&event(1, 0), hour, 9_000_000));

@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn page_ends_at_its_limit_and_reports_how_far_it_scanned() {
+    async fn page_of_events_ends_at_its_limit_and_reports_how_far_it_scanned() {
         let store = AnyLedger::Memory(MemoryLedger::new());
         for number in 1..=2500 {
             tell(&store, number).await;
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn waiting_reader_is_woken_by_the_next_event() {
+    async fn waiting_event_reader_is_woken_by_the_next_event() {
         let store = AnyLedger::Memory(MemoryLedger::new());
         tell(&store, 1).await;
         let tail = Tail::new(store.clone());

@@ -102,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_an_answer_with_ok_counts_as_delivered() {
+    fn telegram_message_counts_as_delivered_only_if_the_answer_has_ok() {
         let of = |status: u16, answer: Value| said(StatusCode::from_u16(status).unwrap(), &answer);
         assert_eq!(of(200, json!({ "ok": true, "result": {} })), Sent::Taken);
         for (status, answer, seconds) in [

@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn answer_of_a_receiver_is_judged_by_its_status() {
+    fn delivery_succeeds_or_is_retried_by_the_receivers_status() {
         let of = |status: u16, after: Option<&'static str>| {
             let after = after.map(HeaderValue::from_static);
             sent(StatusCode::from_u16(status).unwrap(), after.as_ref())
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn a_receiver_may_ask_for_a_pause_in_seconds_or_until_a_date() {
+    fn retry_after_of_a_receiver_may_be_seconds_or_a_date() {
         let now = SystemTime::UNIX_EPOCH + Duration::from_secs(784_111_777);
         for (text, seconds) in [
             ("120", Some(120)),
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn event_has_the_same_id_at_each_attempt() {
+    fn webhook_event_has_the_same_id_at_each_attempt() {
         let event = Event {
             number: 7,
             at_ms: 5,

@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn amounts_are_rounded_as_statements_are_and_written_as_russians_write_them() {
+    fn amounts_in_messages_are_rounded_like_statements_and_written_in_russian_style() {
         for (micro, text) in [
             (0, "0,00"),
             (199_999_999, "200,00"),
@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn low_balance_text_has_the_next_step() {
+    fn message_about_a_low_balance_has_the_next_step() {
         let low = event(Happening::BalanceLow {
             level_rub: MicroRub::rubles(200),
             balance_rub: MicroRub::new(199_980_000),
@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn failed_charge_text_has_the_reason_and_the_link() {
+    fn message_about_a_failed_charge_has_the_reason_and_the_link() {
         let failed = |off, url: Option<&str>| {
             text(
                 &event(Happening::AutoTopupFailed {
@@ -336,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn a_dispute_and_a_reversal_name_the_payment() {
+    fn messages_about_disputes_and_reversals_name_the_payment() {
         let disputed = |status: &str| {
             text(
                 &event(Happening::PaymentDisputed {
@@ -388,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn ceiling_of_a_group_is_reported_as_the_groups() {
+    fn message_about_a_reached_group_ceiling_names_the_group() {
         let low = |group: Option<&str>| {
             subject(
                 &event(Happening::CeilingLow {
@@ -414,7 +414,7 @@ mod tests {
     }
 
     #[test]
-    fn free_text_stays_on_its_line() {
+    fn line_break_in_free_text_becomes_a_space_in_a_message() {
         let correction = event(Happening::Correction {
             entry: "c".into(),
             amount_rub: MicroRub::rubles(-1),

@@ -454,7 +454,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_file_that_cannot_be_opened_names_the_setting() {
+    async fn error_about_a_ledger_file_that_cannot_be_opened_names_the_setting() {
         let dir = tempfile::tempdir().unwrap();
         let url = file(dir.path().join("missing").join("ledger.db"));
         let error = AnyLedger::open(&url).await.unwrap_err();
@@ -465,7 +465,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn file_in_use_is_waited_for_as_long_as_configured() {
+    async fn ledger_file_in_use_is_waited_for_as_long_as_configured() {
         let dir = tempfile::tempdir().unwrap();
         let mut config = file(dir.path().join("ledger.db"));
         let first = AnyLedger::open(&config).await.unwrap();
@@ -483,7 +483,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_closed_file_can_be_opened_again() {
+    async fn closed_ledger_file_can_be_opened_again() {
         let dir = tempfile::tempdir().unwrap();
         let url = file(dir.path().join("ledger.db"));
         let store = AnyLedger::open(&url).await.unwrap();

@@ -291,7 +291,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn error_events_of_all_formats_are_found_and_content_is_not() {
+    fn error_events_of_all_formats_are_found_and_content_is_not_mistaken_for_one() {
         for (data, fails) in [
             ("data: {\"error\":{\"message\":\"no\"}}\n\n", true),
             ("event: ping\ndata: {}\n\nevent: error\ndata: {}\n\n", true),

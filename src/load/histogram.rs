@@ -96,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_duration_is_in_a_bucket_of_at_most_a_thousandth_of_it() {
+    fn histogram_bucket_is_at_most_a_thousandth_of_its_duration_wide() {
         let mut last = 0;
         for shift in 0..64 {
             for ns in [1_u64 << shift, (1 << shift) | (1 << shift >> 3)] {
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn quantiles_and_counts_cover_the_recorded_durations() {
+    fn histogram_quantiles_and_counts_match_the_recorded_durations() {
         let mut durations = Histogram::default();
         assert_eq!(durations.quantile(0.5), Duration::ZERO);
         for ms in (1..=1000).rev() {

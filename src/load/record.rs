@@ -115,7 +115,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn the_first_piece_and_the_pauses_between_pieces_are_timed() {
+    async fn time_to_the_first_piece_and_pauses_between_pieces_are_measured() {
         let (record, due, mut chunks) = (Record::default(), Instant::now(), Chunks::default());
         for ms in [50, 2, 7] {
             advance(Duration::from_millis(ms)).await;

@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn requests_are_signed_with_keys_from_a_command() {
+    async fn request_is_signed_with_aws_keys_from_a_command() {
         let printed = r#"{"Version":1,"AccessKeyId":"ASIA1","SecretAccessKey":"s","SessionToken":"t","Expiration":"2099-01-01T00:00:00+00:00"}"#;
         let command = CommandLine {
             program: "echo".to_owned(),
@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn requests_are_signed_with_keys_of_the_instances_role() {
+    async fn request_is_signed_with_aws_keys_of_the_instances_role() {
         let server = TokenServer::start_with(|_, seen| {
             let ours = seen.head("x-aws-ec2-metadata-token") == "imds";
             let body = match (seen.path.as_str(), ours) {
@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn error_for_an_instance_without_a_role_names_the_missing_role() {
+    async fn error_on_a_machine_without_an_instance_role_states_that() {
         let server = TokenServer::start(|number| {
             if number == 0 {
                 (200, "imds".to_owned())
@@ -352,7 +352,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn clock_that_is_wrong_by_five_minutes_is_corrected_after_a_refusal() {
+    async fn clock_off_by_five_minutes_is_corrected_after_a_refusal() {
         let (login, _) = login("b4", aws(fixed()), &Egress::default());
         let sent = signed(&*login, "https://h/", "{}").await.unwrap();
         let at = UNIX_EPOCH + Duration::from_millis(now_ms() + 300_000);

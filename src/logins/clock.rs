@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn clock_follows_a_server_that_differs_by_minutes() {
+    fn clock_is_corrected_only_if_it_differs_from_the_server_by_minutes() {
         let answer = |offset_s: i64| {
             let at =
                 UNIX_EPOCH + Duration::from_millis(now_ms().saturating_add_signed(offset_s * 1000));

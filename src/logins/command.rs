@@ -153,20 +153,20 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn token_is_what_the_command_prints() {
+    async fn output_of_the_login_command_is_the_token() {
         let form = Form::Command(line("echo", &["a-token"]), TokenHeader::default());
         let (login, _) = crate::logins::login("v", form, &Egress::default());
         assert_eq!(bearer(&*login).await.unwrap(), "Bearer a-token");
     }
 
     #[tokio::test]
-    async fn command_gets_its_arguments_as_they_are() {
+    async fn login_command_gets_its_arguments_unchanged() {
         let printed = line("printf", &["%s", "$HOME `id` ; \"x\""]).output().await;
         assert_eq!(printed.unwrap(), "$HOME `id` ; \"x\"");
     }
 
     #[tokio::test]
-    async fn failure_states_the_program_and_not_its_output() {
+    async fn error_of_a_login_command_names_the_program_without_its_output() {
         for (arguments, problem) in [
             (
                 ["-c", "echo s3cret; echo s3cret >&2; exit 3"],
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn slow_command_is_killed_with_its_children() {
+    fn slow_login_command_is_killed_with_its_children() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("late");
         let script = format!("(sleep 2; touch {}) & sleep 60", file.display());

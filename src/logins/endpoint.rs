@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn token_and_its_life_are_parsed_from_each_vendors_answer() {
+    fn token_and_its_lifetime_are_read_under_each_vendors_field_names() {
         for (body, life_s) in [
             (
                 r#"{"access_token":"t","expires_in":3599,"token_type":"Bearer"}"#,
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn refusal_has_status_and_words_without_secrets() {
+    fn refused_login_has_the_status_and_text_without_secrets() {
         for (body, words) in [
             (
                 r#"{"error":"invalid_client","error_description":"AADSTS7000215: Invalid client secret"}"#,

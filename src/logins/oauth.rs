@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn gigachat_gets_basic_and_a_request_id() {
+    async fn gigachat_login_sends_basic_credentials_and_a_request_id() {
         let server = TokenServer::start(|_| {
             (
                 200,
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn entra_gets_id_and_secret_in_the_body() {
+    async fn entra_login_sends_id_and_secret_in_the_body() {
         let server =
             TokenServer::start(|_| (200, r#"{"access_token":"t","expires_in":3599}"#.to_owned()))
                 .await;
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn equal_settings_share_a_login_and_its_token() {
+    async fn vendors_with_equal_login_settings_share_one_token() {
         let server = TokenServer::start(|number| {
             (
                 200,
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn only_an_unauthorized_call_renews_the_token() {
+    async fn token_is_renewed_only_after_a_401() {
         let server = TokenServer::start(|number| {
             (
                 200,

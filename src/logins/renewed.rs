@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn no_call_fails_or_waits_over_fifty_renewals() {
+    async fn no_call_fails_or_waits_during_fifty_token_renewals() {
         let (renewed, fetches) = endpoint(1800, 0..0);
         renewed.get().await.unwrap();
         let step = Duration::from_millis(800);
@@ -292,8 +292,8 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn token_endpoint_outage_of_two_minutes_fails_no_call() {
-        // The outage begins before the first renewal.
+    async fn calls_continue_while_the_login_endpoint_is_down_for_two_minutes() {
+        // The endpoint is down from before the first renewal.
         for begin in [1400, 1500, 1600] {
             let (renewed, fetches) = endpoint(1800, begin..begin + 120);
             renewed.get().await.unwrap();
@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn calls_share_one_request_and_its_failure() {
+    async fn simultaneous_calls_share_one_login_request_and_its_failure() {
         let (renewed, fetches) = endpoint(1800, 0..10);
         let calls = std::iter::repeat_with(|| renewed.get()).take(100);
         let answers = futures_util::future::join_all(calls).await;
@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn refused_credential_is_dropped_once() {
+    async fn refused_credential_is_discarded_once() {
         let (renewed, fetches) = endpoint(1800, 0..0);
         let (first, _) = *renewed.get().await.unwrap();
         // The vendor would refuse the next credential, too, so the call is not repeated.
@@ -346,7 +346,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn dropped_call_leaves_the_credential_request_to_the_next_call() {
+    async fn login_request_of_a_dropped_call_is_continued_by_the_next_call() {
         let (renewed, _) = endpoint(1800, 0..0);
         let early = timeout(Duration::from_millis(100), renewed.get()).await;
         assert!(early.is_err());
@@ -354,7 +354,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn credential_without_a_known_end_is_used_while_renewals_fail() {
+    async fn credential_of_unknown_expiry_is_used_while_renewals_fail() {
         struct Command(AtomicBool);
 
         impl Source for Command {

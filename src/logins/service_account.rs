@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn google_gets_an_assertion_signed_with_rs256() {
+    async fn google_login_sends_an_assertion_signed_with_rs256() {
         let server = TokenServer::start(|_| {
             (
                 200,
@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn yandex_gets_an_assertion_signed_with_ps256() {
+    async fn yandex_login_sends_an_assertion_signed_with_ps256() {
         let server = TokenServer::start(|_| {
             (
                 200,
@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn clock_that_is_wrong_by_five_minutes_is_corrected() {
+    async fn clock_off_by_five_minutes_is_corrected() {
         let server = TokenServer::start_with(|_, seen| {
             let server_s = now_ms() / 1000 + 300;
             let (_, assertion) = seen.body.split_once("&assertion=").unwrap();
@@ -348,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn invalid_key_files_are_refused_without_quoting_them() {
+    fn file_that_is_not_a_service_account_is_refused_without_printing_its_content() {
         let mut no_key: Value = serde_json::from_str(yandex().expose_secret()).unwrap();
         no_key["private_key"] =
             "-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n".into();

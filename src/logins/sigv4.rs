@@ -189,7 +189,7 @@ mod tests {
 
     /// Checks against the vectors of AWS's Signature Version 4 test suite.
     #[test]
-    fn signatures_equal_those_of_the_published_test_suite() {
+    fn aws_signatures_equal_those_of_the_published_test_suite() {
         const HOST: &str = "https://example.amazonaws.com";
         const FORM: &str = "application/x-www-form-urlencoded";
         let name = "-._~0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn encoded_path_is_encoded_once_more_and_the_port_is_signed() {
+    fn aws_signature_covers_the_port_and_the_path_encoded_once_more() {
         assert_eq!(
             canonical_path("/model/anthropic.claude-3-5-sonnet-20241022-v2%3A0/converse"),
             "/model/anthropic.claude-3-5-sonnet-20241022-v2%253A0/converse"

@@ -76,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn shares_of_files_fit_the_limit_and_callers_get_the_largest() {
+    fn open_file_shares_fit_the_limit_and_callers_get_the_largest() {
         // The columns are `files`, `vendors_max`, and then each share.
         for (files, vendors_max, callers, operators, vendors, own) in [
             (1024, 0, 890, 32, 0, 102),

@@ -45,7 +45,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn work_runs_on_its_own_thread_until_it_ends() {
+    async fn dedicated_work_runs_on_its_own_thread_until_it_ends() {
         let (tell, mut told) = mpsc::channel::<ThreadId>(1);
         let work = async move {
             tokio::task::yield_now().await;

@@ -107,7 +107,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn last_charges_get_the_remaining_drain_time() {
+    async fn last_charges_may_take_the_remaining_drain_time() {
         let now = Instant::now();
         for (left, cut, patience) in [(60, false, 60), (2, false, 2), (0, false, 1), (0, true, 5)] {
             let until = now + Duration::from_secs(left);

@@ -189,7 +189,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn operators_file_round_trips_and_a_password_matches_only_its_name() {
+    fn operators_file_round_trips_and_each_password_matches_only_its_operator() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("operators.toml");
         assert_eq!(Operators::read(&path).unwrap().iter().count(), 0);

@@ -301,7 +301,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn card_handle_is_never_shown() {
+    fn handle_of_a_saved_card_is_never_shown() {
         let card = SavedCard::new(
             "pm-secret".into(),
             Some("cus-secret".into()),

@@ -459,7 +459,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn notification_fields_are_read_from_a_form_or_json() {
+    fn payment_notification_is_read_from_a_form_or_from_json() {
         let form = fields("TransactionId=455&Amount=10.00&Description=%D0%B0+b&Email=").unwrap();
         assert_eq!(form["Amount"], "10.00");
         assert_eq!(form["Description"], "а b");

@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn money_already_spent_becomes_a_debt() {
+    fn refunded_money_that_was_already_spent_becomes_a_debt() {
         let rub = MicroRub::rubles;
         let refund = |taken: &[i64]| Refund {
             id: "r".into(),

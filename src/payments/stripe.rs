@@ -544,7 +544,7 @@ mod tests {
     const SIGNATURE: &str = "35495024f4ef3f94e5a93e22221544c4b75e9a42300cd965ab81cb85cd994e91";
 
     #[test]
-    fn event_without_a_recent_signature_is_refused() {
+    fn stripe_event_without_a_recent_signature_is_refused() {
         let good = format!("t=1700000000,v1={},v1={SIGNATURE},v0=x", "0".repeat(64));
         for (shown, body, now, is_good) in [
             (good.as_str(), "{}", 1_700_000_000, true),
@@ -567,7 +567,7 @@ mod tests {
     }
 
     #[test]
-    fn amounts_are_whole_kopecks() {
+    fn stripe_amounts_are_whole_kopecks() {
         assert_eq!(
             amount(500_050, "rub".into()).rubles(),
             "5000.50".parse().ok()

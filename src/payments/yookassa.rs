@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn order_has_its_purpose_and_requests_a_receipt_if_configured() {
+    fn yookassa_payment_has_its_purpose_and_requests_a_receipt_if_configured() {
         let mut intent = Intent {
             id: IntentId::new(),
             account: "acme".parse().unwrap(),
@@ -366,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn a_notification_names_its_payment() {
+    fn yookassa_notification_names_its_payment() {
         let read = |text: &str| YooKassa::read(text.as_bytes());
         let paid = read(
             r#"{"type":"notification","event":"payment.succeeded","object":{"id":"p-1","status":"succeeded","paid":true,

@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn panicked_settler_admits_no_calls_and_makes_the_node_unready() {
+    async fn panicked_settler_makes_the_node_unready_and_admits_no_calls() {
         let ledger = Brittle::default();
         open(&ledger.books, 1000).await;
         let (settler, settling) = Settler::new(ledger.clone(), SettlerSettings::default(), |_| {});
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_sweep_that_panics_is_followed_by_the_next_one() {
+    async fn next_expiry_sweep_runs_after_one_that_panicked() {
         let (ledger, readiness) = (Brittle::default(), Readiness::default());
         readiness.serving(true);
         let store = AnyLedger::Memory(ledger.books.clone());
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn panicking_check_makes_the_node_unready_until_a_check_succeeds() {
+    async fn panic_in_a_ledger_check_makes_the_node_unready_until_a_check_succeeds() {
         let readiness = Readiness::default();
         readiness.serving(true);
         readiness.looked(look(async { panic!("a panic of the test's") }).await);

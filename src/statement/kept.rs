@@ -144,7 +144,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn stored_seller_round_trips() {
+    fn seller_in_a_statements_seal_round_trips() {
         let seller = SellerConfig {
             name: "ООО «Ромашка»".into(),
             inn: Some("7701234567".into()),

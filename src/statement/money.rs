@@ -97,7 +97,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sums_are_written_for_programs_and_for_people() {
+    fn sums_on_statements_are_formatted_for_programs_and_for_people() {
         for (kopecks, plain, ru, en) in [
             (0, "0.00", "0,00", "0.00"),
             (5, "0.05", "0,05", "0.05"),

@@ -374,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn text_is_wrapped_at_spaces_and_no_line_exceeds_the_width() {
+    fn pdf_text_is_wrapped_at_spaces_within_the_line_width() {
         let faces = faces();
         let texts = [
             "",
@@ -400,7 +400,7 @@ mod tests {
     }
 
     #[test]
-    fn every_letter_of_both_languages_has_its_glyph() {
+    fn pdf_font_has_a_glyph_for_every_letter_of_both_languages() {
         let letters = ('а'..='я')
             .chain('А'..='Я')
             .chain('a'..='z')
@@ -413,7 +413,7 @@ mod tests {
     }
 
     #[test]
-    fn long_table_repeats_its_header_and_stays_on_the_page() {
+    fn long_pdf_table_repeats_its_header_on_each_page() {
         let faces = faces();
         let name = "очень-длинное-имя-модели/".repeat(9);
         let row = |index: usize| Row {
@@ -461,7 +461,7 @@ mod tests {
     }
 
     #[test]
-    fn same_statement_gives_the_same_bytes_with_its_hash_uncompressed() {
+    fn pdf_of_a_statement_is_always_the_same_bytes_and_contains_its_hash() {
         let document = super::super::tests::closed();
         let pdf = document.pdf(Language::Ru);
         assert!(pdf.starts_with(b"%PDF-1."));

@@ -72,7 +72,7 @@ pub(super) fn closed() -> Document {
 }
 
 #[test]
-fn month_is_parsed_as_year_and_month() {
+fn month_of_a_statement_is_parsed_as_year_and_month() {
     for text in ["2026-11", "1970-01", "9999-12"] {
         assert_eq!(text.parse::<Month>().unwrap().to_string(), text);
     }
@@ -142,7 +142,7 @@ fn json_statement_is_complete_and_sealed() {
 }
 
 #[test]
-fn equal_books_give_equal_bytes_and_other_books_another_hash() {
+fn equal_books_give_an_identical_statement_and_other_books_another_hash() {
     let one = closed();
     let forms = |of: &Document| {
         [
@@ -252,7 +252,7 @@ fn statement_page_shows_every_sum_and_escapes_markup() {
 }
 
 #[test]
-fn missing_vat_is_explained_in_the_sellers_words() {
+fn statement_without_vat_has_the_sellers_explanation() {
     let mut seller = seller();
     seller.vat_percent = None;
     let html = document(november(), Some(&seller), u64::MAX).html(Language::Ru);

@@ -58,7 +58,7 @@ mod tests {
     }
 
     #[test]
-    fn repeated_causes_are_left_out() {
+    fn repeated_causes_of_an_error_are_left_out() {
         let refused = || io::Error::other("connection refused");
         let redis = Link {
             text: "Redis at a:1 is out of reach",

@@ -29,7 +29,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn formulas_of_a_spreadsheet_are_shown_as_text() {
+    fn spreadsheet_formula_in_csv_is_shown_as_text() {
         for (cell, written) in [
             ("=1+1", "'=1+1"),
             (

@@ -32,7 +32,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sums_are_formatted_like_amounts() {
+    fn sums_in_rubles_are_formatted_like_amounts() {
         for micro in [
             0,
             1,

@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_keep_their_digits() {
+    fn selected_json_numbers_keep_their_digits() {
         let market = r#" {"data":[{"symbol":"BTC/RUB","askPrice":1},{"symbol":"USDT/RUB","askPrice":81.430000000000001}]} "#;
         let offers =
             r#"{"result":{"items":[{"price":"92.10"},{"price":"90"},{"no":1},{"price":"91.5"}]}}"#;
@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn missing_or_non_numeric_value_is_an_error() {
+    fn selected_value_that_is_missing_or_not_a_number_is_an_error() {
         let nothing = |step: &str| SelectError::Nothing {
             step: step.to_owned(),
         };
@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn invalid_selector_is_refused() {
+    fn invalid_json_selector_is_refused() {
         for text in [
             "", "a", "/", "//a", "/a/", "/a[0", "/a[x]", "/a[=x]", "/a[0]b", "/a[-1]",
         ] {

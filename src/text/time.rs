@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn every_day_round_trips() {
+    fn every_date_round_trips_as_text() {
         for day in 0..200_000 {
             let ms = day * DAY_MS.unsigned_abs();
             assert_eq!(parse_rfc3339_ms(&rfc3339(ms)), Some(ms));
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn invalid_time_is_refused() {
+    fn invalid_rfc_3339_time_is_refused() {
         for text in [
             "",
             "tomorrow",
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn displayed_times_are_local_with_their_offset() {
+    fn displayed_times_are_local_times_with_their_utc_offset() {
         for (minutes, text) in [
             (0, "18.11.2026 11:06 UTC"),
             (180, "18.11.2026 14:06 UTC+03:00"),

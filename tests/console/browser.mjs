@@ -1,5 +1,5 @@
-// Chromium by Playwright, with the screen of a phone and of a desktop, light and dark; and checks of every page.
-// Screenshots are stored next to the binary's folder, in target/console.
+// Chromium with Playwright, on the screen of a phone and of a desktop, light and dark, and the checks of every page.
+// Screenshots are stored in target/console, next to the folder of the binary.
 
 import assert from 'node:assert/strict';
 import { mkdirSync, readFileSync } from 'node:fs';

@@ -185,7 +185,7 @@ describe('named operators, in a gateway with a past', () => {
       await page.getByText('an owner key').waitFor();
       await sound(visit, 'console-key-owner');
 
-      // Found by its prefix; its group, concurrency and alerts are changed.
+      // The key is found by the prefix of its secret. Then its group, concurrency and alerts are changed.
       const group = `team-${screen}-${scheme}`;
       await ask(at, 'POST', 'accounts/acme/groups', { id: group, ceiling_month_rub: '40' });
       await page.goto(`${at.admin}/console/accounts`);

@@ -1,5 +1,5 @@
-// Sign-in to the console by an OpenID provider, click by click: the test's own provider (oidc-provider), on another
-// site than the console. TOLLGATE_BIN is the gateway's binary.
+// Sign-in to the console with an OpenID provider, click by click. The test runs its own provider (oidc-provider), on
+// another site than the console. TOLLGATE_BIN is the gateway's binary.
 
 import assert from 'node:assert/strict';
 import { after, before, describe, it } from 'node:test';
@@ -13,7 +13,7 @@ function provided(issuer, back) {
   return new Provider(issuer, {
     clients: [{ client_id: 'tollgate', client_secret: 'secret-of-the-client', redirect_uris: [back], grant_types: ['authorization_code'], response_types: ['code'] }],
     pkce: { required: () => true },
-    // Like most providers: the token contains the claims of the scopes.
+    // Like most providers, this one puts the OpenID claims of the scopes into the token.
     conformIdTokenClaims: false,
     scopes: ['openid', 'email', 'groups'],
     claims: { email: ['email', 'email_verified'], groups: ['groups'] },

@@ -8,7 +8,7 @@ import { SCHEMES, SCREENS, complained, launch, sound, visitor } from './browser.
 const { TOLLGATE_URL: url, TOLLGATE_ADMIN_URL: admin, TOLLGATE_ADMIN_KEY: adminKey } = process.env;
 const PLACES = ['Accounts', 'Calls', 'Usage', 'Vendors', 'Prices', 'Events', 'Audit', 'Overview'];
 
-// As long as the names that tools give their sessions, without a place for a line break.
+// As long as the session names that tools choose, without a position where a line could break.
 const SESSION = 'session-019aab5c-8f0e-7d31-b0a4-2f6c3e5d7a91';
 
 async function signedIn(browser, options) {
@@ -31,7 +31,7 @@ const folded = (page, summary) => page.locator('details', { has: page.locator('s
 /// Opens a collapsed form, fills it in and sends it.
 async function send(page, summary, fields, button) {
   const form = folded(page, summary);
-  // After a refusal it is open already.
+  // After a refusal the form is open already.
   if (!(await form.evaluate((details) => details.open))) await form.locator('summary').click();
   for (const [label, value] of Object.entries(fields)) await form.getByLabel(label).fill(value);
   await form.getByRole('button', { name: button }).click();
@@ -127,7 +127,7 @@ describe("an operator's first day", () => {
         await page.getByLabel('Account').fill(account);
         await page.getByRole('button', { name: 'Show' }).click();
         await page.waitForURL(/[?&]account=/);
-        // The earlier sum was that of all accounts, probably of 33 calls.
+        // The `·` matters: before, the page showed the sum of all accounts, which probably had 33 calls.
         await page.getByText('· 3 calls').waitFor();
         await sound(visit, 'console-usage-summed');
         for (const place of PLACES) {

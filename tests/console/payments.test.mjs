@@ -1,5 +1,5 @@
-// The holder of a key starts a payment on /usage, click by click: a shop of the test replaces YooKassa. TOLLGATE_BIN is
-// the gateway's binary.
+// The holder of a key starts a payment on /usage, click by click. A fake shop replaces YooKassa. TOLLGATE_BIN is the
+// gateway's binary.
 
 import assert from 'node:assert/strict';
 import { createServer } from 'node:http';
@@ -110,7 +110,7 @@ url = "http://127.0.0.1:${yookassa.server.address().port}/v3"`;
         await complained(visit, 400);
         await sound(visit, 'usage-payment-refused');
 
-        // A failing shop gives no link; the next attempt does.
+        // While the shop fails there is no link; the next attempt gets one.
         yookassa.said = [500, { type: 'error' }];
         assert.equal(await asked(page, '700'), 503);
         await alert.waitFor();

@@ -1,5 +1,5 @@
-// The pictures of README.md: the console and a receipt, in a gateway that has sold something.
-// They are left in target/console; PICTURES names another folder: PICTURES=docs/images, relative to the repository.
+// The pictures in README.md: the console and a receipt, in a gateway that has sold something. They are written to
+// target/console, or to the folder in PICTURES, relative to the repository: PICTURES=docs/images.
 
 import assert from 'node:assert/strict';
 import { mkdirSync } from 'node:fs';

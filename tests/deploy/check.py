@@ -17,14 +17,14 @@ METRICS = Path("docs/metrics.md")
 
 NAME = re.compile(r"\b(?:tollgate|process)_[a-z0-9_]+")
 SUFFIX = re.compile(r"_(?:bucket|sum|count)$")
-# Labels that Prometheus adds, and those of its ALERTS.
-# Series that exist once there are receivers of events.
+# Series that exist only if receivers of events are configured.
 OF_RECEIVERS = {
     "tollgate_event_deliveries_total": {"receiver", "result"},
     "tollgate_event_lag_seconds": {"receiver"},
 }
+# Labels that Prometheus adds, and labels of its ALERTS series.
 ADDED = {"job", "instance", "alertname", "alertstate"}
-# Time that a gateway needs after limits.drain_seconds: 5 s for cut calls, 5 s for their charges.
+# The time that a gateway needs after limits.drain_seconds: 5 s for calls that it cuts, and 5 s for their charges.
 AFTER_DRAIN = 10
 
 
@@ -47,7 +47,7 @@ def dashboard():
 
 
 def dashboard_expressions():
-    """Expressions for promtool: without Grafana's variables."""
+    """Expressions for promtool, without the variables of Grafana."""
     found = dashboard()
     exprs = [target["expr"] for panel in found["panels"] for target in panel.get("targets", [])]
     exprs += [annotation["expr"] for annotation in found["annotations"]["list"]]

@@ -49,7 +49,7 @@ def answers(url):
 
 
 class Process:
-    """A process that ends with the block; its output is shown if the block fails."""
+    """A process that is stopped at the end of the block. If the block fails, its output is shown."""
 
     def __init__(self, *command, ready, **options):
         self.log = tempfile.TemporaryFile("w+")
@@ -98,7 +98,7 @@ class Demo(Process):
         return len(self.said) == 4
 
     def some_calls(self):
-        """A call that is answered, one whose vendor fails, and one that the gateway refuses."""
+        """Makes a call that is answered, a call whose vendor fails, and a call that the gateway refuses."""
         for model, text in [("demo-chat", "hi"), ("demo-chat", "vendor-500"), ("no-such-model", "hi")]:
             body = {"model": model, "messages": [{"role": "user", "content": text}]}
             headers = {"authorization": "Bearer " + self.said["key"], "content-type": "application/json"}
@@ -115,7 +115,7 @@ class Demo(Process):
 
 
 class Gateway(Process):
-    """`tollgate serve` on a configuration whose listeners are moved to free ports."""
+    """`tollgate serve` with a configuration whose listeners are moved to free ports."""
 
     def __init__(self, config, folder, **env):
         self.port, self.admin_port = free_port(), free_port()
@@ -142,7 +142,8 @@ class Gateway(Process):
 
 
 def redis():
-    """The container's script, on the redis.conf that it mounts, and the container's tollgate.toml on it."""
+    """Runs the container's Redis command with the redis.conf that it mounts, and a gateway with the container's
+    tollgate.toml on it."""
     with contextlib.ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory())
         port = free_port()
@@ -279,7 +280,7 @@ class VendorAnswer(BaseHTTPRequestHandler):
 
 
 class Hangup(threading.Thread):
-    """A gateway that accepts a call and closes the connection without an answer."""
+    """A gateway that accepts a call, and closes the connection without an answer."""
 
     def __init__(self):
         super().__init__(daemon=True)
@@ -296,7 +297,7 @@ class Hangup(threading.Thread):
 
 
 def site(folder, port, *gateways):
-    """deploy/nginx.conf on another port, with other gateways and an existing certificate."""
+    """deploy/nginx.conf on another port, with other gateways, and with a certificate that exists."""
     text = Path("deploy/nginx.conf").read_text()
 
     def put(old, new):

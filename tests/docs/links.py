@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Checks every relative link and every #anchor in the repository's Markdown, and that docs/SUMMARY.md lists each page
-of docs/ once. Names file and line of what is dead, and then ends with status 1.
+of docs/ once. Prints file and line of each dead link, and then exits with status 1.
 
-What a link leads to has to be tracked by git (`git add` a new file first): what only lies about here is dead elsewhere.
+The target of a link must be tracked by git (`git add` a new file first), because an untracked file exists only here.
 """
 
 import collections
@@ -16,13 +16,13 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 BOOK = "docs"
-# Pages that crates.io shows have to name files of the repository by their address.
+# Pages that crates.io shows must link to files of the repository by URL.
 OWN = re.search(r'^repository = "(.*)"', (ROOT / "Cargo.toml").read_text(encoding="utf-8"), re.M)[1] + "/blob/main/"
 
 FENCE = re.compile(r" {0,3}(`{3,}|~{3,})")
 HEADING = re.compile(r" {0,3}(#{1,6})\s+(.*?)(?:\s+#+)?\s*$")
 CODE = re.compile(r"(`+)(?!`).*?(?<!`)\1(?!`)")
-# A text may hold brackets of its own, such as an image; an address may be followed by a title.
+# The text of a link may contain brackets, such as those of an image. A title may follow the address.
 INLINE = re.compile(r"\]\(\s*(<[^>]*>|[^()\s]*(?:\([^()\s]*\)[^()\s]*)*)(?:\s+(?:\"[^\"]*\"|'[^']*'))?\s*\)")
 REFERENCE = re.compile(r" {0,3}\[(?!\^)[^\]]+\]:\s*(<[^>]*>|\S+)")
 HTML = re.compile(r"""<(?:a|img)\b[^>]*?\b(?:href|src)\s*=\s*["']([^"']*)["']""", re.I)
@@ -73,7 +73,7 @@ def lines_of(path):
 def links_of(lines):
     """Line and target of each link that stays in the repository, by its path or its address there."""
     for number, line in lines:
-        # The name of a reference may be nothing but code.
+        # The name of a reference may consist only of code.
         reference = REFERENCE.match(line)
         line = CODE.sub("", line)
         targets = [reference[1]] if reference else INLINE.findall(line)
@@ -123,7 +123,7 @@ def slug_of(heading):
 
 
 def summary_problems(pages):
-    """What mdbook would leave out, or make up an empty page for."""
+    """Pages that mdbook would leave out, or for which it would create an empty page."""
     summary = f"{BOOK}/SUMMARY.md"
     if summary not in pages:
         return [f"{summary}: missing"]

@@ -1,4 +1,4 @@
-//! The callers of a case: some read their answer to its end, others disconnect before.
+//! The callers of a case. Some read their answer to its end, others disconnect before.
 
 use std::{net::SocketAddr, time::Duration};
 
@@ -69,7 +69,7 @@ impl Outcome {
 }
 
 impl Client {
-    /// Creates a call of this caller's gateway, without sending it. [`Call`] has its options.
+    /// Creates a call to this caller's gateway, without sending it. The methods of [`Call`] change its options.
     pub fn call(&self, format: Format) -> Call {
         self.vendor.call(self.gateway, format)
     }
@@ -207,7 +207,7 @@ impl Open {
         .await;
     }
 
-    /// Reads up to the event that ends the stream, and no further.
+    /// Reads until the event that ends the stream, and no further.
     pub async fn read_last_event(&mut self) {
         self.read_until("the last event", |text| {
             text.contains("[DONE]")

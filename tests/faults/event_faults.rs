@@ -1,6 +1,6 @@
-//! Group 8: a receiver of events is unreachable, slow, or its answers are lost; and gateways are killed between a
-//! charge and the delivery of its event, or between a delivery and its record. Every event reaches its receiver, in
-//! order, at least once; a repeat has the same id.
+//! Group 8: faults while events are delivered. The receiver is unreachable or slow, or its answers are lost. Gateways
+//! are killed between a charge and the delivery of its event, or between a delivery and its record. Every event reaches
+//! its receiver, in order, at least once; a repeat has the same id.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -24,8 +24,8 @@ use crate::{
 };
 
 const LEDGERS: [LedgerKind; 2] = [LedgerKind::Sqlite, LedgerKind::Redis];
-/// The time in which all events must be delivered: a killed gateway keeps its right to deliver for another 30 s, and a
-/// pause between attempts may be added.
+/// The time in which all events must be delivered: a killed gateway keeps its right to deliver for another 30 s, and
+/// the next gateway may also wait between attempts.
 const DELIVERED_WITHIN: Duration = Duration::from_secs(75);
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
@@ -71,7 +71,7 @@ pub fn cases() -> Vec<Case> {
 /// The moment at which the gateway dies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum At {
-    /// The charge is booked with its event. The gateway has sent the event, and the receiver has not received it.
+    /// The charge and its event are recorded. The gateway has sent the event, and the receiver has not received it.
     Delivery,
     /// The receiver has accepted the event, but its answer has not reached the gateway.
     Answer,
@@ -171,8 +171,8 @@ impl Given {
         }
     }
 
-    /// Waits until the receiver has accepted every event of the ledger, in order, with the ledger's content and one id
-    /// per event. Returns the number of deliveries that were repeated after acceptance.
+    /// Waits until the receiver has accepted every event of the ledger: in order, with the ledger's content, and with
+    /// one id per event. Returns the number of events that were delivered again after the receiver had accepted them.
     async fn delivered(&self) -> usize {
         let until = Instant::now() + DELIVERED_WITHIN;
         loop {
@@ -185,7 +185,7 @@ impl Given {
                 .collect();
             let all = |events: &Vec<Value>| {
                 let numbers = events.iter().filter_map(|event| event["number"].as_u64());
-                // Events from before the gateways knew this receiver are not sent to it.
+                // Events from before the gateways were configured with this receiver are not sent to it.
                 numbers
                     .skip_while(|number| taken.first().is_some_and(|first| number < first))
                     .eq(taken.iter().copied())
@@ -234,7 +234,7 @@ fn number(post: &Post) -> u64 {
     post.data["number"].as_u64().unwrap()
 }
 
-/// The amount that is one micro-ruble lower.
+/// Returns the amount minus one micro-ruble.
 fn below(rubles: &str) -> String {
     let micro = crate::verdict::micro(&json!(rubles)) - 1;
     format!("{}.{:06}", micro / 1_000_000, micro % 1_000_000)
@@ -315,7 +315,7 @@ async fn killed(ledger: LedgerKind, at: At) -> Verdict {
     };
     given.charge().await;
     trap.sprung().await;
-    // The call's own end is acknowledged, so that the fault affects only its event.
+    // The end of the call is acknowledged, so that the fault affects only the call's event.
     world.settled().await;
     if at == At::Mark {
         let mark =
@@ -336,7 +336,7 @@ async fn killed(ledger: LedgerKind, at: At) -> Verdict {
         proxy.heal();
     }
     let began = Instant::now();
-    // The top-up's event must be delivered after the event whose delivery was interrupted.
+    // The event of this top-up must be delivered after the event whose delivery was interrupted.
     given.top_up("after").await;
     let again = given.delivered().await;
     let expected = usize::from(at != At::Delivery);

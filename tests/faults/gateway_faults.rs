@@ -1,4 +1,4 @@
-//! Group 1: the gateway is killed at every step of a call, stopped for longer than its holds live, drained, and run
+//! Group 1: the gateway is killed at every step of a call, suspended for longer than its holds live, drained, and run
 //! without free file descriptors.
 
 use std::time::Duration;
@@ -23,10 +23,10 @@ use crate::{
 const LEDGERS: [LedgerKind; 2] = [LedgerKind::Sqlite, LedgerKind::Redis];
 /// The longest time of a drain: the gateway's 30 seconds, plus the delays of a busy machine.
 const ENDS_WITHIN: Duration = Duration::from_secs(40);
-/// Rubles that cover the first hold of a large call plus the lowered hold of another such call, but not two first
+/// An amount in rubles that covers the first hold of one large call plus the lowered hold of another, but not two first
 /// holds.
 const HOLDS_ONE: &str = "17.50";
-/// The number of streams that are open when a fault hits all of them.
+/// The number of streams that are open when a fault hits all of them at once.
 const STREAMS: usize = 50;
 
 pub fn cases() -> Vec<Case> {
@@ -107,8 +107,8 @@ pub(crate) async fn dies_and_comes_back(world: &World) {
     world.round();
 }
 
-/// The gateway is killed after it has sent a RESERVE, which has either not arrived, or was executed without an answer.
-/// No request may reach a vendor (I6), nothing may be charged, and the hold must end (I8).
+/// The gateway is killed after it has sent a RESERVE that either did not arrive, or was executed but not answered. No
+/// request may reach a vendor (I6), nothing may be charged, and the hold must end (I8).
 async fn at_the_reserve(then: Then) -> Verdict {
     let world = Plan::over(LedgerKind::Redis).call_seconds(2).start().await;
     warm_up(&world).await;
@@ -126,10 +126,10 @@ async fn at_the_reserve(then: Then) -> Verdict {
     world.verdict().await
 }
 
-/// The gateway is killed when the hold exists and the request has not reached the vendor.
+/// The gateway is killed when the hold exists but the request has not reached the vendor.
 async fn before_the_vendor(ledger: LedgerKind) -> Verdict {
     let world = Plan::over(ledger).call_seconds(2).start().await;
-    // The calls that warm the gateway up end just before the first kill, so their ends may be lost.
+    // The warm-up calls end just before the first kill, so a kill may lose their ends.
     world.stated(Bound::killed());
     warm_up(&world).await;
     let client = world.client(0);
@@ -187,8 +187,8 @@ async fn mid_stream(ledger: LedgerKind) -> Verdict {
     world.verdict().await
 }
 
-/// The gateway is killed when a call has ended for its client, and its settlement has either not arrived, or was
-/// executed without an answer.
+/// The gateway is killed when a call has ended for its client. The settlement either did not arrive, or was executed
+/// but not answered.
 async fn at_the_settle(then: Then) -> Verdict {
     let world = Plan::over(LedgerKind::Redis).start().await;
     warm_up(&world).await;
@@ -201,23 +201,24 @@ async fn at_the_settle(then: Then) -> Verdict {
         trap.sprung().await;
         written(&world, 0, [&call], |call| call.ended).await;
         dies_and_comes_back(&world).await;
-        // Wait for the charge that the restarted gateway sends again, so that the next trap does not catch it.
+        // Wait for the charge that the restarted gateway sends again, so that the next trap does not hold it.
         world.gateway(0).says("call", SOON).await;
         world.expect(&call, Charge::Full);
     }
     world.verdict().await
 }
 
-/// The gateway is killed when the vendor has counted the input, and the smaller hold has either not been requested, or
-/// was set without an answer. In both cases the text up to the last checkpoint is charged, and the end frees all that
-/// the call held: a call of the same account at another gateway keeps its hold.
+/// The gateway is killed after the vendor has counted the input. The smaller hold either was not requested, or was set
+/// but the answer is lost. In both cases the text up to the last checkpoint is charged, and the end frees all money
+/// that the call held. A call of the same account at another gateway keeps its hold.
 async fn at_the_adjustment(then: Then) -> Verdict {
     let world = Plan::over(LedgerKind::Redis).gateways(2).start().await;
     world.stated(Bound::running_text());
     warm_up(&world).await;
     let (client, other) = (world.client(0), world.client(1));
     prove_first_counts(&client).await;
-    // The first such call made the server load the script, so that the trap finds the script's hash from here on.
+    // The first call that lowered its hold made the server load the script. From here on the gateway sends the script's
+    // hash, which the trap finds.
     prove_first_counts(&client).await;
     for _ in 0..3 {
         world.settled().await;
@@ -250,19 +251,19 @@ async fn at_the_adjustment(then: Then) -> Verdict {
     world.verdict().await
 }
 
-/// The amount that all calls of the first account hold, in micro-rubles.
+/// Returns the amount that all calls of the first account hold, in micro-rubles.
 async fn held_in_redis(world: &World) -> i64 {
     ask(world.redis(), &["HGET", "tg:{acme}", "h"]).await
 }
 
-/// A hold is lowered, another call holds the money that this freed, and the gateway is killed. The account pays for
-/// both calls, although it could not hold the first amounts of both.
+/// A hold is lowered, another call holds the freed money, and then the gateway is killed. The account pays for both
+/// calls, although its balance did not cover the first holds of both.
 async fn after_the_adjustment(ledger: LedgerKind) -> Verdict {
     let world = Plan::over(ledger).start().await;
     world.stated(Bound::running_text());
     for id in ["one", "two", "three"] {
-        // In a new process no hold is lowered before a call has shown that the vendor's first count is right. This call
-        // does that.
+        // A new process lowers no hold before a call has shown that the vendor's first count is right. This call shows
+        // that.
         let key = world.account(&format!("{id}-unproved"), HOLDS_ONE).await;
         let client = world.client_of(0, &key);
         let running = || large(&client);
@@ -292,7 +293,7 @@ async fn after_the_adjustment(ledger: LedgerKind) -> Verdict {
 }
 
 /// Makes a call to its end. A process relies on a vendor's first count only after a call has ended with the same count.
-/// The tokens arrive slowly, so that an adjustment of this call is answered before the call ends.
+/// The tokens arrive slowly, so that a change of this call's hold is answered before the call ends.
 pub(crate) async fn prove_first_counts(client: &Client) {
     let call = client.call(Format::Messages).large();
     let call = call.gap(Duration::from_millis(50));
@@ -305,7 +306,7 @@ pub(crate) fn large(client: &Client) -> Call {
     client.call(Format::Messages).large().gate(Gate::Token(5))
 }
 
-/// Whether a hold has been lowered to about the cost of its call. The first hold is at least half larger.
+/// Whether a hold has been lowered to about the cost of its call. A first hold is at least 1.5 times the cost.
 fn is_lowered(held: i64, call: &Call) -> bool {
     held > 0 && held * 4 < call.full_cost() * 5
 }
@@ -325,7 +326,7 @@ async fn lowered(world: &World, key: &Key, call: &Call) {
     }
 }
 
-/// Checks that a call that was cut after five tokens is charged for them.
+/// Checks that a call that broke off after five tokens is charged for these tokens.
 pub(crate) async fn charged_by_checkpoint(world: &World, call: &Call) {
     let line = world.line_of(call).await;
     assert_eq!(
@@ -383,13 +384,13 @@ pub(crate) async fn under_load(plan: Plan, kills: usize, calls: usize) -> Verdic
     } else {
         3
     };
-    // Calls are short, because a hold that a dead gateway has not recorded lives until it expires.
+    // Calls are short, because a hold of a dead gateway that no outbox has recorded lives until it expires.
     let world = plan.gateways(gateways).call_seconds(4).start().await;
     world.stated(Bound::killed());
     warm_up(&world).await;
     let load = world.load_until_told(12);
     for turn in 0..kills {
-        // The delays vary, so that the kills do not coincide with the work that gateways do every second.
+        // The delays vary, so that the kills do not always hit the work that gateways do once a second.
         sleep(Duration::from_millis(350 + 37 * (turn as u64 % 11))).await;
         let gateway = world.gateway(turn % gateways);
         gateway.kill9();
@@ -406,8 +407,8 @@ pub(crate) async fn under_load(plan: Plan, kills: usize, calls: usize) -> Verdic
     world.verdict().await
 }
 
-/// A gateway is stopped for longer than its holds live, and continues after they have expired. The delivered part of
-/// its calls is charged, late and once.
+/// A gateway is suspended for longer than its holds live, and continues after they have expired. The delivered part of
+/// its calls is charged late, and once.
 async fn stopped(ledger: LedgerKind) -> Verdict {
     let gateways = if ledger == LedgerKind::Sqlite { 1 } else { 2 };
     let world = Plan::over(ledger)
@@ -424,7 +425,7 @@ async fn stopped(ledger: LedgerKind) -> Verdict {
         open.read_tokens(5).await;
         opened.push(open);
         world.expect(&stream, Charge::Tokens(5));
-        // This answer has not begun when the gateway stops, so nothing of it is delivered.
+        // The answer to this call has not begun when the gateway is suspended, so nothing of it is delivered.
         let plain = client.call(format).plain().gate(Gate::Head);
         asked.push(client.ask_in_background(&plain));
         world.vendor().wait_asked(&plain).await;
@@ -465,7 +466,7 @@ async fn drain_finishes(ledger: LedgerKind) -> Verdict {
     let gateway = world.gateway(0);
     gateway.term();
     gateway.says("draining", SOON).await;
-    // The gateway logs that it drains just before it closes its listener.
+    // The gateway logs that it drains immediately before it closes its listener.
     let closed = timeout(SOON, async {
         while TcpStream::connect(world.client_proxy(0).target())
             .await
@@ -490,7 +491,7 @@ async fn drain_finishes(ledger: LedgerKind) -> Verdict {
     world.verdict().await
 }
 
-/// Calls that do not end in time are cut by the drain, and are charged for what was delivered.
+/// A drain cuts calls that do not end in time. They are charged for what was delivered.
 async fn drain_cuts(ledger: LedgerKind) -> Verdict {
     let world = Plan::over(ledger).drain_seconds(1).start().await;
     let running = streams(&world, 10, |call| call.tokens(20).gate(Gate::Token(10))).await;
@@ -506,8 +507,8 @@ async fn drain_cuts(ledger: LedgerKind) -> Verdict {
     world.verdict().await
 }
 
-/// A second signal ends a draining gateway at once. The next start charges the checkpoints of calls that were not
-/// charged before.
+/// A second signal ends a draining gateway at once. The next start charges the checkpoints of calls that are not
+/// charged yet.
 async fn stopped_twice(ledger: LedgerKind) -> Verdict {
     let world = Plan::over(ledger).start().await;
     world.stated(Bound::running_text());
@@ -519,7 +520,7 @@ async fn stopped_twice(ledger: LedgerKind) -> Verdict {
     let gateway = world.gateway(0);
     gateway.term();
     gateway.says("draining", SOON).await;
-    // The gateway listens for a second signal only after the line that it drains, so the signal is repeated.
+    // The gateway reacts to a second signal only some time after it has logged the drain, so the signal is repeated.
     let until = Instant::now() + SOON;
     while gateway.is_running() {
         assert!(Instant::now() < until, "it goes on after the second signal");
@@ -538,7 +539,7 @@ async fn stopped_twice(ledger: LedgerKind) -> Verdict {
 /// Without free file descriptors, running calls continue, new calls are refused without a charge, and the gateway
 /// recovers by itself.
 async fn out_of_files(ledger: LedgerKind) -> Verdict {
-    // There are more connections than descriptors. How many of them are refused does not matter.
+    // More connections arrive than there are free descriptors. How many of them are refused does not matter.
     let world = Plan::over(ledger)
         .nofile(64)
         .edit("[limits]", "[limits]\nconnections_max = 1000")

@@ -1,4 +1,4 @@
-//! The end of a case: drain, audit, comparison. Also the check of balances during the case.
+//! The end of a case: drain, audit, comparison. Also checks balances during the case.
 
 use std::{
     collections::BTreeMap,
@@ -20,7 +20,7 @@ use crate::{
     world::{AdminClient, World, ask_admin},
 };
 
-/// Metrics of a gateway's unacknowledged work: the calls that hold money, and the calls in its outbox.
+/// Metrics of a gateway's unfinished work: the calls that hold money, and the calls in its outbox.
 const LEFT: [&str; 2] = ["tollgate_holds_open ", "tollgate_outbox_rows "];
 
 impl World {
@@ -38,7 +38,7 @@ impl World {
         }
         let mut problems = self.drained().await;
         let mut tally = compare(&self.facts().await, &bound);
-        // A call whose hold has expired is settled late, so that a charge may arrive although nothing is held.
+        // A call whose hold has expired is settled late: a charge may still arrive although nothing is held.
         let patience = Instant::now() + Duration::from_secs(3);
         while (tally.lost > 0 || !tally.problems.is_empty()) && Instant::now() < patience {
             sleep(Duration::from_millis(100)).await;
@@ -63,8 +63,8 @@ impl World {
         verdict
     }
 
-    /// Waits until nothing is held, and no gateway has unacknowledged work: a charge whose answer was late or lost may
-    /// be sent again.
+    /// Waits until nothing is held and no gateway has unacknowledged work. Without the second condition, a charge whose
+    /// answer was late or lost might still be sent again.
     pub async fn settled(&self) {
         self.nothing_is_held().await;
         let until = Instant::now() + self.plan.patience;
@@ -82,7 +82,8 @@ impl World {
         assert!(held.is_empty(), "{held:?}");
     }
 
-    /// Returns a gateway's unacknowledged work, if any, or why the gateway does not report it.
+    /// Returns a description of a gateway's unacknowledged work, if any. If the gateway does not report its work,
+    /// returns the reason.
     async fn left_to_tell(&self, gateway: usize) -> Option<String> {
         let Some(address) = self.gateways[gateway].admin_address() else {
             return Some("it does not run".to_owned());
@@ -156,7 +157,7 @@ impl World {
                 Ok(lines) => format!("it has no end: {:?}", lines.last()),
                 Err(error) => error,
             };
-            // If the ledger has just come back, the export may be cut off, so it is repeated.
+            // Right after a restart of the ledger the export may be cut off, so it is repeated.
             assert!(Instant::now() < until, "export: {problem}");
             sleep(Duration::from_millis(100)).await;
         }
@@ -194,7 +195,7 @@ impl World {
         breaches
     }
 
-    /// Returns the accounts whose payments minus charges differ from the balance.
+    /// Returns the accounts whose balance differs from their payments minus their charges.
     async fn balanced(&self) -> Vec<String> {
         let mut sums: BTreeMap<String, (i64, i64)> = BTreeMap::new();
         for line in self.exported().await {
@@ -226,7 +227,7 @@ impl World {
     }
 }
 
-/// Counts balances below zero, as long as any gateway answers.
+/// Counts balances below zero, for as long as any gateway answers.
 pub(crate) async fn watch(
     gateways: Vec<Arc<GatewayProcess>>,
     negative: Arc<AtomicUsize>,

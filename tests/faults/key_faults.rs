@@ -1,6 +1,6 @@
-//! Group 9: limits of a key in addition to its own ceiling, while answers are lost and gateways are killed. A call with
-//! an idempotency key is charged once, whichever gateway runs it. A group spends at most its ceiling. Limits of open
-//! calls and of rates hold over the gateways that are left.
+//! Group 9: limits of a key other than its own ceiling, while answers are lost and gateways are killed. A call with an
+//! idempotency key is charged once, whichever gateway runs it. A group spends at most its ceiling. Limits on open calls
+//! and on rates still hold over the gateways that are left.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ use crate::{
 
 const LEDGERS: [LedgerKind; 2] = [LedgerKind::Sqlite, LedgerKind::Redis];
 const LOOK_EVERY: Duration = Duration::from_millis(20);
-/// Configuration: a claim on an idempotency key that is not renewed expires after a second.
+/// Configuration in which a claim on an idempotency key expires after a second without renewal.
 const CLAIM: &str = "[idempotency]\nlease_seconds = 1\n";
 
 pub fn cases() -> Vec<Case> {
@@ -90,16 +90,16 @@ pub fn cases() -> Vec<Case> {
 enum At {
     /// The vendor has sent a part of its answer.
     Running,
-    /// The caller has the answer, but the call is neither charged nor is its answer stored.
+    /// The caller has received the answer, but the call is not charged and its answer is not stored.
     Ended,
     /// The call is charged, but its answer is not stored.
     Charged,
-    /// The call's answer is stored, but the gateway has no acknowledgement of that.
+    /// The call's answer is stored, but the gateway has not received the acknowledgement.
     Kept,
 }
 
-/// Creates a key of the first account with these fields, and uses it for all later calls. Gateways cache records of
-/// keys for a while, so that a change of the old key would take effect late.
+/// Creates a key of the first account with these fields, and uses it for all later calls. A new key is needed because
+/// gateways cache key records for a while, and would apply a change of the old key late.
 async fn key_with(world: &mut World, fields: Value) {
     let path = "/admin/v1/accounts/acme/keys";
     let made = told(world, 0, Method::POST, path, Some(fields)).await;
@@ -149,8 +149,8 @@ async fn sent_again(client: &Client, call: &Call) -> Outcome {
     }
 }
 
-/// Makes a call of each kind, whose caller receives nothing, or only the beginning. Repeated at all gateways, it stays
-/// one call.
+/// Makes a call of each kind whose caller receives nothing, or only the beginning of the answer. Repeats at all
+/// gateways do not make it a second call.
 async fn answers_lost(ledger: LedgerKind) -> Verdict {
     let world = started(Plan::over(ledger)).await;
     let first = world.client(0);
@@ -198,7 +198,7 @@ async fn killed(plan: Plan, at: At) -> Verdict {
         let redis = |then, needles| world.redis_proxy(0).trap(Way::Up, needles, then);
         let traps = match at {
             At::Running => Vec::new(),
-            // The gateway sends these two commands in any order. The trap holds the first of them, or both.
+            // The gateway sends these two commands in either order. The trap holds the first one, or both.
             At::Ended => vec![
                 redis(Then::Hold, script("settle")),
                 redis(Then::Hold, answers_script("room")),
@@ -240,8 +240,8 @@ async fn killed(plan: Plan, at: At) -> Verdict {
                 proxy.reset();
             }
         };
-        // The caller of a running call is cut off. In all other cases the caller has the complete answer before the
-        // kill.
+        // In this case the call is still running, and its caller is cut off. In all other cases the caller has the
+        // complete answer before the kill.
         let outcome = if at == At::Running {
             kill();
             asked.outcome().await
@@ -265,8 +265,8 @@ async fn killed(plan: Plan, at: At) -> Verdict {
         let gone = again.text().contains("idempotent_answer_gone");
         let asked = world.vendor().asked(&call);
         match at {
-            // The call's checkpoint is charged, or may be charged when the killed gateway restarts, so the call must
-            // not run again.
+            // The call's checkpoint is charged already, or will be when the killed gateway restarts. In both cases the
+            // call must not run again.
             At::Running if ledger == LedgerKind::Sqlite || leased => {
                 assert!(gone && asked == 1, "{asked} asked: {}", again.text());
                 world.expect(&call, Charge::Any);
@@ -285,7 +285,7 @@ async fn killed(plan: Plan, at: At) -> Verdict {
                 world.expect(&call, Charge::Full);
             }
         }
-        // All later repeats get the same answer, also at the gateway that was killed.
+        // All later repeats get the same answer, even at the gateway that was killed.
         world.heal().await;
         world.ready(0, SOON).await;
         for client in [&first, &other] {
@@ -311,7 +311,7 @@ async fn opens_gates(world: &World, call: &Call) {
     }
 }
 
-/// Waits until the ledger has a charge for a call, according to this gateway.
+/// Waits until this gateway reports a charge for a call.
 async fn charged(world: &World, gateway: usize, call: &Call) {
     let until = Instant::now() + SOON;
     loop {
@@ -373,7 +373,7 @@ async fn ceiling_of_a_group(plan: Plan, kills: usize) -> Verdict {
     world.verdict().await
 }
 
-/// A key with a limit of four open calls has four calls at a gateway that is killed. These calls count until their
+/// A key may have four open calls, and has four at a gateway that is killed. These calls count as open until their
 /// holds end, and not longer, whether or not the gateway restarts.
 async fn calls_at_once() -> Verdict {
     const AT_ONCE: usize = 4;
@@ -446,10 +446,10 @@ async fn calls_at_once() -> Verdict {
     world.verdict().await
 }
 
-/// The rate of a key applies to all gateways together, and to those that are left after a kill. No permit is used
-/// twice, and the permits that a killed gateway had are available again after their time.
+/// The rate of a key limits all gateways together, and after a kill the gateways that are left. No permit is used
+/// twice, and the permits of a killed gateway become available again when they expire.
 async fn rates() -> Verdict {
-    // The largest burst, and the rate per second.
+    // The largest burst of requests, and the requests per second.
     const BURST: f64 = 200.0;
     const PER_SECOND: f64 = 20.0;
     let world = Plan::over(LedgerKind::Redis).gateways(3).start().await;
@@ -487,7 +487,7 @@ async fn rates() -> Verdict {
     world.round();
     let (left, took_left) = count(&[1, 2], 15).await;
     let (ideal, count_left) = (PER_SECOND * took_left, f64::from(left));
-    // Each gateway may have had 1/300 of the quota in memory.
+    // Each gateway may have kept permits for 1/300 of the quota in memory.
     assert!(
         count_left <= ideal * 1.02 + 8.0 && count_left >= ideal * 0.9,
         "{left} answered in {took_left} s by those that are left"

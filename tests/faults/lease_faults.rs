@@ -1,6 +1,6 @@
 //! Group 6: leases of busy keys.
 //!
-//! Losses must be the same as without leases. The lease of a killed gateway lives as long as its calls may take, so the
+//! Losses must be the same as without leases. The lease of a killed gateway lives as long as the longest call, so the
 //! calls of these cases are short.
 
 use std::{fs, time::Duration};
@@ -94,7 +94,7 @@ async fn leased(world: &World, gateway: usize) {
         let asked = world.admin(gateway, Method::GET, path, None).await;
         if let Ok((StatusCode::OK, answer)) = &asked {
             let leases = answer["leases"].as_array().into_iter().flatten();
-            // This gateway has a lease, from which its running calls hold money.
+            // This gateway has a lease, and its running calls hold money from the lease.
             if leases
                 .into_iter()
                 .any(|lease| lease["calls_rub"].is_string())
@@ -124,8 +124,8 @@ async fn ends(world: &World, load: Load) {
     ));
 }
 
-/// The gateway is killed while a turn of its lease, which requests money or reports ends, is in the proxy, or was
-/// executed without an answer.
+/// The gateway is killed while a turn of its lease requests money or reports ends of calls. The turn either is still in
+/// the proxy, or was executed but not answered.
 async fn at_a_turn(of_ends: bool, then: Then) -> Verdict {
     let world = Plan::over(LedgerKind::Redis)
         .leases()
@@ -215,8 +215,8 @@ async fn answers_lost() -> Verdict {
     world.verdict().await
 }
 
-/// A gateway is killed with unreported ends, and another gateway gets a copy of its outbox, as if a machine were
-/// restored from an image. Both gateways report the ends.
+/// A gateway is killed with unreported ends of calls, and another gateway gets a copy of its outbox, as if a machine
+/// were restored from an image. Both gateways report the ends.
 async fn copied_outbox() -> Verdict {
     let world = Plan::over(LedgerKind::Redis)
         .leases()
@@ -232,7 +232,7 @@ async fn copied_outbox() -> Verdict {
         .redis_proxy(0)
         .trap(Way::Up, script("turn"), Then::Hold);
     trap.sprung().await;
-    // By now the outbox has recorded ends that the held turn has not reported to the ledger.
+    // The outbox has now recorded ends that the turn held in the proxy has not reported to the ledger.
     sleep(Duration::from_millis(100)).await;
     world.gateway(0).kill9();
     world.gateway(1).kill9();
@@ -256,7 +256,7 @@ async fn copied_outbox() -> Verdict {
     world.verdict().await
 }
 
-/// After the operator got the answer that the account is suspended, no gateway serves a call that begins then.
+/// After an operator's suspension of the account is acknowledged, no gateway serves a call that begins later.
 async fn suspended() -> Verdict {
     const GATEWAYS: usize = 3;
     let world = Plan::over(LedgerKind::Redis)

@@ -1,6 +1,6 @@
 //! Group 2: the client disconnects at every step of a call, for every pair of formats. It pays for what was delivered,
 //! or for the whole answer if the gateway reads the vendor's answer to its end. It pays once, and no hold is left. The
-//! same applies if the vendor's answer breaks off.
+//! same rules apply if the vendor's answer breaks off.
 
 use std::{iter, time::Duration};
 
@@ -57,7 +57,8 @@ pub fn cases() -> Vec<Case> {
     cases
 }
 
-/// Streams of each pair of formats, each once cancelled and once read to its end when the client disconnects.
+/// Runs streams of each pair of formats twice: when the client disconnects, the gateway once cancels the vendor's
+/// answer, and once reads it to its end.
 fn streams(client: &Client) -> Vec<Call> {
     let pairs = FORMATS
         .iter()
@@ -70,7 +71,7 @@ fn streams(client: &Client) -> Vec<Call> {
         .collect()
 }
 
-/// The client of a cancelled stream pays for what it received. Every other answer is read to its end and paid.
+/// The client of a cancelled stream pays for what it received. Every other answer is read to its end and paid in full.
 async fn before_the_headers(ledger: LedgerKind) -> Verdict {
     let world = Plan::over(ledger).start().await;
     let client = world.client(0);
@@ -110,7 +111,7 @@ async fn after_the_first_chunk(ledger: LedgerKind) -> Verdict {
     world.verdict().await
 }
 
-/// Everything except the last event was delivered, which counts as a complete call.
+/// Everything except the last event was delivered, and the call counts as complete.
 async fn before_the_last_event(ledger: LedgerKind) -> Verdict {
     let world = Plan::over(ledger).start().await;
     let client = world.client(0);
@@ -165,8 +166,8 @@ async fn at_any_moment(ledger: LedgerKind) -> Verdict {
     for (turn, call) in kinds.take(100).enumerate() {
         let call = call.tokens(20).gap(Duration::from_millis(4));
         let call = if turn % 5 == 0 { call.plain() } else { call };
-        // The charge is the vendor's usage if it was reported, and an estimate otherwise, so any amount up to the full
-        // cost is right.
+        // If the vendor reported usage, the usage is charged, otherwise an estimate. So any amount up to the full cost
+        // is right.
         world.expect(&call, Charge::Any);
         let client = client.clone();
         leaving.spawn(async move {

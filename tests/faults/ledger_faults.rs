@@ -37,9 +37,9 @@ const LEDGERS: [LedgerKind; 2] = [LedgerKind::Sqlite, LedgerKind::Redis];
 /// The number of concurrent calls, and the number of calls that the money pays for.
 const STORM: usize = 500;
 const PAID_FOR: usize = 10;
-/// The largest balance.
+/// The largest balance that a ledger allows.
 const CAP: &str = "9007199254.740991";
-/// The bytes by which a file may still grow before its disk counts as full.
+/// The number of bytes by which a file may still grow before its disk counts as full.
 const ROOM: u64 = 64 * 1024;
 
 pub fn cases() -> Vec<Case> {
@@ -126,8 +126,8 @@ async fn at_once(ledger: LedgerKind) -> Verdict {
         let call = client.call(Format::Chat).same_hold().gate(Gate::Head);
         calls.push(call.clone());
         storm.spawn(async move {
-            // Repeats a call that gets 503, as an SDK does: on a busy machine the ledger may not answer in time. 503
-            // charges nothing.
+            // Repeats a call that gets 503, as an SDK does: on a busy machine the ledger may not answer in time. A call
+            // that gets 503 is not charged.
             loop {
                 let outcome = client.ask(&call).await;
                 if outcome.status != Some(StatusCode::SERVICE_UNAVAILABLE) {
@@ -184,7 +184,7 @@ async fn at_once(ledger: LedgerKind) -> Verdict {
     }
     world.note(format!("{} of {STORM} served", served.len()));
 
-    // The money that the served calls gave back pays for more calls, and no call ends with a loss.
+    // The served calls cost less than they held. The rest pays for more calls, and no call ends with a loss.
     let mut rest: JoinSet<bool> = JoinSet::new();
     for turn in 0..100 {
         let client = clients[turn % clients.len()].clone();
@@ -213,13 +213,13 @@ async fn ceiling_lowered(ledger: LedgerKind) -> Verdict {
     let load = world.load_until_told(8);
     sleep(Duration::from_millis(500)).await;
     let spent = micro(&key_of(&world, Method::GET, None).await["spent_rub"]);
-    // A ceiling slightly above the current spending, so that the last holds fit.
+    // The new ceiling is slightly above the current spending, so that some last holds fit.
     let ceiling = spent + 400_000;
     let body = json!({ "ceiling_rub": rubles(ceiling) });
     let key = key_of(&world, Method::PATCH, Some(body)).await;
     let most = ceiling.max(micro(&key["spent_rub"]) + micro(&key["held_rub"]));
     load.has_refused(1).await;
-    // The load includes calls that exceed the new ceiling and must be refused.
+    // The load includes calls that would exceed the new ceiling and must be refused.
     sleep(Duration::from_millis(200)).await;
     let loaded = load.end().await;
     world.settled().await;
@@ -230,7 +230,7 @@ async fn ceiling_lowered(ledger: LedgerKind) -> Verdict {
     );
     for gateway in 0..gateways_of(ledger) {
         let client = world.client(gateway);
-        // This call may need more money than the ceiling leaves, so it must be refused.
+        // The most that this call may cost exceeds what the ceiling leaves, so it must be refused.
         let call = client.call(Format::Messages).tokens(4000);
         let outcome = client.ask(&call).await;
         assert!(outcome.refused(), "{outcome:?}");
@@ -246,7 +246,7 @@ async fn ceiling_lowered(ledger: LedgerKind) -> Verdict {
     world.verdict().await
 }
 
-/// Halves the prices of `config_text`.
+/// Halves the prices in `config_text`.
 fn halve_prices(config: &Path) {
     let text = fs::read_to_string(config).unwrap();
     let halved = [
@@ -272,7 +272,7 @@ async fn price_changed(ledger: LedgerKind) -> Verdict {
         .map(|turn| {
             let client = world.client(turn % gateways);
             let call = any_call(&client, turn);
-            // These calls may be charged at either price; the total is checked below.
+            // Each of these calls may be charged at either price; the total is checked below.
             world.expect(&call, Charge::Any);
             (client, call)
         })
@@ -335,7 +335,7 @@ async fn price_changed(ledger: LedgerKind) -> Verdict {
     world.verdict().await
 }
 
-/// Payments arrive while calls spend them. Each payment is booked at two gateways at once, and counts once (I10).
+/// Payments arrive while calls spend them. Each payment is sent to two gateways at once, and is credited once (I10).
 async fn topped_up(ledger: LedgerKind) -> Verdict {
     const PAYMENTS: usize = 40;
     let world = start(ledger).await;
@@ -404,7 +404,7 @@ async fn top_up(
     answer.map(|(status, _)| status)
 }
 
-/// Balances stop at the largest exact amount. Every micro-ruble that was booked counts.
+/// Balances stop at the largest exact amount. Up to there, every micro-ruble counts.
 async fn at_the_cap(ledger: LedgerKind) -> Verdict {
     let world = start(ledger).await;
     let key = world.account("rich", CAP).await;
@@ -452,7 +452,7 @@ async fn outbox_full() -> Verdict {
         if dead {
             world.redis().kill();
         } else {
-            // Redis lacks replicas and so refuses writes.
+            // Redis refuses writes, because the required replicas are missing.
             few("1").await;
         }
         for running in running {
@@ -497,7 +497,7 @@ async fn outbox_damaged() -> Verdict {
     let path = world.dir().join("outbox-0.db");
     let before = intents(&path);
     let calls = midway(&world, &world.client(0)).await;
-    // Only calls that run longer than an intent waits have a row in the file.
+    // A call has a row in the file only if it runs longer than the outbox delays intents.
     let written = async {
         while intents(&path) <= before {
             sleep(Duration::from_millis(5)).await;
@@ -517,7 +517,7 @@ async fn outbox_damaged() -> Verdict {
     let mut flips = 0;
     for at in 0..whole.len() - needle.len() {
         if whole[at..].starts_with(needle) {
-            // The text is changed at every place in the file, because SQLite may have left copies of rewritten rows.
+            // The text is changed wherever it is in the file, because SQLite may have left copies of rewritten rows.
             flipped[at + 1] ^= 1;
             flips += 1;
         }
@@ -539,8 +539,8 @@ async fn outbox_damaged() -> Verdict {
     world.verdict().await
 }
 
-/// A power cut may lose the newest lines of the write-ahead log. Calls that are only in those lines may be lost, but no
-/// others, and no call is charged twice or keeps its hold.
+/// A power cut may lose the newest lines of the write-ahead log. Only calls that are in those lines alone may be lost.
+/// No call is charged twice or keeps its hold.
 async fn outbox_log_torn() -> Verdict {
     let world = Plan::over(LedgerKind::Redis).call_seconds(4).start().await;
     warm_up(&world).await;
@@ -567,7 +567,7 @@ async fn outbox_log_torn() -> Verdict {
     world.verdict().await
 }
 
-/// A gateway that cannot record charges admits no calls. It reports the calls that have ended to the ledger.
+/// A gateway that cannot record charges admits no calls. It reports to the ledger the calls that have ended.
 async fn outbox_disk_full() -> Verdict {
     if let Err(why) = run("prlimit", &["--version"]) {
         return skipped(why);
@@ -602,7 +602,7 @@ async fn outbox_disk_full() -> Verdict {
     world.verdict().await
 }
 
-/// The script of this name as an earlier version would have it: with another hash.
+/// The script of this name as an earlier version would have it: with a different hash.
 fn earlier(name: &str) -> redis::Script {
     redis::Script::new(&format!("{}\n-- an earlier version\n", script_text(name)))
 }
@@ -654,7 +654,7 @@ fn may_be_written(path: &Path, may: bool) {
     fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
 }
 
-/// The shell text that starts a process to which file modes apply, even if root runs the tests.
+/// Shell text that starts a process which must obey file modes, even if root runs the tests.
 fn bound_by_modes() -> Result<&'static str, String> {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("file");
@@ -663,7 +663,7 @@ fn bound_by_modes() -> Result<&'static str, String> {
     if fs::OpenOptions::new().write(true).open(&file).is_err() {
         return Ok("exec \"$0\" \"$@\"");
     }
-    // Root may drop the capability to ignore file modes.
+    // Root can drop the capability that lets it ignore file modes.
     let bound = "exec setpriv --bounding-set -dac_override -- \"$0\" \"$@\"";
     let script = format!("echo x >> {}", file.display());
     match run("sh", &["-c", bound, "sh", "-c", &script]) {
@@ -725,7 +725,7 @@ async fn sqlite_disk_full() -> Verdict {
     }
     not_ready(&world, 0, "").await;
     nothing_sold(&world, &client).await;
-    // After free space is available again, the book in memory still differs from the file, so that a restart is needed.
+    // Space is available again, but the book in memory still differs from the file, so a restart is needed.
     limit_files(world.gateway(0), None).unwrap();
     nothing_sold(&world, &client).await;
     world.gateway(0).restart().await;

@@ -54,7 +54,7 @@ impl World {
                     let outcome = client.ask(&any_call(client, turn / clients.len())).await;
                     loaded.send_modify(|loaded| loaded.count(&outcome));
                     if !outcome.answered() {
-                        // If no gateway answers, all remaining calls would fail at once, so wait a little.
+                        // If no gateway answers, all remaining calls would fail at once, so the load waits a little.
                         sleep(Duration::from_millis(20)).await;
                     }
                 }
@@ -129,7 +129,7 @@ impl Loaded {
     }
 }
 
-/// Creates a call whose kind depends on its number: both formats, streamed and not, short and longer.
+/// Creates a call whose kind depends on its number: in both formats, streamed and not streamed, short and longer.
 pub fn any_call(client: &Client, turn: usize) -> Call {
     let format = [Format::Chat, Format::Messages][turn % 2];
     let call = client.call(format).tokens(3 + turn as u64 % 20);

@@ -1,5 +1,5 @@
-//! Measures how late this machine runs processes. The bounds for a killed gateway are times, and if other work takes
-//! the cores and the disk, a process runs later than it should. This delay is measured during the case, not guessed.
+//! Measures how late this machine runs processes. The bounds for a killed gateway are times. If other work occupies the
+//! cores and the disk, a process runs later than expected. This delay is measured during the case, not guessed.
 
 use std::{
     fs::File,
@@ -17,7 +17,7 @@ use tokio::time::Instant;
 
 const EVERY: Duration = Duration::from_millis(10);
 
-/// A thread that waits, writes and flushes like a gateway, and measures how long that takes.
+/// A thread that waits, writes and flushes as a gateway does, and measures how long that takes.
 pub(crate) struct Machine {
     longest_us: Arc<AtomicU64>,
     enough: Arc<AtomicBool>,

@@ -1,6 +1,6 @@
-//! Group 7: a provider's notifications are lost, repeated, late or reordered, the provider is down, and gateways are
-//! killed at each step between a notification and the books. The money that the provider took is booked on the account,
-//! once.
+//! Group 7: faults while customers pay. Notifications of the provider are lost, repeated, late or reordered, the
+//! provider is down, and gateways are killed at each step between a notification and the ledger. The money that the
+//! provider took is credited to the account, once.
 
 use std::{sync::Arc, time::Duration};
 
@@ -142,30 +142,30 @@ pub fn cases() -> Vec<Case> {
 /// The moment at which the gateway dies.
 #[derive(Clone, Copy, Debug)]
 enum At {
-    /// The gateway has requested the payment from the provider, which has not received the request.
+    /// The gateway has requested the payment, but the provider has not received the request.
     Fetch,
     /// The provider has answered, but the answer has not reached the gateway.
     Fetched,
     /// The gateway has sent the top-up to the ledger, which has not received it.
     TopUp,
-    /// The top-up is booked, but the ledger's answer has not reached the gateway.
+    /// The top-up is recorded, but the ledger's answer has not reached the gateway.
     TopUpAnswered,
-    /// The top-up is booked, but the payment is still recorded as open.
+    /// The top-up is recorded, but the payment is still recorded as open.
     State,
-    /// The gateway has requested the charge of a saved card, and the provider has not received the request.
+    /// The gateway has requested the charge of a saved card, but the provider has not received the request.
     Asked,
     /// The card is charged, but the provider's answer has not reached the gateway.
     Charged,
 }
 
-/// The moment at which the gateway that takes a refund off the account is killed.
+/// The moment at which the gateway that deducts a refund from the account is killed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Refunding {
     /// The provider has reported the refund, but its answer has not reached the gateway.
     Fetched,
     /// The gateway has sent the correction to the ledger, which has not received it.
     Correction,
-    /// The correction is booked, but the ledger's answer has not reached the gateway.
+    /// The correction is recorded, but the ledger's answer has not reached the gateway.
     Corrected,
 }
 
@@ -256,7 +256,7 @@ impl Given {
         entered
     }
 
-    /// Checks that the payment and its refunds are booked once, with one event each.
+    /// Checks that the payment and its refunds are in the ledger once, with one event each.
     async fn is_booked(&self, payment: &Value, refunded: &[i64]) {
         self.is(payment, "paid").await;
         let entered = self.entered(payment).await;
@@ -270,7 +270,7 @@ impl Given {
         }
     }
 
-    /// Returns the number of booked charges of saved cards. Checks that each charge is booked once.
+    /// Returns the number of charges of saved cards in the ledger. Checks that each of them is there once.
     async fn charges_booked(&self) -> i64 {
         let charges = self.shop.charges();
         let lines = self.world.exported().await;
@@ -323,7 +323,8 @@ async fn never(ledger: LedgerKind) -> Verdict {
     given.world.verdict().await
 }
 
-/// All gateways get the notification at the same time. Most copies in a flood are answered with "try again later".
+/// All gateways get the notification at the same time. If copies arrive in a flood, most are answered with "try again
+/// later".
 async fn doubled(ledger: LedgerKind) -> Verdict {
     let given = Given::start(ledger).await;
     for _ in 0..3 {
@@ -347,7 +348,7 @@ async fn doubled(ledger: LedgerKind) -> Verdict {
     given.world.verdict().await
 }
 
-/// The payment was canceled at the gateway, but the money arrived nevertheless. Then the provider repeats its
+/// The gateway recorded the payment as canceled, but the money arrived nevertheless. Then the provider repeats its
 /// notification that the payment was canceled.
 async fn late(ledger: LedgerKind) -> Verdict {
     let given = Given::start(ledger).await;
@@ -366,7 +367,7 @@ async fn late(ledger: LedgerKind) -> Verdict {
 async fn reordered(ledger: LedgerKind) -> Verdict {
     let given = Given::start(ledger).await;
     let payment = given.asked_for().await;
-    // Keep the gateway's regular poll from fetching the payment before the notification arrives.
+    // Keeps the gateway's regular poll from fetching the payment before the notification arrives.
     given.edge.refuse(true);
     given.edge.reset();
     given.shop.pay(of(&payment));
@@ -384,7 +385,8 @@ async fn reordered(ledger: LedgerKind) -> Verdict {
     given.world.verdict().await
 }
 
-/// A refund exceeds the balance. The remaining money is taken, the rest is a debt, and no balance is below zero.
+/// A refund exceeds the balance. The remaining money is deducted, the rest becomes a debt, and no balance is below
+/// zero.
 async fn owed(ledger: LedgerKind) -> Verdict {
     let plan = Plan::over(ledger).rubles(100);
     let given = Given::over(plan).await;
@@ -412,8 +414,8 @@ async fn owed(ledger: LedgerKind) -> Verdict {
     given.world.verdict().await
 }
 
-/// While the provider is down, a notification is answered with 503, so that the provider repeats it. If it is never
-/// repeated, the poll finds the payment.
+/// While the provider is down, the gateway answers a notification with 503, so that the provider repeats it. If the
+/// provider never repeats it, the poll finds the payment.
 async fn provider_down(ledger: LedgerKind) -> Verdict {
     let given = Given::start(ledger).await;
     for comes_again in [true, false] {
@@ -433,7 +435,8 @@ async fn provider_down(ledger: LedgerKind) -> Verdict {
     given.world.verdict().await
 }
 
-/// The gateway that got the notification is killed. The provider repeats the notification, or never does.
+/// The gateway that got the notification is killed. In some cases the provider repeats the notification, in others it
+/// never does.
 async fn killed(ledger: LedgerKind, at: At) -> Verdict {
     let given = Given::over(Plan::over(ledger)).await;
     let world = &given.world;
@@ -452,8 +455,8 @@ async fn killed(ledger: LedgerKind, at: At) -> Verdict {
             }
             At::Asked | At::Charged => unreachable!("these are of saved cards"),
             At::State => {
-                // A trap holds the ledger's answer to the top-up. After that, another trap holds the record of the
-                // payment's new status.
+                // First a trap holds the ledger's answer to the top-up. After that, another trap holds the record of
+                // the payment's new status.
                 let booked =
                     world
                         .redis_proxy(0)
@@ -502,8 +505,8 @@ async fn killed(ledger: LedgerKind, at: At) -> Verdict {
     given.world.verdict().await
 }
 
-/// The provider has created the payment, and the gateway is killed before the provider's answer. If the operator
-/// repeats the request with the same id, the answer is the link of the same payment.
+/// The provider has created the payment, and the gateway is killed before it gets the answer. If the operator repeats
+/// the request with the same id, the answer has the link of the same payment.
 async fn killed_as_made(ledger: LedgerKind) -> Verdict {
     let given = Given::over(Plan::over(ledger)).await;
     let world = &given.world;
@@ -540,8 +543,8 @@ async fn killed_as_made(ledger: LedgerKind) -> Verdict {
     given.world.verdict().await
 }
 
-/// The gateway that got the notification of a refund is killed. The provider repeats the notification, or, if the
-/// refund was recorded, never does.
+/// The gateway that got the notification of a refund is killed. The provider then repeats the notification. If the
+/// refund was recorded before the kill, no repeat is needed.
 async fn killed_at_a_refund(ledger: LedgerKind, at: Refunding) -> Verdict {
     let given = Given::over(Plan::over(ledger)).await;
     let world = &given.world;
@@ -600,7 +603,7 @@ async fn killed_at_a_refund(ledger: LedgerKind, at: Refunding) -> Verdict {
 }
 
 /// The gateway that charges a saved card is killed, and another process continues. The card is charged once, and the
-/// charge is booked once.
+/// ledger has the charge once.
 async fn charge_killed(ledger: LedgerKind, at: At) -> Verdict {
     let given = Given::over(Plan::over(ledger).rubles(100)).await;
     let world = &given.world;
@@ -690,8 +693,8 @@ async fn failover() -> Verdict {
     given.world.verdict().await
 }
 
-/// The replica that takes over does not have the top-up, nor the record that the payment is done. So the gateway
-/// fetches the payment again.
+/// The replica that takes over has neither the top-up nor the record that the payment is done. So the gateway fetches
+/// the payment again.
 async fn promoted_behind() -> Verdict {
     let given = Given::over(Plan::over(LedgerKind::RedisReplica).gateways(2)).await;
     let payment = given.asked_for().await;
@@ -712,11 +715,11 @@ async fn promoted_behind() -> Verdict {
 }
 
 /// Like [`promoted_behind`], but a gateway has read the top-up's event from the old primary and is about to number it.
-/// The new primary lacks that event. It is emitted once, when the top-up is booked again.
+/// The new primary does not have that event. The event is emitted once, when the top-up is recorded again.
 async fn promoted_behind_an_event() -> Verdict {
     let given = Given::over(Plan::over(LedgerKind::RedisReplica).gateways(2)).await;
     let payment = given.asked_for().await;
-    // Reading events makes the gateways number the earlier events.
+    // Reading events makes the gateways number all earlier events.
     for gateway in 0..2 {
         let path = "/admin/v1/events";
         told(&given.world, gateway, Method::GET, path, None).await;
@@ -729,7 +732,7 @@ async fn promoted_behind_an_event() -> Verdict {
     });
     given.shop.pay(of(&payment));
     let notification = paid(of(&payment));
-    // The answer to the notification may wait for the held script, so do not wait for the answer only.
+    // The answer to the notification may depend on the held script, so the case does not wait for the answer alone.
     let telling = async {
         given.tell_until_done(0, &notification).await;
         std::future::pending::<()>().await;
@@ -739,7 +742,8 @@ async fn promoted_behind_an_event() -> Verdict {
         () = numbered[0].sprung() => {}
         () = numbered[1].sprung() => {}
     }
-    // Promote first: a request that is repeated after a lost connection then goes to the new primary at once.
+    // The replica is promoted first, so that a request that is repeated after a lost connection reaches the new primary
+    // at once.
     promote(&given.world, 0..2).await;
     given.world.redis().kill();
     numbered.iter().for_each(Trap::open);

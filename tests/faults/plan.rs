@@ -1,4 +1,4 @@
-//! The parts of a case's world, and the configuration of its gateways.
+//! A plan describes the processes of a case and the configuration of its gateways.
 
 use std::{net::SocketAddr, path::Path, time::Duration};
 
@@ -11,9 +11,9 @@ pub enum LedgerKind {
     Sqlite,
     /// A ledger in one Redis server, behind a proxy for each gateway.
     Redis,
-    /// A Redis server and its replica, behind a proxy for each gateway that leads to the primary.
+    /// A Redis server and its replica. Each gateway has its own proxy, which leads to the primary.
     RedisReplica,
-    /// A primary, its replica and three Sentinels that report the primary's address to gateways; without proxies.
+    /// A primary, its replica, and three Sentinels that report the primary's address to gateways. There are no proxies.
     Sentinel,
     /// A Redis Cluster, without proxies.
     Cluster { primaries: usize, replicas: usize },
@@ -98,8 +98,8 @@ impl Plan {
         self.shells(&[&format!("ulimit -n {files}; exec \"$0\" \"$@\"")])
     }
 
-    /// Starts gateways by a shell whose text ends with `exec … "$0" "$@"`. If there are several texts, each gateway has
-    /// its own text.
+    /// Starts gateways with a shell whose text ends with `exec … "$0" "$@"`. If there are several texts, each gateway
+    /// has its own.
     pub fn shells(mut self, texts: &[&str]) -> Self {
         self.shells = texts.iter().map(|text| (*text).to_owned()).collect();
         self
@@ -110,7 +110,7 @@ impl Plan {
         Some(self.shells[turn].clone())
     }
 
-    /// Options of the Redis servers, in place of the usual append-only file.
+    /// Options of the Redis servers. They replace the usual option of an append-only file.
     pub fn redis_args(mut self, args: &[&str]) -> Self {
         self.redis_args = args.iter().map(|arg| (*arg).to_owned()).collect();
         self
@@ -127,8 +127,8 @@ impl Plan {
     }
 }
 
-/// A gateway's configuration: the shared text, with all vendors twice, a responses vendor at the chat vendor's prices,
-/// and limits that a case may change.
+/// Returns a gateway's configuration: the shared text with every vendor twice, a responses vendor at the chat vendor's
+/// prices, and limits that a case may change.
 pub fn config_text(vendor: SocketAddr, ledger: &str, outbox: &Path) -> String {
     let responses = |text: ConfigText, suffix: &str, more: &str| {
         let name = format!("responses-vendor{suffix}");

@@ -1,4 +1,4 @@
-//! A gateway as a process that can be killed, stopped, drained and restarted.
+//! A gateway as a process that can be killed, suspended, drained and restarted.
 
 use std::{
     net::SocketAddr,
@@ -89,7 +89,7 @@ impl GatewayProcess {
         running.served
     }
 
-    /// Kills the process, and returns when.
+    /// Kills the process, and returns the time of the kill.
     pub fn kill9(&self) -> Instant {
         let at = self.served().kill();
         self.deaths.lock().unwrap().push(at);
@@ -97,12 +97,12 @@ impl GatewayProcess {
         at
     }
 
-    /// Stops the process as SIGSTOP does: its timers stop too.
+    /// Suspends the process with SIGSTOP: its timers stop too.
     pub fn stop(&self) {
         self.signal("-STOP");
     }
 
-    /// Continues a stopped process.
+    /// Continues a suspended process.
     pub fn cont(&self) {
         self.signal("-CONT");
     }
@@ -121,7 +121,7 @@ impl GatewayProcess {
         self.served().signal(name);
     }
 
-    /// Waits for the gateway's exit status. If the process has failed, this counts as a death.
+    /// Waits for the gateway's exit status. An exit with an error counts as a death.
     pub async fn wait_exit(&self, limit: Duration) -> Option<ExitStatus> {
         let served = self.running()?.served;
         let status = timeout(limit, served.ended()).await.ok()?;
@@ -136,7 +136,7 @@ impl GatewayProcess {
         self.running().is_some_and(|it| it.served.is_running())
     }
 
-    /// Kills the gateway if it is running. This does not count as a death.
+    /// Kills the gateway if it is running, without counting this as a death.
     pub fn end(&self) {
         if let Some(running) = self.running.lock().ok().and_then(|mut it| it.take()) {
             running.served.kill();

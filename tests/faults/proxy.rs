@@ -54,14 +54,15 @@ pub enum Flow {
     CutAfter(u64),
 }
 
-/// The action of a trap, when one of its needles (byte strings) passes the proxy.
+/// The action of a trap when one of its needles passes the proxy. Needles are byte strings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Then {
-    /// The needle is forwarded and reported.
+    /// Forwards the needle, and reports that it has passed.
     Tell,
     /// Holds the needle and all later data in the proxy, until [`Trap::open`].
     Hold,
-    /// Forwards the needle, and holds the answer in the proxy until [`Trap::open`]. Springs when an answer has arrived.
+    /// Forwards the needle, and holds the answer in the proxy until [`Trap::open`]. The trap springs when the answer
+    /// arrives.
     HoldAnswer,
     /// Forwards the needle, and resets the connection when the answer arrives.
     LoseAnswer,
@@ -76,7 +77,7 @@ pub const ANSWER_HEAD: &[u8] = b"HTTP/1.1 ";
 /// A needle that finds the head of a call.
 pub const REQUEST: &[u8] = b"POST /";
 
-/// Needles that find calls of a Redis script: its hash with flags (servers from 7.0 on), without, and without
+/// Needles that find calls of a Redis script by its hash: with flags (servers from 7.0 on), without flags, and without
 /// `allow-oom` (a turn of a lease that requests money).
 pub fn script(name: &str) -> Vec<Vec<u8>> {
     let with_flags = script_text(name);
@@ -90,8 +91,8 @@ pub fn script(name: &str) -> Vec<Vec<u8>> {
         .to_vec()
 }
 
-/// A needle that finds a Redis script that is sent as text each time, because it waits for a replica: a comment in the
-/// script's text.
+/// A needle that finds a Redis script which waits for a replica. Such a script is sent as text each time, and the
+/// needle is a comment in the text.
 pub fn durable_script(name: &str) -> Vec<Vec<u8>> {
     let text = own_text(name);
     let mut lines = text.lines().filter_map(|line| line.strip_prefix("-- "));
@@ -104,7 +105,7 @@ fn own_text(name: &str) -> String {
     std::fs::read_to_string(lua.join(format!("{name}.lua"))).unwrap()
 }
 
-/// Needles that find calls of a script for the answers that are stored in Redis.
+/// Needles that find calls of a script for answers stored in Redis.
 pub fn answers_script(name: &str) -> Vec<Vec<u8>> {
     let lua = Path::new(env!("CARGO_MANIFEST_DIR")).join("layers/ledger/src/idempotency/redis");
     let code = std::fs::read_to_string(lua.join(format!("{name}.lua"))).unwrap();
@@ -262,7 +263,7 @@ impl Trap {
         *self.0.borrow() != Stage::Set
     }
 
-    /// Releases the data that the trap holds. If it has not sprung yet, it never will.
+    /// Releases the data that the trap holds. A trap that has not sprung yet will never spring.
     pub fn open(&self) {
         self.0.send_replace(Stage::Open);
     }
@@ -470,7 +471,7 @@ async fn pump(
                 Then::Tell => spring(&trap.stage),
                 Then::Hold => {
                     spring(&trap.stage);
-                    // If the sender dies meanwhile, the bytes that it has sent must not be delivered.
+                    // If the sender dies while these bytes wait, they must not be delivered.
                     tokio::select! {
                         biased;
                         () = closed(&mut from) => return Err(cut()),
@@ -517,7 +518,7 @@ async fn pump(
         if *flow.borrow() == Flow::Discard {
             continue;
         }
-        // A reset may be followed by a heal, which would release these bytes. Drop them.
+        // After a reset, a heal would release these bytes, so they are dropped.
         if *shared.resets.borrow() != link.resets {
             return Err(cut());
         }

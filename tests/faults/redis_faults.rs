@@ -1,6 +1,6 @@
 //! Group 4: Redis is down, slow, emptied, out of memory or disk, promoted with old data, partitioned, resharded.
 //!
-//! Gateways survive almost all of these faults, so no charge may be lost: they send again what a server has lost.
+//! Gateways recover from almost all of these faults, so no charge may be lost: they send again what a server has lost.
 
 use std::{collections::BTreeMap, fs, path::Path, path::PathBuf, time::Duration};
 
@@ -93,7 +93,8 @@ async fn all_serve(world: &World) {
     }
 }
 
-/// A gateway that cannot reach its ledger at the start exits with the reason, instead of serving or waiting.
+/// A gateway that cannot reach its ledger at the start exits with an error that states the reason. It neither serves
+/// nor waits.
 async fn down_at_start() -> Verdict {
     let world = Plan::over(LedgerKind::Redis).start().await;
     warm_up(&world).await;
@@ -121,7 +122,7 @@ async fn down_at_start() -> Verdict {
     world.verdict().await
 }
 
-/// Without a ledger no call is served: the server is dead, refuses connections, or stops answering on an open
+/// No call is served without a ledger: the server is dead, refuses connections, or does not answer on an open
 /// connection.
 async fn down_at_reserve() -> Verdict {
     let world = Plan::over(LedgerKind::Redis).start().await;
@@ -152,7 +153,7 @@ async fn down_at_reserve() -> Verdict {
     world.verdict().await
 }
 
-/// Calls that end while Redis is down are charged when it is back: by the gateway that recorded their ends, or by the
+/// Calls that end while Redis is down are charged when it is back: by the gateway that recorded the ends, or by its
 /// next process.
 async fn down_at_settle(gateway_dies: bool) -> Verdict {
     let world = Plan::over(LedgerKind::Redis).start().await;
@@ -177,7 +178,7 @@ async fn down_at_settle(gateway_dies: bool) -> Verdict {
     world.verdict().await
 }
 
-/// A draining gateway exits although its ledger is down. The next start books the charges.
+/// A draining gateway exits although its ledger is down. The next start sends the charges.
 async fn stopped_while_down() -> Verdict {
     let world = Plan::over(LedgerKind::Redis).start().await;
     warm_up(&world).await;
@@ -191,7 +192,8 @@ async fn stopped_while_down() -> Verdict {
     world.verdict().await
 }
 
-/// Redis is stopped: its sockets stay open but answer nothing. Later it executes all received commands at once.
+/// Redis is suspended: its sockets stay open but answer nothing. After it continues, it executes all received commands
+/// at once.
 async fn stands_still() -> Verdict {
     let world = Plan::over(LedgerKind::Redis).gateways(2).start().await;
     warm_up(&world).await;
@@ -215,7 +217,7 @@ async fn stands_still() -> Verdict {
     world.verdict().await
 }
 
-/// Redis answers slowly, more slowly than the gateway's timeout, or after the call that waited has given up.
+/// Redis answers slowly: within the gateway's timeout, after it, or only after the waiting call has been refused.
 async fn answers_late() -> Verdict {
     let world = Plan::over(LedgerKind::Redis).start().await;
     warm_up(&world).await;
@@ -277,7 +279,7 @@ async fn answers_lost() -> Verdict {
             let trap = world.redis_proxy(0).trap(Way::Up, script("reserve"), then);
             let outcome = client.ask(&call).await;
             trap.sprung().await;
-            // The gateway may repeat the RESERVE and get the same answer, so that the call is served after all.
+            // The gateway may repeat the RESERVE and get its answer, so that the call is served after all.
             if outcome.answered() {
                 world.expect(&call, Charge::Full);
             } else {
@@ -292,7 +294,7 @@ async fn answers_lost() -> Verdict {
     sleep(Duration::from_millis(200)).await;
     world.redis_proxy(0).set(Way::Down, Flow::Discard);
     sleep(Duration::from_millis(1500)).await;
-    // After a part of a connection's answers was lost, the connection cannot be used any more.
+    // After a part of the answers on a connection was lost, the connection must not be used any more.
     world.redis_proxy(0).reset();
     world.heal().await;
     all_serve(&world).await;
@@ -417,7 +419,7 @@ impl Drop for SmallDisk {
     }
 }
 
-/// A server that cannot write its file refuses writes. The writes that it has acknowledged are in its memory.
+/// A server that cannot write its file refuses writes. The acknowledged writes are in its memory.
 async fn aof_disk_full() -> Verdict {
     let disk = match SmallDisk::mount() {
         Ok(disk) => disk,
@@ -461,13 +463,13 @@ async fn aof_disk_full() -> Verdict {
     world.verdict().await
 }
 
-/// The end of the server's file is lost, as in a power cut. The server starts without it.
+/// The end of the server's file is lost, as in a power cut. The server starts without that part.
 async fn aof_truncated() -> Verdict {
     let world = Plan::over(LedgerKind::Redis).gateways(2).start().await;
     warm_up(&world).await;
     let running = midway(&world, &world.client(0)).await;
     world.load(4, 40).await;
-    // The gateways are stopped, so that the loss can be seen before they send the charges again.
+    // The gateways are suspended, so that the loss can be seen before they send the charges again.
     for gateway in 0..2 {
         world.gateway(gateway).stop();
     }
@@ -480,7 +482,7 @@ async fn aof_truncated() -> Verdict {
         .unwrap();
     let file = fs::OpenOptions::new().write(true).open(file).unwrap();
     let whole = file.metadata().unwrap().len();
-    // The new end of the file is in the middle of a command.
+    // The file now ends in the middle of a command.
     file.set_len(whole * 2 / 3 + 1).unwrap();
     drop(file);
     world.redis().restart().await;
@@ -495,7 +497,7 @@ async fn aof_truncated() -> Verdict {
     world.verdict().await
 }
 
-/// The server loses its scripts. A call sends the missing script again, without failing.
+/// The server loses its scripts. The next call sends the missing script again, and does not fail.
 async fn scripts_flushed() -> Verdict {
     let world = Plan::over(LedgerKind::Redis).gateways(2).start().await;
     warm_up(&world).await;
@@ -536,8 +538,8 @@ async fn replica_holds(world: &World, holds: i64) {
     }
 }
 
-/// A replica without the newest holds and charges takes over. The charges are sent to it again, and calls whose hold it
-/// does not have are charged from free money.
+/// A replica without the newest holds and charges takes over. The gateways send the charges again. Calls whose hold the
+/// replica does not have are charged from free money.
 async fn promoted_behind() -> Verdict {
     let world = Plan::over(LedgerKind::RedisReplica)
         .gateways(2)
@@ -642,9 +644,9 @@ async fn nothing_or_all(world: &World) {
     }
 }
 
-/// The old primary and one of the gateways are partitioned from the rest. The old primary serves that gateway until it
-/// notices that its replicas are gone. Then it refuses writes, and the gateway sends what it had written to the new
-/// primary.
+/// The old primary and one of the gateways are cut off from the rest. The old primary serves that gateway until it
+/// notices that its replicas are unreachable. Then it refuses writes, and the gateway sends to the new primary what it
+/// had written to the old one.
 async fn minority() -> Verdict {
     let world = Plan::over(LedgerKind::RedisReplica)
         .gateways(2)
@@ -751,8 +753,8 @@ async fn one_of_three() -> Verdict {
         let key = world.account(&id, "1000").await;
         keys.insert(at, key);
     }
-    // Records of keys may be on any of the three servers. Gateways cache them for some seconds, so load them before the
-    // fault.
+    // Key records may be on any of the three servers. Gateways cache them for some seconds, so the case loads them
+    // before the fault.
     for gateway in 0..2 {
         for key in keys.values() {
             serves(&world.client_of(gateway, key)).await;
@@ -783,8 +785,8 @@ async fn one_of_three() -> Verdict {
     world.verdict().await
 }
 
-/// The server's clock jumps. Only the expiry of holds depends on the clock, so the test moves the expiry times the
-/// other way instead.
+/// The server's clock jumps. The clock only affects when holds expire, so the test moves the expiry times in the
+/// opposite direction instead.
 async fn clock_jumps(by_ms: i64) -> Verdict {
     let world = Plan::over(LedgerKind::Redis).gateways(2).start().await;
     warm_up(&world).await;
@@ -809,13 +811,14 @@ async fn clock_jumps(by_ms: i64) -> Verdict {
     world.verdict().await
 }
 
-/// The gateways' clocks are wrong by an hour. That has no effect, because only the server's time counts.
+/// The gateways' clocks are off by an hour. That has no effect, because only the server's time counts.
 async fn clocks_apart() -> Verdict {
     if let Err(why) = run("faketime", &["--version"]) {
         return skipped(format!("no other clock to be had: {why}"));
     }
     let clocks = ["+1h", "-1h"].map(|by| {
-        // Preloads the library instead of running `faketime`, which would get the test's kill in the gateway's place.
+        // Preloads the library directly. With the command `faketime`, the test would kill that command and not the
+        // gateway.
         let preload = "LD_PRELOAD=$(faketime -f +0 sh -c 'echo $LD_PRELOAD')";
         format!("{preload} FAKETIME_DONT_FAKE_MONOTONIC=1 FAKETIME={by} exec \"$0\" \"$@\"")
     });

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use crate::vendor_log::{Call, TOKEN};
 
 impl Call {
-    /// Events of a stream of the responses format; the last one has the usage.
+    /// Events of a responses stream; the last event has the usage.
     pub(crate) fn responses_events(
         &self,
         served: &str,

@@ -7,7 +7,7 @@ use crate::{
     support::redis::{RedisCluster, RedisSentinels, RedisServer},
 };
 
-/// The servers of the ledger in a world.
+/// The ledger's servers in a world.
 pub(crate) enum Servers {
     None,
     One(RedisServer),
@@ -45,7 +45,7 @@ impl Servers {
         }
     }
 
-    /// The address of the only server, if proxies can be in front of it.
+    /// The address of the ledger's server, if it is a single server, so that proxies can be in front of it.
     pub(crate) fn behind_proxy(&self) -> Option<SocketAddr> {
         match self {
             Self::One(server)

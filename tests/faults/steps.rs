@@ -1,4 +1,5 @@
-//! Steps that several groups of cases share: calls in the middle of their answers, refusals, starts that fail.
+//! Steps that several groups of cases share: calls that wait in the middle of their answers, refusals, starts that
+//! fail.
 
 use std::{
     collections::BTreeMap,
@@ -27,14 +28,14 @@ use crate::{
 };
 
 pub const FORMATS: [Format; 2] = [Format::Chat, Format::Messages];
-/// The time in which a gateway without its ledger must refuse a call: it waits half a second for an answer, at most
-/// twice. The rest is for a busy machine.
+/// The time in which a gateway without its ledger must refuse a call. The gateway waits half a second for an answer, at
+/// most twice; the rest is for a busy machine.
 pub const REFUSED_WITHIN: Duration = Duration::from_secs(3);
-/// The time in which a process must have noticed a fault, started or ended.
+/// The time in which a process must have noticed a fault, started, or ended.
 pub const SOON: Duration = Duration::from_secs(15);
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
-/// Makes calls of each kind and waits until they are settled. Then connections are open, and the server has the
+/// Makes calls of each kind and waits until they are settled. After that, connections are open and the server has the
 /// scripts.
 pub async fn warm_up(world: &World) {
     let loaded = world.load(4, 12).await;
@@ -50,7 +51,7 @@ pub fn each_kind(client: &Client) -> Vec<Call> {
         .collect()
 }
 
-/// Calls that hold money and whose vendors wait: streams after five tokens, other calls before the first byte.
+/// Calls that hold money and whose vendors wait: in streams after five tokens, in other calls before the first byte.
 pub struct Midway(Vec<(Call, Asked)>);
 
 /// Starts a call of each kind, and waits until its vendor waits.
@@ -302,7 +303,7 @@ pub fn skipped(why: impl std::fmt::Display) -> Verdict {
     }
 }
 
-/// Runs a tool of the system.
+/// Runs a program of the operating system.
 pub fn run(tool: &str, args: &[&str]) -> Result<String, String> {
     match Command::new(tool).args(args).output() {
         Ok(output) if output.status.success() => {
@@ -316,8 +317,8 @@ pub fn run(tool: &str, args: &[&str]) -> Result<String, String> {
     }
 }
 
-/// For [`crate::plan::Plan::shells`]: a write beyond the limit of a file's size then fails, and does not kill the
-/// process.
+/// Shell text for [`crate::plan::Plan::shells`]. With it, a write beyond the file size limit fails but does not kill
+/// the process.
 pub const SURVIVES_FILE_LIMIT: &str = "trap '' XFSZ; exec \"$0\" \"$@\"";
 
 /// Limits the size of a process's files; `None` removes the limit.

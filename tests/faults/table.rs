@@ -14,12 +14,13 @@ use tokio::{
 
 use crate::verdict::Verdict;
 
-/// Cases that run at the same time, at most, and at most one per core: each case has several processes.
+/// The maximum number of cases that run at the same time. At most one case per core runs, because each has several
+/// processes.
 const AT_ONCE_MAX: usize = 3;
 const QUICK_LIMIT: Duration = Duration::from_secs(90);
 const LONG_LIMIT: Duration = Duration::from_secs(900);
 
-/// The future of a case. It need not be `Send`: cases share one thread, and their tasks run on others.
+/// The future of a case. It need not be `Send`: all cases share one thread, and their tasks run on other threads.
 type Running = Pin<Box<dyn Future<Output = Verdict>>>;
 
 /// One fault of the catalogue.
@@ -72,7 +73,7 @@ struct Options {
     exact: bool,
     long: bool,
     list: bool,
-    /// libtest's `--ignored`, under which no case runs, since no case is ignored.
+    /// libtest's `--ignored`: no case runs, because no case is marked as ignored.
     ignored: bool,
 }
 

@@ -1,5 +1,5 @@
-//! A scripted vendor that recognises the calls of a case, and logs which part of each answer reached a gateway: token
-//! by token, when it was written to the gateway's socket.
+//! A scripted vendor that recognises the calls of a case. It logs which part of each answer has reached a gateway: the
+//! time at which each token was written to the gateway's socket.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -22,7 +22,7 @@ use tollgate_layers::{call::Format, text_size::TextSize};
 /// The point at which a vendor waits for [`VendorLog::open_gate`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Gate {
-    /// The vendor waits before the first byte of the body, and so before the gateway can send a head to the client.
+    /// The vendor waits before the first byte of the body, so the gateway cannot send a head to the client yet.
     Head,
     /// The vendor waits after this number of tokens.
     Token(u64),
@@ -30,7 +30,7 @@ pub enum Gate {
     Last,
 }
 
-/// A call with the options that a case has set. The id determines the number of input tokens.
+/// A call with the options that a case has set. Its id determines its number of input tokens.
 #[derive(Clone, Debug)]
 pub struct Call {
     pub id: u64,
@@ -51,7 +51,7 @@ pub struct Call {
     pub same_hold: bool,
     /// The number of tokens after which the vendor's connection breaks.
     pub cut: Option<u64>,
-    /// Whether the call has an idempotency key, so that a repeat is the same call.
+    /// Whether the call has an idempotency key, so that a repeat counts as the same call.
     pub once: bool,
 }
 
@@ -59,8 +59,8 @@ pub struct Call {
 const TEXT_TOKENS_MIN: u64 = 50;
 /// Text tokens of a call with `same_hold`.
 const TEXT_TOKENS_SAME: u64 = 600;
-/// Input tokens that a large call has in addition. They cost several rubles, so that the gateway lowers the hold: it
-/// does not make small reductions.
+/// Additional input tokens of a large call. They cost several rubles, so that the gateway lowers the hold: it does not
+/// make small reductions.
 const LARGE_INPUT: u64 = 5_000;
 /// Tokens that the gateway's estimate adds for the call's only message.
 const MESSAGE_TOKENS: u64 = 4;
@@ -115,7 +115,8 @@ impl Call {
         self
     }
 
-    /// Adds enough input for the vendor's count of it to lower the hold. Calls still have different counts of input.
+    /// Adds enough input for the vendor's count to lower the hold. Each call still has a different number of input
+    /// tokens.
     pub fn large(mut self) -> Self {
         assert!(self.id < LARGE_INPUT, "more calls than inputs");
         self.id += LARGE_INPUT;
@@ -134,7 +135,8 @@ impl Call {
         input_of(self.id)
     }
 
-    /// Whether a gateway may have estimated this input. Texts over 2 KiB are sampled, so their estimate is not exact.
+    /// Whether the gateway may have estimated the input of this call at this number of tokens. Texts over 2 KiB are
+    /// sampled, so their estimate is not exact.
     pub fn may_be(&self, input: u64) -> bool {
         const EXACT: u64 = 600;
         let most = match self.input() {
@@ -319,7 +321,7 @@ impl Call {
         }
     }
 
-    /// A mark in the vendor's answer. It shows in the bytes on the wire that a token (`t`) or the usage (`u`) has
+    /// A marker in the vendor's answer. In the bytes on the wire it shows that a token (`t`) or the usage (`u`) has
     /// passed.
     pub(crate) fn mark(&self, what: char) -> String {
         format!("@{}:{what}@", self.id)
@@ -374,7 +376,7 @@ struct Inner {
 
 struct Shared {
     calls: Mutex<BTreeMap<u64, Served>>,
-    /// The last bytes of each connection, if they may be the beginning of a mark.
+    /// The last bytes of each connection, if they may be the beginning of a marker.
     begun: Mutex<HashMap<(usize, u64), Vec<u8>>>,
     news: watch::Sender<u64>,
 }
@@ -552,7 +554,7 @@ impl Shared {
         }
     }
 
-    /// Searches the bytes that passed a proxy for marks.
+    /// Searches the bytes that passed a proxy for markers.
     fn saw(&self, connection: (usize, u64), bytes: &[u8]) {
         let now = Instant::now();
         let mut begun = self.begun.lock().unwrap();
@@ -586,7 +588,7 @@ impl Shared {
     }
 }
 
-/// Returns the marks in these bytes, and the position from which the next mark may begin.
+/// Returns the markers in these bytes, and the position from which the next marker may begin.
 pub fn marks(bytes: &[u8]) -> (Vec<(u64, String)>, usize) {
     let (mut marks, mut at) = (Vec::new(), 0);
     let next = |from: usize| Some(from + bytes[from..].iter().position(|byte| *byte == b'@')?);

@@ -13,24 +13,24 @@ use crate::vendor_log::{Call, Served, id_of};
 pub struct Bound {
     /// The bound in words, for the table.
     pub stated: String,
-    /// A call may be lost if its usage was reported at most this long before its gateway died.
+    /// A call may be lost if its usage was reported at most this long before the death of its gateway.
     pub ends: Duration,
-    /// The text of a running call may be uncharged if it is at most this old when its gateway dies.
+    /// Text of a running call may stay uncharged if it is at most this old when the gateway dies.
     pub text: Duration,
-    /// The number of calls that may be lost, however early they ended.
+    /// The number of calls that may be lost, whenever they ended.
     pub lost_max: usize,
 }
 
-/// The age of ends that a kill may lose: the window in which a commit gathers them.
+/// The age of call ends that a kill may lose: the time for which a commit collects them.
 const ENDS: Duration = Duration::from_millis(10);
 /// The age of text that a kill may lose: checkpoints of running calls are recorded once a second.
 const TEXT: Duration = Duration::from_secs(1);
-/// How late a process may run if all processes of a case share two cores.
+/// The delay with which a process may run if all processes of a case share two cores.
 pub(crate) const BUSY: Duration = Duration::from_millis(40);
 const BUSY_TIMER: Duration = Duration::from_millis(500);
 
 impl Bound {
-    /// The bound if no fault may lose a charge: everything that the vendor reported is booked.
+    /// The bound if no fault may lose a charge: everything that the vendor reported is charged.
     pub fn nothing_lost() -> Self {
         Self {
             stated: "nothing".to_owned(),
@@ -51,7 +51,7 @@ impl Bound {
         }
     }
 
-    /// The bound if a gateway is killed, but all calls that had ended before are booked.
+    /// The bound if a gateway is killed, but all calls that had ended before must be charged.
     pub fn running_text() -> Self {
         Self {
             stated: "text of the last 1 s".to_owned(),
@@ -60,13 +60,13 @@ impl Bound {
         }
     }
 
-    /// Whether the bound contains a time.
+    /// Whether the bound includes a time.
     pub fn is_of_time(&self) -> bool {
         self.ends + self.text > Duration::ZERO
     }
 
     /// Returns the bound for a machine on which processes were measured to run this late. The delay counts twice: a
-    /// process that waits for the disk waits for earlier work, and then for its own.
+    /// process that waits for the disk first waits for earlier work, and then for its own.
     pub fn on_a_machine(mut self, late: Duration) -> Self {
         let more = (2 * late).saturating_sub(BUSY);
         for bound in [&mut self.ends, &mut self.text] {
@@ -95,7 +95,7 @@ pub enum Charge {
     /// The input, and this number of output tokens.
     Tokens(u64),
     Nothing,
-    /// Any amount up to everything that the vendor reported.
+    /// Any amount up to the cost of everything that the vendor reported.
     Any,
 }
 
@@ -135,7 +135,8 @@ impl Line {
         }
     }
 
-    /// Replaces the estimated input by the call's own, and its cost accordingly. The cost must be that of the estimate.
+    /// Replaces the estimated input by the call's real input, and changes the cost accordingly. Does nothing if the
+    /// cost is not that of the estimate.
     fn set_input(&mut self, call: &Call) {
         let (output, rate) = (self.output, call.cost_of_input(1));
         let cost = call.cost(output) - call.cost_of_input(call.input());
@@ -179,18 +180,18 @@ pub struct Facts {
 pub struct Tally {
     /// Calls that reached a vendor.
     pub calls: usize,
-    /// Calls whose vendor reported usage, but which the ledger has neither charged nor booked as a loss.
+    /// Calls whose vendor reported usage, but which are neither charged nor recorded as a loss.
     pub lost: usize,
-    /// Bookings of calls in addition to their first.
+    /// Ledger lines of calls beyond the first line of each call.
     pub double: usize,
-    /// How long before the death the earliest lost call had ended.
+    /// How long before the death of its gateway the earliest lost call had ended.
     pub oldest_end: Option<Duration>,
-    /// The age of the oldest uncharged text when its gateway died.
+    /// The age of the oldest uncharged text at the death of its gateway.
     pub oldest_text: Option<Duration>,
     pub problems: Vec<String>,
 }
 
-/// Compares the served amounts with the booked amounts.
+/// Compares the amounts that were served with the amounts in the ledger.
 pub fn compare(facts: &Facts, bound: &Bound) -> Tally {
     let mut tally = Tally::default();
     let mut by_id: BTreeMap<u64, Vec<Line>> = BTreeMap::new();
@@ -206,7 +207,8 @@ pub fn compare(facts: &Facts, bound: &Bound) -> Tally {
     for mut line in estimated {
         let calls = facts.served.iter().map(|served| &served.call);
         let fits = calls.filter(|call| call.model() == line.model && call.may_be(line.input));
-        // A call with a line of the same number is booked twice; a line of another number is another call's.
+        // If a call already has a line with the same request number, this line charges it a second time. A line with
+        // another number belongs to another call.
         let nearest = fits.min_by_key(|call| {
             let lines = by_id.get(&call.id).map_or(&[][..], Vec::as_slice);
             let is_same = lines.iter().any(|other| other.number == line.number);
@@ -311,7 +313,7 @@ fn one(
     }
 
     let most = match served.asked {
-        // The client disconnected while its request was on its way, so that the vendor may or may not have received the
+        // The client disconnected while its request was being sent, so the vendor may or may not have received the
         // input.
         0 if lines.iter().all(|line| line.end == "client_left") => call.cost(0),
         0 => 0,
@@ -333,7 +335,7 @@ fn one(
             call.full_cost()
         ));
     }
-    // If the gateway itself settled the call, it has charged all that it had received.
+    // If the gateway has settled the call itself, it has charged everything that it had received.
     let left_running = booked.is_none_or(|line| line.end == "gateway_stopped");
     if bound.text > Duration::ZERO && !told && left_running {
         let paid = booked.map_or(0, |line| line.output);
@@ -349,14 +351,14 @@ fn one(
     }
 }
 
-/// The result of a case, which is a line of the table.
+/// The result of a case, shown as a line of the table.
 #[derive(Clone, Debug, Default)]
 pub struct Verdict {
     pub runs: usize,
     pub calls: usize,
     pub lost: usize,
     pub double: usize,
-    /// How often a balance, or its free part, was negative.
+    /// The number of times that a balance, or its free part, was negative.
     pub negative: usize,
     /// The stated bound.
     pub bound: String,
@@ -427,7 +429,7 @@ fn tenths(time: Duration) -> String {
     format!("{}.{}", tenths / 10, tenths % 10)
 }
 
-/// Tests the verdict itself: with invented ledgers it must find every fault.
+/// Tests the verdict itself: it must find every fault in invented ledgers.
 pub async fn proves_itself() -> Verdict {
     use tollgate_layers::call::Format;
 
@@ -464,8 +466,8 @@ pub async fn proves_itself() -> Verdict {
     }];
     let (none, killed, expect) = (Bound::nothing_lost(), Bound::killed(), Charge::Tokens(3));
     let (twice, nothing) = ([full.clone(), full.clone()].concat(), Vec::new());
-    // Columns: name, age of the usage at the death, age of each of the 10 tokens (`None`: not sent), lines, bound,
-    // expected charge, whether the verdict must find no fault.
+    // Columns: name; age of the usage at the death; age of each of the 10 tokens (`None`: not sent); lines; bound;
+    // expected charge; whether the verdict must be without a fault.
     for (name, told, tokens, lines, bound, expected, right) in [
         ("whole", ago(ms(9)), Some(ms(9)), &full, &none, None, true),
         (

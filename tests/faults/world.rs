@@ -155,7 +155,7 @@ impl World {
         &self.fronts[index]
     }
 
-    /// Whether there are proxies between the gateways and their ledger.
+    /// Whether the gateways reach their ledger through proxies.
     pub fn has_redis_proxies(&self) -> bool {
         !self.redis_proxies.is_empty()
     }
@@ -307,8 +307,8 @@ impl World {
         self.expected.lock().unwrap().insert(call.id, charge);
     }
 
-    /// Sets the bound on losses; without it, nothing may be lost. Set a bound that contains a time before the fault:
-    /// from then on the delays of this machine are measured.
+    /// Sets the bound on losses; without it, nothing may be lost. A bound that contains a time must be set before the
+    /// fault, because the delays of this machine are measured from then on.
     pub fn stated(&self, bound: Bound) {
         if bound.is_of_time() {
             *self.machine.lock().unwrap() = Some(Machine::watch(self.dir.path()));
@@ -361,7 +361,7 @@ impl Drop for World {
         for gateway in &self.gateways {
             gateway.end();
         }
-        // The case ended before it had a verdict, so show the output of its processes.
+        // The case ended without a verdict, so the output of its processes is shown.
         if !self.judged {
             println!("{}", self.logs());
         }

@@ -1,4 +1,4 @@
-//! Web pages that call the gateway from a browser: which origins may use a key, and what a page may read
+//! Web pages that call the gateway from a browser: the origins that may use a key, and what a page may read
 //! (docs/callers.md).
 
 use bytes::Bytes;
@@ -36,7 +36,7 @@ fn readable(answer: &Answer) -> Option<&str> {
 }
 
 #[tokio::test]
-async fn web_page_can_use_a_key_only_if_its_origin_is_allowed() {
+async fn web_page_can_use_a_key_only_from_an_allowed_origin() {
     let world = World::start().await;
     let key = world.key().await;
     for op in BOTH {
@@ -52,7 +52,7 @@ async fn web_page_can_use_a_key_only_if_its_origin_is_allowed() {
 }
 
 #[tokio::test]
-async fn a_page_of_an_allowed_origin_reads_answers_refusals_and_their_headers() {
+async fn page_of_an_allowed_origin_can_read_answers_refusals_and_their_headers() {
     let world = top(ALLOWED).start().await;
     let key = world.key().await;
     for (path, methods) in [
@@ -111,7 +111,7 @@ async fn a_page_of_an_allowed_origin_reads_answers_refusals_and_their_headers() 
     }
 }
 
-/// A page must be able to read this refusal like every other. Otherwise its browser reports only a failed connection.
+/// A page must be able to read this refusal. Otherwise its browser reports only a failed connection.
 #[tokio::test]
 async fn refusal_of_an_unreachable_vendor_is_readable_across_origins() {
     let world = vendors_at("127.0.0.1:1", "")

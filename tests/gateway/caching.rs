@@ -1,8 +1,9 @@
-//! How much of a growing conversation the vendor reads from its cache, for every pair of formats.
+//! The part of a growing conversation that the vendor reads from its cache, for every pair of formats.
 //!
-//! The scripted vendor computes the hits that a real one would have. A vendor of the chat or the responses format
-//! caches automatically, as far as a request has the beginning of an earlier one. A vendor of the messages format
-//! caches up to a mark, and finds an earlier mark at most 20 blocks before one of the request.
+//! The scripted vendor computes the cache hits that a real vendor would have. A vendor of the chat or the responses
+//! format caches automatically: as far as a request begins like an earlier one. A vendor of the messages format caches
+//! up to a cache mark (`cache_control`). A mark in a request finds a mark of an earlier request at most 20 content
+//! blocks before it.
 
 use std::{
     collections::HashSet,
@@ -25,7 +26,7 @@ const TOKEN_BYTES: usize = 4;
 const CACHED_BYTES_MIN: usize = 1024 * TOKEN_BYTES;
 /// An automatic cache stores prompts up to a multiple of this size.
 const PIECE_BYTES: usize = 128 * TOKEN_BYTES;
-/// A mark in the request finds an earlier mark at most this many blocks before it.
+/// A cache mark finds an earlier mark at most this many content blocks before it.
 const LOOKBACK: usize = 20;
 const TURNS: usize = 10;
 
@@ -49,13 +50,14 @@ enum Vendor {
 struct Cache {
     /// Complete prompts of earlier requests, for vendors that cache automatically.
     prompts: Vec<String>,
-    /// Prefixes of earlier requests that ended at a mark, for vendors that cache only marked prefixes.
+    /// Prefixes of earlier requests that ended at a cache mark, for vendors that cache only marked prefixes.
     marked: HashSet<String>,
     found: Vec<(usize, usize)>,
 }
 
 impl Cache {
-    /// Bytes at the beginning of the prompt that an automatic cache has from an earlier request. Stores the prompt.
+    /// Returns the number of bytes at the beginning of the prompt that an automatic cache has from an earlier request.
+    /// Stores the prompt.
     fn by_itself(&mut self, prompt: String) -> usize {
         let common = |earlier: &String| {
             let pairs = earlier.bytes().zip(prompt.bytes());
@@ -69,8 +71,8 @@ impl Cache {
         cached
     }
 
-    /// Bytes of the prompt that a cache with marks reads, and bytes that it writes. A block is its text and whether it
-    /// has a mark.
+    /// Returns the bytes of the prompt that a cache with marks reads, and the bytes that it writes. A block is its text
+    /// and whether it has a mark.
     fn by_marks(&mut self, blocks: &[(String, bool)]) -> (usize, usize) {
         let mut prefixes = vec![String::new()];
         for (text, _) in blocks {
@@ -97,7 +99,7 @@ impl Cache {
         (cached, written.saturating_sub(cached))
     }
 
-    /// Share of the bytes of all requests that came from the cache, in thousandths.
+    /// The share of the bytes of all requests that was read from the cache, in thousandths.
     fn share(&self) -> usize {
         let [all, cached] = self
             .found
@@ -154,8 +156,8 @@ fn reply(cache: &mut Cache, vendor: Vendor, sent: &Value) -> Reply {
         }
         Vendor::Messages => {
             let mut blocks: Vec<_> = list(&sent["tools"]).iter().map(block).collect();
-            // Claude Code sends a line for its vendor's billing, which changes with every call. The vendor does not
-            // count it.
+            // Claude Code sends a line for the billing of its vendor, which changes with every call. The vendor does
+            // not count that line.
             let billing = |block: &&Value| {
                 let text = block["text"].as_str().unwrap_or_default();
                 text.starts_with("x-anthropic-billing-header:")
@@ -196,8 +198,8 @@ fn schema() -> Value {
         "required": ["command"] })
 }
 
-/// Call number `turn` of a Claude Code session: a billing line that changes with every call, marks that move, and an
-/// instruction in the middle.
+/// Call number `turn` of a Claude Code session: a billing line that changes with every call, cache marks that move, and
+/// an instruction in the middle.
 fn claude_code(turn: usize, model: &str) -> Value {
     let mark = json!({ "type": "ephemeral" });
     let tools: Vec<Value> = ["Bash", "Read", "Edit"]
@@ -232,7 +234,8 @@ fn claude_code(turn: usize, model: &str) -> Value {
             { "type": "text", "text": words(1, 900), "cache_control": mark }] })
 }
 
-/// Call number `turn` of a Codex session, which sets no marks. Its policy text changes in the middle of the session.
+/// Call number `turn` of a Codex session, which sets no cache marks. The text of its policy changes in the middle of
+/// the session.
 fn codex(turn: usize, model: &str) -> Value {
     let tools: Vec<Value> = ["shell", "apply_patch"]
         .iter()
@@ -331,7 +334,7 @@ async fn session(caller: Caller, vendor: Vendor, setup: Setup) -> (usize, Vec<Re
 }
 
 #[tokio::test]
-async fn a_growing_conversation_is_read_from_the_cache_of_every_vendor() {
+async fn most_of_a_growing_conversation_is_cached_input_at_every_vendor() {
     for (caller, vendor, least) in [
         (Caller::ClaudeCode, Vendor::Chat, 800),
         (Caller::ClaudeCode, Vendor::Messages, 800),
@@ -389,7 +392,7 @@ async fn calls_of_a_session_share_one_prompt_cache_key() {
 }
 
 #[tokio::test]
-async fn operator_can_disable_cache_marks() {
+async fn operator_can_disable_the_cache_control_that_the_gateway_adds() {
     let setup = Setup::default().edit(
         "output_tokens_max",
         "cache_marks = \"never\"\noutput_tokens_max",
@@ -400,9 +403,9 @@ async fn operator_can_disable_cache_marks() {
     assert!(!sent.iter().any(marked));
 }
 
-/// The gateway adds the cache marks, and a cache write is dearer than other input: the hold must cover it.
+/// The gateway adds the cache marks. A cache write is more expensive than other input, and the hold must cover it.
 #[tokio::test]
-async fn prompt_cached_by_the_gateways_marks_costs_at_most_its_hold() {
+async fn prompt_cached_by_the_gateways_cache_control_costs_at_most_its_hold() {
     let setup = Setup::default().edit("cache_write = \"5\"", "cache_write = \"12.5\"");
     let world = setup.start().await;
     let key = world.key().await;

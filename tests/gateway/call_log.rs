@@ -30,7 +30,7 @@ async fn ask(edge: &Edge, op: Op, key: &str, body: &Value) -> Answer {
     whole(edge.client.request(req).await.unwrap()).await
 }
 
-/// All log lines that name the call with this number.
+/// All log lines that contain this request number.
 fn lines(edge: &Edge, number: &str) -> Vec<Value> {
     let log = edge.log();
     let lines = log.lines().filter(|line| line.contains(number));
@@ -57,7 +57,7 @@ fn prefix(key: &str) -> &str {
 }
 
 #[tokio::test]
-async fn call_has_one_log_line_with_all_facts() {
+async fn served_call_has_one_log_line_with_all_its_facts() {
     let mut edge = Edge::start("").await;
     let key = edge.key().await;
     let mut answers = Vec::new();
@@ -124,7 +124,7 @@ async fn call_has_one_log_line_with_all_facts() {
             answers.push(answer);
         }
     }
-    // The gateway has ended, so it can write no second line for a call.
+    // The gateway has ended, so it cannot write a second line for a call any more.
     assert_eq!(edge.stop().await, Some(0), "{}", edge.log());
     for answer in answers {
         assert_eq!(lines(&edge, &answer.number()).len(), 1, "{}", edge.log());
@@ -133,7 +133,7 @@ async fn call_has_one_log_line_with_all_facts() {
 }
 
 #[tokio::test]
-async fn removed_search_tool_is_counted_for_vendors_of_every_format() {
+async fn removed_search_tool_is_logged_for_vendors_of_every_format() {
     let mut edge = Edge::start("").await;
     let key = edge.key().await;
     let said = answer(Op::Chat, "да", &usage(Op::Chat, 9, 2));
@@ -162,7 +162,7 @@ async fn removed_search_tool_is_counted_for_vendors_of_every_format() {
 }
 
 #[tokio::test]
-async fn a_refused_call_leaves_one_line_too() {
+async fn refused_call_has_one_log_line_too() {
     let mut edge = Edge::start("").await;
     let key = edge.key().await;
     let mut answers = Vec::new();
@@ -193,7 +193,7 @@ async fn a_refused_call_leaves_one_line_too() {
         let model = line["model"].as_str().map(str::len);
         assert_eq!(model, (status == 503).then_some(64), "{line}");
         assert!(line["whole_ms"].as_f64() > Some(0.0), "{line}");
-        // The text uses words, not the names of Rust types.
+        // The text is in plain words, without names of Rust types.
         let error = line["error"].as_str().unwrap();
         assert!(
             !error.contains("Missing") && !error.contains("Wrong"),
@@ -208,7 +208,7 @@ async fn a_refused_call_leaves_one_line_too() {
 }
 
 #[tokio::test]
-async fn failed_call_logs_its_vendor_its_reason_and_no_cost() {
+async fn log_line_of_a_failed_call_has_its_vendor_and_reason_but_no_cost() {
     let edge = Edge::start("").await;
     let key = edge.key().await;
     edge.vendor.script(|_| refusal(500, "out of order"));
@@ -227,9 +227,9 @@ async fn failed_call_logs_its_vendor_its_reason_and_no_cost() {
     );
 }
 
-/// The cause may be a mistyped name in a route. The log must not report that as an outage of the vendor.
+/// The cause may be a mistyped name in a route. The log must not report an outage of the vendor.
 #[tokio::test]
-async fn a_model_that_its_vendor_does_not_have_is_named_to_the_operator_and_not_to_the_caller() {
+async fn model_missing_at_its_vendor_is_named_in_the_log_but_not_to_the_caller() {
     let edge = Edge::start("").await;
     let key = edge.key().await;
     let said = "no model vendor-chat-1, see https://vendor.example/models";
@@ -269,9 +269,9 @@ async fn a_model_that_its_vendor_does_not_have_is_named_to_the_operator_and_not_
     assert_eq!(route["failures"], 0, "{vendors}");
 }
 
-/// A 403 concerns a model, or the content of one request: the key still serves others.
+/// A 403 may be about a model or about the content of one request: the vendor's key still works for others.
 #[tokio::test]
-async fn log_reports_a_parked_key_only_if_it_is_parked() {
+async fn log_reports_a_paused_vendor_key_only_if_it_is_paused() {
     for (status, says) in [(401, "key, which is parked"), (403, "its route is paused")] {
         let edge = Edge::start("").await;
         let key = edge.key().await;
@@ -293,7 +293,7 @@ async fn log_reports_a_parked_key_only_if_it_is_parked() {
 }
 
 #[tokio::test]
-async fn broken_stream_logs_its_reason_in_one_line() {
+async fn log_line_of_a_broken_stream_has_the_reason() {
     let edge = Edge::start("").await;
     let key = edge.key().await;
     let mut said = events(Op::Chat, &["раз ", "два"], 9, 2);

@@ -1,5 +1,5 @@
-//! The details of a call that are available after it: a receipt has the vendors tried and the durations, and a call
-//! without a receipt is kept in the memory of the gateway that refused it.
+//! The details of a call that are available after it. A receipt has the vendors tried and the durations. A call without
+//! a receipt stays in the memory of the gateway that refused it.
 
 use http::Method;
 use serde_json::{Value, json};
@@ -21,7 +21,7 @@ async fn pair(setup: Setup) -> Fleet {
     Fleet::start(setup, 2, priority, |_| String::new()).await
 }
 
-/// Makes a call whose first vendor fails, and returns its number.
+/// Makes a call whose first vendor fails, and returns its request number.
 async fn second_answers(fleet: &Fleet, op: Op, key: &Key, stream: bool) -> String {
     fleet.vendor(1).script(|_| refusal(500, "x"));
     let body = with(op.body("x"), json!({ "stream": stream }));
@@ -64,8 +64,8 @@ async fn a_receipt_tells_the_whole_story(setup: Setup) {
                 (&line["status"], &line["code"]),
                 (&json!(200), &Value::Null)
             );
-            // The timeline is in order. The milliseconds are rounded, so each sum may exceed the next time by one or
-            // two.
+            // The times are in order. The milliseconds are rounded, so a sum of durations may exceed the next time by
+            // one or two.
             let moments = [
                 ms(&line["held_ms"]),
                 ms(&first["at_ms"]),
@@ -115,34 +115,35 @@ async fn a_receipt_tells_the_whole_story(setup: Setup) {
 }
 
 #[tokio::test]
-async fn in_memory_receipt_has_every_attempt_and_duration() {
+async fn receipt_in_memory_has_every_attempt_and_duration() {
     a_receipt_tells_the_whole_story(Setup::default()).await;
 }
 
 #[tokio::test]
-async fn in_sqlite_receipt_has_every_attempt_and_duration() {
+async fn receipt_in_sqlite_has_every_attempt_and_duration() {
     let folder = folder();
     let url = format!("sqlite:{}", folder.path().join("books.db").display());
     a_receipt_tells_the_whole_story(Setup::default().ledger(&url)).await;
 }
 
 #[tokio::test]
-async fn in_redis_receipt_has_every_attempt_and_duration() {
+async fn receipt_in_redis_has_every_attempt_and_duration() {
     let server = RedisServer::start().await;
     a_receipt_tells_the_whole_story(Setup::default().ledger(&server.url())).await;
 }
 
-/// The timeline is complete also if a lease holds the call's money, although then no hold is sent to Redis.
+/// The timeline is also complete if a lease holds the call's money, and no hold is sent to Redis.
 #[tokio::test]
-async fn with_leases_receipt_has_every_attempt_and_duration() {
+async fn receipt_of_a_call_from_a_lease_has_every_attempt_and_duration() {
     let server = RedisServer::start().await;
     let leases = Setup::default().edit("[ledger]\n", "[ledger]\nlease_ms_max = 2000\n");
     a_receipt_tells_the_whole_story(leases.ledger(&server.url())).await;
 }
 
-/// The list has charged, refused and free calls, each with its cause. Pages, filters and the CSV show the same calls.
+/// The list has charged, refused and free calls, each with its cause. Pages, filters and the CSV file show the same
+/// calls.
 #[tokio::test]
-async fn list_of_calls_has_all_of_them_with_their_causes() {
+async fn list_of_calls_shows_charged_refused_and_free_calls_with_their_causes() {
     let world = World::start().await;
     let key = world.key().await;
     let me = Browser::admin(&world).await;
@@ -174,7 +175,7 @@ async fn list_of_calls_has_all_of_them_with_their_causes() {
     unbooked(&world, &free.number()).await;
 
     let list = async |query: &str| me.page(&world, &format!("/console/calls{query}")).await;
-    // Numbers of calls in the same millisecond are not ordered.
+    // The order of calls within one millisecond is undefined.
     let sorted = |numbers: &[String]| {
         let mut numbers = numbers.to_vec();
         numbers.sort();
@@ -285,9 +286,9 @@ async fn list_of_calls_has_all_of_them_with_their_causes() {
     }
 }
 
-/// The page of a call shows the arithmetic of its charge: each count times its price, and the sum.
+/// The page of a call shows how its charge was computed: each count times its price, and the sum.
 #[tokio::test]
-async fn page_of_a_call_shows_how_its_charge_was_computed() {
+async fn console_page_of_a_call_shows_how_its_charge_was_computed() {
     let world = World::start().await;
     let key = world.key().await;
     let me = Browser::admin(&world).await;
@@ -332,9 +333,9 @@ async fn unbooked(world: &World, number: &str) -> Value {
     .await
 }
 
-/// The call is booked some milliseconds after the answer, and the receipt is requested at once.
+/// The receipt is requested immediately after the answer, although the call is settled some milliseconds later.
 #[tokio::test]
-async fn receipt_is_found_as_soon_as_the_answer_ended() {
+async fn receipt_is_found_as_soon_as_the_answer_has_ended() {
     let (server, folder) = (RedisServer::start().await, folder());
     let file = format!("sqlite:{}", folder.path().join("books.db").display());
     for ledger in ["memory:", &file, &server.url()] {

@@ -1,5 +1,5 @@
-//! Daily and monthly ceilings of a key: across midnight, with many concurrent calls, with data that an earlier version
-//! of the gateway wrote, and as callers see them.
+//! Daily and monthly ceilings of a key: across midnight, with many concurrent calls, with data written by an earlier
+//! version of the gateway, and as callers see them.
 
 use http::Method;
 use serde_json::{Value, json};
@@ -51,14 +51,14 @@ fn book(ceilings: Ceilings) -> Book {
     book
 }
 
-/// Reserves `want` for call `n` at time `now`. Returns the amount that stays free, or the refusal.
+/// Reserves `want` for call `n` at time `now`. Returns the free amount that is left, or the refusal.
 fn reserve(book: &mut Book, n: u128, want: i64, now: u64) -> Result<i64, Refusal> {
     let reserved = book.reserve(&hold(n, "k1", want), now)?;
     assert_eq!(reserved.held, micro(want));
     Ok(reserved.free.micro())
 }
 
-/// Settles call `n` with this cost at time `now`. Returns how it was booked, the charge and the loss.
+/// Settles call `n` with this cost at time `now`. Returns the booking result, the charge and the loss.
 fn settle(book: &mut Book, n: u128, cost: i64, now: u64) -> (Booked, i64, i64) {
     let key = "k1".parse().unwrap();
     let settled = book.settle(number(n), &acme(), &key, micro(cost), true, now);
@@ -79,7 +79,7 @@ const fn under(ceiling: Ceiling, free: i64, held: i64) -> Refusal {
 }
 
 #[test]
-fn daily_ceiling_resets_at_midnight_and_open_holds_count_against_the_new_day() {
+fn daily_ceiling_resets_at_midnight_except_for_open_holds() {
     let mut book = book(Ceilings {
         day: Some(micro(100)),
         ..Ceilings::NONE
@@ -91,7 +91,7 @@ fn daily_ceiling_resets_at_midnight_and_open_holds_count_against_the_new_day() {
     assert_eq!(reserve(&mut book, 2, 60, before), Ok(10));
     assert_eq!(reserve(&mut book, 3, 11, before), Err(under(today, 10, 60)));
 
-    // One millisecond after midnight the day's spending is zero, so 60 are free.
+    // One millisecond after midnight the day's spending is zero, and 60 are free.
     assert_eq!(
         reserve(&mut book, 3, 41, midnight),
         Err(under(tomorrow, 40, 60))
@@ -107,7 +107,7 @@ fn daily_ceiling_resets_at_midnight_and_open_holds_count_against_the_new_day() {
         reserve(&mut book, 4, 1, midnight + 2),
         Err(Refusal::CeilingUsedUp(tomorrow))
     );
-    // A charge without a hold is bounded by the ceiling too: the ceiling is used up, so the cost is a loss.
+    // A ceiling also limits a charge without a hold: it is used up, so the cost is a loss.
     assert_eq!(
         settle(&mut book, 5, 7, midnight + 3),
         (Booked::Forced, 0, 7)
@@ -214,7 +214,7 @@ async fn a_hundred_holds_on_a_days_money_for_seven<L: Books>(ledger: &L) {
     }
     assert_eq!((granted.len(), refusals), (PAID_FOR, 93));
     for n in granted {
-        // Each call costs 11 and holds 10, so the charges use up exactly the 75 of the day.
+        // Each call costs 11 but holds 10, so the charges use up exactly the 75 of the day.
         ledger.settle(&settlement(n, "k1", 11)).await.unwrap();
     }
     let view = ledger.key(&key).await.unwrap();
@@ -225,12 +225,12 @@ async fn a_hundred_holds_on_a_days_money_for_seven<L: Books>(ledger: &L) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn no_more_is_held_in_memory_than_a_day_allows() {
+async fn parallel_holds_in_memory_never_exceed_the_daily_ceiling() {
     a_hundred_holds_on_a_days_money_for_seven(&MemoryLedger::new()).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn no_more_is_held_in_sqlite_than_a_day_allows() {
+async fn parallel_holds_in_sqlite_never_exceed_the_daily_ceiling() {
     let folder = folder();
     let ledger = in_file(&folder);
     a_hundred_holds_on_a_days_money_for_seven(&ledger).await;
@@ -238,14 +238,14 @@ async fn no_more_is_held_in_sqlite_than_a_day_allows() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn no_more_is_held_in_redis_than_a_day_allows() {
+async fn parallel_holds_in_redis_never_exceed_the_daily_ceiling() {
     let server = RedisServer::start().await;
     a_hundred_holds_on_a_days_money_for_seven(&over(&server).await).await;
 }
 
 /// Redis uses its own clock, which a test cannot set. The test changes the stored day instead.
 #[tokio::test]
-async fn in_redis_a_day_ends_and_data_of_an_earlier_version_stays_valid() {
+async fn daily_ceiling_in_redis_resets_and_accepts_data_of_an_earlier_version() {
     let server = RedisServer::start().await;
     let ledger = over(&server).await;
     open(&ledger, 1000).await;
@@ -290,7 +290,7 @@ async fn in_redis_a_day_ends_and_data_of_an_earlier_version_stays_valid() {
         server.ask::<i64>(&step).await.unwrap();
     }
     assert_eq!(spent().await, [170, 70]);
-    // Gateways of an earlier version store no daily or monthly sums. The sums of such a key start at zero now.
+    // Gateways of an earlier version store no daily or monthly sums, so these sums of the key start at zero now.
     let forget = ["HDEL", "tg:{acme}", "k1.d", "k1.m"];
     server.ask::<i64>(&forget).await.unwrap();
     assert_eq!(spent().await, [0, 0]);
@@ -299,7 +299,7 @@ async fn in_redis_a_day_ends_and_data_of_an_earlier_version_stays_valid() {
     assert!(ledger.reserve(&hold(4, "k1", 1)).await.is_err());
 }
 
-/// The key's own view of its spending and ceilings, by the callers' API.
+/// A key's spending and ceilings, as the callers' API shows them.
 async fn own(world: &World, key: &Key) -> Value {
     let bearer = bearer(key);
     let headers = [("authorization", bearer.as_str())];
@@ -313,7 +313,7 @@ async fn change(world: &World, key: &Key, change: Value) {
 }
 
 #[tokio::test]
-async fn key_sees_its_daily_and_monthly_spending_and_their_resets() {
+async fn key_endpoint_shows_daily_and_monthly_spending_with_reset_times() {
     let world = World::start().await;
     let fields = json!({ "ceiling_day_rub": "2", "ceiling_month_rub": "30" });
     let key = world.key_with("acme", "1000", fields).await;
@@ -343,7 +343,7 @@ async fn key_sees_its_daily_and_monthly_spending_and_their_resets() {
 }
 
 #[tokio::test]
-async fn a_days_ceiling_is_403_while_something_is_left_and_401_once_it_is_used_up() {
+async fn call_beyond_the_daily_ceiling_is_403_while_money_is_left_and_then_401() {
     for (setup, russian) in [(Setup::default(), true), (top("language = \"en\""), false)] {
         let world = setup.start().await;
         let key = world.key().await;
@@ -370,7 +370,8 @@ async fn a_days_ceiling_is_403_while_something_is_left_and_401_once_it_is_used_u
             assert!(text.contains(word) && text.contains(" 00:00 UTC"), "{text}");
             change(&world, &key, json!({ field: null })).await;
         }
-        // If both ceilings are used up, the refusal names the monthly one. Without ceilings the key may call again.
+        // If both ceilings are used up, the refusal names the monthly one. After both are removed, the key may call
+        // again.
         let both = json!({ "ceiling_month_rub": "0.0001", "ceiling_day_rub": "0.0001" });
         change(&world, &key, both).await;
         let answer = world.chat(&key, &Op::Chat.body("x")).await;
@@ -388,7 +389,7 @@ async fn a_days_ceiling_is_403_while_something_is_left_and_401_once_it_is_used_u
 }
 
 #[tokio::test]
-async fn exhausted_daily_ceiling_is_refused_before_an_unknown_model() {
+async fn exhausted_daily_ceiling_is_reported_before_an_unknown_model() {
     let world = World::start().await;
     let key = world
         .key_with("acme", "10", json!({ "ceiling_day_rub": "0" }))

@@ -1,4 +1,4 @@
-//! The shape of refusals, parsing of money, and requests that no client library would send.
+//! Helpers: checks of refusals, parsing of amounts, and requests that no client library would send.
 
 use std::time::Duration;
 
@@ -23,15 +23,15 @@ pub const LIMIT: &str = "rate_limit_error";
 pub const OVERLOADED: &str = "overloaded_error";
 pub const API: &str = "api_error";
 
-/// Checks that an answer is a refusal of this kind in Russian, in the common shape, with the headers of its status.
-/// Returns the refusal's text without the call's number.
+/// Checks that an answer is a refusal of this kind in Russian, in the usual error format, with the headers of its
+/// status. Returns the refusal's text without the request number.
 pub fn refused(what: &str, answer: &Answer, status: u16, kind: &str, code: &str) -> String {
     let text = shape(what, answer, status, kind, code);
     assert!(is_russian(&text), "{what}: {text}");
     text
 }
 
-/// Checks the shape and the headers of a refusal, but not the words of its text, which it returns.
+/// Checks the error format and the headers of a refusal. Returns its text, which may have any words.
 pub fn shape(what: &str, answer: &Answer, status: u16, kind: &str, code: &str) -> String {
     assert_eq!(answer.status, status, "{what}: {answer:?}");
     let header = |name: &str| {
@@ -57,7 +57,7 @@ pub fn shape(what: &str, answer: &Answer, status: u16, kind: &str, code: &str) -
 
     let challenge = (status == 401).then_some("Bearer");
     assert_eq!(header("www-authenticate"), challenge, "{what}");
-    // Answers suggest a retry of a refusal for lack of money only if running calls hold money that may become free.
+    // A refusal for lack of money suggests a retry only if running calls hold money that may become free.
     let useless = code == "model_not_found" || (status < 500 && status != 429);
     let held = code == "insufficient_balance"
         && !answer.text().contains(" 0,00\u{a0}₽. ")
@@ -102,7 +102,7 @@ pub async fn refuses(op: Op, field: &str, bodies: impl IntoIterator<Item = Value
     assert_eq!(world.settled(&key).await["balance_rub"], "1000.00");
 }
 
-/// Checks that a call cost nothing: nothing is held, nothing charged, and there is no receipt.
+/// Checks that a call cost nothing: no money is held or charged, and there is no receipt.
 pub async fn cost_nothing(what: &str, world: &World, key: &Key, answer: &Answer) {
     let account = world.settled(key).await;
     assert_eq!(account["balance_rub"], "1000.00", "{what}");

@@ -23,7 +23,7 @@ async fn at(url: &str, key: &str, args: &[&str]) -> Output {
 }
 
 #[tokio::test]
-async fn failed_audit_request_does_not_exit_as_a_breach() {
+async fn audit_command_that_cannot_reach_the_gateway_does_not_exit_as_a_breach() {
     let world = World::start().await;
     let admin = format!("http://{}", world.gateway.admin_address().unwrap());
     let callers = world.url("");
@@ -54,7 +54,7 @@ async fn failed_audit_request_does_not_exit_as_a_breach() {
 }
 
 #[tokio::test]
-async fn unreachable_ledger_exits_with_69() {
+async fn command_exits_with_69_if_the_ledger_is_unreachable() {
     let server = RedisServer::start().await;
     let world = Setup::default().ledger(&server.url()).start().await;
     world.key().await;
@@ -108,7 +108,7 @@ async fn usage_line_omits_options_set_by_the_environment() {
 }
 
 #[tokio::test]
-async fn result_is_printed_with_the_next_step() {
+async fn command_prints_its_result_with_the_next_step() {
     let world = World::start().await;
     world.key_with("acme", "1", json!({})).await;
     for booked in [
@@ -144,7 +144,7 @@ async fn result_is_printed_with_the_next_step() {
 }
 
 #[tokio::test]
-async fn commands_print_completions_and_manual_pages() {
+async fn binary_prints_completions_and_manual_pages() {
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().join("man1");
     said(

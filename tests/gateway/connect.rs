@@ -1,5 +1,5 @@
-//! Ready-made client configuration: `GET /v1/<service>/connect` and the file of each client.
-//! `tests/sdk/connect.test.mjs` and `connect_test.py` check that the clients accept them.
+//! Ready-made client configuration: `GET /v1/<service>/connect` lists the clients and serves the file of each.
+//! `tests/sdk/connect.test.mjs` and `connect_test.py` check that the clients accept the files.
 
 use std::{
     io::Write,
@@ -42,12 +42,12 @@ async fn served(world: &World, client: &str) -> Answer {
     answer
 }
 
-/// A setup whose rate limit is above the number of requests in these tests.
+/// A setup whose rate limit is higher than the number of requests in these tests.
 fn setup() -> Setup {
     limits("catalog_requests_per_second = 1000")
 }
 
-/// A setup whose exchange rate never arrives.
+/// A setup that never gets an exchange rate.
 fn without_a_rate() -> Setup {
     setup().edit(
         "fixed = \"100\"",
@@ -61,7 +61,7 @@ fn with_a_hostile_name() -> Setup {
     setup().edit("id = \"chat\"", &quoted)
 }
 
-/// Whether the program can parse the text. The program does not run it.
+/// Checks that the program can parse the text, without executing it.
 fn is_read_by(program: &str, args: &[&str], text: &[u8]) {
     let mut child = Command::new(program)
         .args(args)
@@ -130,7 +130,7 @@ fn texts(value: &Value) -> Vec<String> {
     }
 }
 
-/// The content of a configuration file, parsed by its content type. `None` for scripts, which are plain text.
+/// The content of a configuration file, parsed according to its content type. `None` for scripts, which are plain text.
 fn parsed(answer: &Answer) -> Option<Value> {
     match answer.headers["content-type"].to_str().unwrap() {
         "application/json" => Some(answer.json()),
@@ -142,7 +142,7 @@ fn parsed(answer: &Answer) -> Option<Value> {
 }
 
 #[tokio::test]
-async fn every_file_parses_and_names_the_address_and_every_model() {
+async fn every_client_file_parses_and_contains_the_address_and_every_model() {
     let world = with_a_hostile_name().start().await;
     for client in CLIENTS {
         let answer = served(&world, client).await;
@@ -182,7 +182,7 @@ async fn every_file_parses_and_names_the_address_and_every_model() {
 }
 
 #[tokio::test]
-async fn generated_script_calls_the_first_model_of_its_kind() {
+async fn generated_script_calls_the_first_model_of_the_needed_kind() {
     // Placed before the other models, so that the hostile name is the first of the chat models only.
     let vectors = "[[model]]\nid = \"vectors\"\nfamily = \"Test\"\nkind = \"embedding\"\n\
         usdt_mtok = { input = \"0.2\" }\nroutes = [ { vendor = \"chat-vendor\", model = \"vectors-1\" } ]\n[[model]]\nid = ";
@@ -250,7 +250,7 @@ async fn client_files_contain_a_placeholder_and_never_a_key() {
 }
 
 #[tokio::test]
-async fn limits_and_prices_equal_the_catalog() {
+async fn limits_and_prices_in_client_files_equal_the_catalog() {
     let world = setup()
         .edit("fixed = \"100\"", "fixed = \"81.432109\"")
         .edit("sell_rate_multiplier = \"1\"", "sell_rate_multiplier = \"1.15\"")
@@ -323,7 +323,7 @@ async fn limits_and_prices_equal_the_catalog() {
 }
 
 #[tokio::test]
-async fn calls_without_prices_are_served_without_a_cost() {
+async fn client_files_omit_costs_while_there_are_no_prices() {
     let world = without_a_rate().start().await;
     for client in CLIENTS {
         let answer = served(&world, client).await;
@@ -337,7 +337,7 @@ async fn calls_without_prices_are_served_without_a_cost() {
 }
 
 #[tokio::test]
-async fn claude_codes_aliases_are_the_models_with_those_names() {
+async fn claude_codes_aliases_are_set_to_the_models_with_those_names() {
     let world = setup()
         .edit("id = \"messages\"", "id = \"acme/Claude-Haiku-9\"")
         .start()
@@ -405,7 +405,7 @@ async fn connect_page_is_json_for_programs_and_html_for_browsers() {
 }
 
 #[tokio::test]
-async fn names_are_text_on_the_page_and_never_markup() {
+async fn names_on_the_connect_page_are_escaped() {
     let world = setup()
         .edit("id = \"chat\"", "id = \"<img src=x onerror=alert(1)>\"")
         .start()
@@ -419,7 +419,7 @@ async fn names_are_text_on_the_page_and_never_markup() {
 }
 
 #[tokio::test]
-async fn texts_use_the_configured_language() {
+async fn connect_page_uses_the_configured_language() {
     let world = setup()
         .edit("base_url =", "language = \"en\"\nbase_url =")
         .start()
@@ -433,7 +433,7 @@ async fn texts_use_the_configured_language() {
 }
 
 #[tokio::test]
-async fn paths_and_addresses_come_from_the_configuration() {
+async fn client_files_have_the_configured_paths_and_addresses() {
     let world = setup()
         .edit("base_url =", "service = \"acme-ai\"\nbase_url =")
         .edit(BASE, "https://ai.example/llm/v1")
@@ -458,7 +458,7 @@ async fn paths_and_addresses_come_from_the_configuration() {
 }
 
 #[tokio::test]
-async fn an_unknown_client_is_404_and_the_known_ones_are_named() {
+async fn unknown_client_is_404_and_the_error_names_the_known_clients() {
     let world = setup().start().await;
     for client in ["emacs", "codex.toml", "ZED", "zed%20"] {
         let answer = world.get(&format!("{CONNECT}/{client}"), &[]).await;
@@ -524,7 +524,7 @@ async fn client_files_allow_only_get_and_head() {
 }
 
 #[tokio::test]
-async fn connect_pages_need_no_key_and_share_the_catalogs_limit() {
+async fn connect_pages_need_no_key_and_share_the_catalogs_rate_limit() {
     let world = limits("catalog_requests_per_second = 1").start().await;
     let path = format!("{CONNECT}/zed");
     let nonsense = [("authorization", "Bearer nonsense")];

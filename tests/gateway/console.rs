@@ -1,4 +1,4 @@
-//! The operators' console: sign-in, the content and the changes of each page, and attacks.
+//! The operators' console: sign-in, the content and the forms of each page, and attacks.
 
 use std::{path::Path, process::Command};
 
@@ -82,7 +82,7 @@ impl Browser {
             .await
     }
 
-    /// Loads a page that must exist, with the exact values of amounts and times instead of the short ones.
+    /// Loads a page that must exist, with exact amounts and times instead of the short ones.
     pub(crate) async fn page(&self, world: &World, path: &str) -> String {
         let answer = self.get(world, path).await;
         assert_eq!(answer.status, 200, "{path}: {answer:?}");
@@ -203,7 +203,7 @@ fn with_cost() -> Setup {
     )
 }
 
-/// Makes a call whose session is named after the model. Returns the call's number once it is booked.
+/// Makes a call whose session is named after the model. Returns its request number once it is charged.
 async fn a_call(world: &World, key: &Key, op: Op) -> String {
     let mut req = op.request(world, key, &op.body("x"));
     let session = op.model().parse().unwrap();
@@ -235,7 +235,8 @@ async fn margins_are_the_apis(world: &World, me: &Browser, numbers: &[String]) {
         !total.starts_with('-') && total != "0.00",
         "something was left: {total}"
     );
-    // If the cost of some calls is unknown, the cell has more text after the margin, so only its beginning is compared.
+    // If the cost of some calls is unknown, the table cell has more text after the margin, so only its beginning is
+    // compared.
     let cell = |margin: &Value| {
         let margin = margin.as_str().unwrap_or("—");
         format!("<td data-label=\"Margin, ₽\">{margin}")
@@ -278,7 +279,7 @@ async fn margins_are_the_apis(world: &World, me: &Browser, numbers: &[String]) {
     }
 }
 
-/// Each filter shows the call that matches, and no other.
+/// Each filter shows the call that matches it, and no other.
 async fn filters_find_the_first_alone(world: &World, me: &Browser, numbers: &[String]) {
     let receipt = world.receipt(&numbers[0]).await;
     let (vendor, at) = (
@@ -314,7 +315,7 @@ async fn filters_find_the_first_alone(world: &World, me: &Browser, numbers: &[St
     }
 }
 
-/// Does what an operator does on the first day, and checks the content of every page.
+/// Does the work of an operator's first day, and checks the content of every page.
 async fn first_day(world: &World) {
     let me = Browser::admin(world).await;
     let made = me
@@ -328,7 +329,7 @@ async fn first_day(world: &World) {
         made.contains("The account was created.") && made.contains("Acme &#38; Co"),
         "{made}"
     );
-    // The page proposes a new id for the payment and another id for the correction.
+    // The page proposes one new id for the payment and another for the correction.
     let mut ids = made.split("value=\"console-").skip(1).map(|id| &id[..16]);
     assert_ne!(ids.next().unwrap(), ids.next().unwrap());
     let page = "/console/accounts/acme";
@@ -452,7 +453,7 @@ async fn first_day(world: &World) {
         );
         assert!(overview.contains(&row), "{row}: {overview}");
     }
-    // The calls were made just now, so each table has one row, unless an hour, a day or a month began meanwhile.
+    // The calls were made just now. Each table has one row, unless an hour, a day or a month began meanwhile.
     let cells = format!(
         "<td data-label=\"Calls\">2</td><td data-label=\"Cut or failed\">0</td><td data-label=\"Charged, ₽\">{charged}</td>\
          <td data-label=\"First byte p50, ms\">"
@@ -596,25 +597,25 @@ async fn first_day(world: &World) {
 }
 
 #[tokio::test]
-async fn console_first_day_of_an_operator_in_memory() {
+async fn operator_can_do_a_first_days_work_in_the_console_with_a_memory_ledger() {
     first_day(&with_cost().start().await).await;
 }
 
 #[tokio::test]
-async fn console_first_day_of_an_operator_in_sqlite() {
+async fn operator_can_do_a_first_days_work_in_the_console_with_a_sqlite_ledger() {
     let folder = folder();
     let url = format!("sqlite:{}", folder.path().join("books.db").display());
     first_day(&with_cost().ledger(&url).start().await).await;
 }
 
 #[tokio::test]
-async fn console_first_day_of_an_operator_in_redis() {
+async fn operator_can_do_a_first_days_work_in_the_console_with_a_redis_ledger() {
     let server = RedisServer::start().await;
     first_day(&with_cost().ledger(&server.url()).start().await).await;
 }
 
 #[tokio::test]
-async fn vendors_are_disabled_and_enabled_and_prices_shown() {
+async fn console_disables_and_enables_vendors_and_shows_prices() {
     let world = World::start().await;
     let me = Browser::admin(&world).await;
     let vendors = world
@@ -653,7 +654,7 @@ async fn vendors_are_disabled_and_enabled_and_prices_shown() {
 }
 
 #[tokio::test]
-async fn api_refusals_are_shown_on_the_page_and_change_nothing() {
+async fn console_shows_the_refusal_of_a_change_and_changes_nothing() {
     let world = World::start().await;
     let key = world.key().await;
     let me = Browser::admin(&world).await;
@@ -698,7 +699,7 @@ async fn api_refusals_are_shown_on_the_page_and_change_nothing() {
         let answer = me.post(&world, path, &pairs).await;
         assert_eq!(answer.status, status, "{path}: {answer:?}");
         assert!(answer.text().contains(says), "{says}: {}", answer.text());
-        // A booking may have succeeded although its answer reports an error, so the form offers to send it again under
+        // The entry may have been made although the answer reports an error, so the form offers to send it again under
         // the same id.
         let booking = pairs.contains(&("id", "x")) && status != 404;
         let shown = answer.text().contains(r#"name="id" required value="x""#);
@@ -741,7 +742,7 @@ async fn api_refusals_are_shown_on_the_page_and_change_nothing() {
     assert_eq!(calls.status, 400);
 }
 
-/// Loads a page as the operator whose cookie has the language `chosen` and whose browser prefers `accepted`.
+/// Loads a page as an operator whose cookie has the language `chosen` and whose browser prefers `accepted`.
 async fn preferring(
     world: &World,
     me: &Browser,
@@ -757,7 +758,7 @@ async fn preferring(
 }
 
 #[tokio::test]
-async fn console_is_in_the_language_chosen_or_preferred() {
+async fn console_uses_the_chosen_language_or_else_the_browsers() {
     let world = World::start().await;
     let key = world.key().await;
     let me = Browser::admin(&world).await;
@@ -794,7 +795,7 @@ async fn console_is_in_the_language_chosen_or_preferred() {
 }
 
 #[tokio::test]
-async fn console_requires_sign_in_for_everything() {
+async fn every_console_page_requires_sign_in() {
     let world = World::start().await;
     let key = world.key().await;
     let account = format!("/console/accounts/{}", key.account);
@@ -842,7 +843,7 @@ async fn console_requires_sign_in_for_everything() {
 }
 
 #[tokio::test]
-async fn key_guesses_are_limited_per_address() {
+async fn admin_key_guesses_at_sign_in_are_limited_per_address() {
     let world = World::start().await;
     let mut statuses = Vec::new();
     for guess in 0..9 {
@@ -858,7 +859,7 @@ async fn key_guesses_are_limited_per_address() {
 }
 
 #[tokio::test]
-async fn session_id_from_the_browser_is_never_reused() {
+async fn sign_in_creates_a_new_session_id_and_ignores_the_browsers() {
     let world = World::start().await;
     let fixed = format!("tollgate_console={}", "0".repeat(64));
     let pairs = [("name", ""), ("password", ADMIN_KEY)];
@@ -903,7 +904,7 @@ async fn session_id_from_the_browser_is_never_reused() {
 }
 
 #[tokio::test]
-async fn cookie_is_limited_to_its_origin_and_hidden_from_scripts() {
+async fn session_cookie_is_limited_to_its_origin_and_hidden_from_scripts() {
     let world = World::start().await;
     let pairs = [("name", ""), ("password", ADMIN_KEY)];
     for (headers, secure) in [(&[][..], false), (&[("x-forwarded-proto", "https")], true)] {
@@ -921,7 +922,7 @@ async fn cookie_is_limited_to_its_origin_and_hidden_from_scripts() {
 }
 
 #[tokio::test]
-async fn forms_of_other_pages_change_nothing() {
+async fn form_sent_from_another_site_changes_nothing() {
     let world = World::start().await;
     let key = world.key().await;
     let me = Browser::admin(&world).await;
@@ -950,7 +951,7 @@ async fn forms_of_other_pages_change_nothing() {
             .await;
         assert_eq!(answer.status, 403, "nor is anybody signed in by one");
     }
-    // A GET with the same fields changes nothing, because only a POST with the form's token may.
+    // A GET with the same fields changes nothing, because a change needs a POST with the form's token.
     let asked = me.get(&world, &format!("{page}?{}", encoded(&good))).await;
     assert_eq!(asked.status, 200);
     assert_eq!(world.account(&key).await["balance_rub"], "1000.00");
@@ -968,7 +969,7 @@ async fn forms_of_other_pages_change_nothing() {
 }
 
 #[tokio::test]
-async fn pages_cannot_be_framed_or_cached_and_run_only_their_own_script() {
+async fn console_pages_cannot_be_framed_or_cached_and_run_only_their_own_script() {
     let world = World::start().await;
     world.key().await;
     let me = Browser::admin(&world).await;
@@ -1021,7 +1022,7 @@ async fn pages_cannot_be_framed_or_cached_and_run_only_their_own_script() {
 
 /// Names that callers, vendors and operators choose are escaped: accounts, keys, models, vendors and typed text.
 #[tokio::test]
-async fn names_are_text_on_every_page() {
+async fn names_are_escaped_on_every_console_page() {
     const EVIL: &str = "<img src=x onerror=alert(1)>\"'&";
     let quoted = "<img src=x onerror=alert(1)>\\\"'&";
     let world = Setup::default()
@@ -1087,7 +1088,7 @@ async fn names_are_text_on_every_page() {
 }
 
 #[tokio::test]
-async fn role_can_do_only_what_it_permits() {
+async fn operator_can_do_only_what_the_role_permits() {
     let folder = folder();
     let file = folder.path().join("operators.toml");
     for role in ["read", "finance", "support", "admin"] {
@@ -1136,9 +1137,9 @@ async fn role_can_do_only_what_it_permits() {
     }
 }
 
-/// The page of a month lists its payments and offers the statement as files. Both require a session.
+/// The page of an account's month lists its payments and offers the statement as files. Both require a session.
 #[tokio::test]
-async fn month_of_an_account_has_its_payments_and_files() {
+async fn console_shows_an_accounts_month_with_payments_and_statement_files() {
     let world = World::start().await;
     let key = world.key().await;
     let me = Browser::admin(&world).await;
@@ -1210,7 +1211,7 @@ async fn month_of_an_account_has_its_payments_and_files() {
 }
 
 #[tokio::test]
-async fn group_is_created_and_removed_by_forms_with_the_sessions_token() {
+async fn console_group_forms_require_the_token_of_the_session() {
     let world = World::start().await;
     let key = world.key().await;
     let me = Browser::admin(&world).await;
@@ -1243,10 +1244,10 @@ async fn group_is_created_and_removed_by_forms_with_the_sessions_token() {
     assert_eq!(groups().await[0]["status"], "removed");
 }
 
-/// The key form can change an expired key, and a key with a removed model. It overwrites only the fields that the
-/// operator edited, so concurrent changes of other fields stay.
+/// The key form can change an expired key and a key with a removed model. It overwrites only the fields that the
+/// operator edited, and keeps concurrent changes of other fields.
 #[tokio::test]
-async fn key_form_changes_only_the_edited_fields() {
+async fn console_key_form_changes_only_the_edited_fields() {
     let world = World::start().await;
     let key = world.key().await;
     let me = Browser::admin(&world).await;

@@ -1,4 +1,5 @@
-//! The console's page of events: latest first, with receivers and dead letters, which can be sent again.
+//! The console's page of events: latest first, with receivers and dead letters. Events and dead letters can be sent
+//! again.
 
 use http::Method;
 use serde_json::{Value, json};
@@ -87,7 +88,8 @@ async fn events_are_shown_and_sent_again(ledger: Option<&str>) {
     let of_beta = me
         .page(&world, &format!("{PAGE}?account=beta&kind=top_up"))
         .await;
-    // The order of numbers between accounts is open, so the test reads the number of beta's event from the API.
+    // The order of event numbers across accounts is undefined, so the test reads the number of beta's event from the
+    // API.
     let told = world
         .admin(Method::GET, "/admin/v1/events?account=beta", None)
         .await
@@ -174,12 +176,12 @@ async fn events_are_shown_and_sent_again(ledger: Option<&str>) {
 }
 
 #[tokio::test]
-async fn console_shows_and_replays_events_in_memory() {
+async fn console_shows_and_replays_events_of_a_memory_ledger() {
     events_are_shown_and_sent_again(None).await;
 }
 
 #[tokio::test]
-async fn console_shows_and_replays_events_in_redis() {
+async fn console_shows_and_replays_events_of_a_redis_ledger() {
     let server = RedisServer::start().await;
     events_are_shown_and_sent_again(Some(&server.url())).await;
 }

@@ -40,7 +40,7 @@ struct State {
     issuer: String,
     pair: EcdsaKeyPair,
     kid: u32,
-    /// Codes that the provider has issued, each with its PKCE challenge and the claims of its token.
+    /// Codes that the provider has issued, each with its PKCE challenge and the OpenID claims of its token.
     codes: HashMap<String, (String, Value)>,
     asked: Vec<String>,
     auth: &'static str,
@@ -94,7 +94,7 @@ impl Provider {
         act(&mut self.state.lock().unwrap())
     }
 
-    /// Signs a person in at the provider's page. Returns the URL to which the provider redirects the browser.
+    /// Signs a person in at the provider's page. Returns the URL to which the provider then redirects the browser.
     fn agrees(&self, to: &str, change: &Value) -> String {
         let asked = query(to);
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
@@ -139,7 +139,7 @@ impl State {
         }
     }
 
-    /// The provider's token endpoint: checks the client's secret, that the code is unused, and the PKCE verifier.
+    /// The provider's token endpoint. It checks the client's secret and the PKCE verifier, and that the code is unused.
     fn token(&mut self, head: &str, body: &str) -> (u16, Value) {
         let fields = query(&format!("?{body}"));
         let basic = STANDARD.encode(format!("tollgate:{VENDOR_KEY}"));
@@ -207,7 +207,7 @@ async fn serve(mut stream: TcpStream, state: Arc<Mutex<State>>) {
     let _ = stream.shutdown().await;
 }
 
-/// The fields of a URL's query. A field that is absent reads as an empty text.
+/// The fields in the query of a URL. An absent field reads as an empty text.
 fn query(url: &str) -> Fields {
     let pairs = url.split_once('?').unwrap().1.split('&');
     let pairs = pairs.map(|pair| pair.split_once('=').unwrap());
@@ -280,7 +280,7 @@ fn session(answer: &Answer) -> Browser {
 }
 
 #[tokio::test]
-async fn provider_sign_in_gives_the_role_of_the_groups() {
+async fn openid_sign_in_gives_the_role_of_the_operators_groups() {
     let provider = Provider::start().await;
     let world = provider.setup().start().await;
     let form = Browser::default().get(&world, "/console/sign-in").await;
@@ -369,7 +369,7 @@ async fn provider_sign_in_gives_the_role_of_the_groups() {
 }
 
 #[tokio::test]
-async fn rotated_provider_key_is_fetched_and_secrets_may_be_sent_in_the_body() {
+async fn rotated_openid_key_is_fetched_and_the_client_secret_may_be_sent_in_the_body() {
     let provider = Provider::start().await;
     provider.with(|state| state.auth = "client_secret_post");
     let world = provider.setup().start().await;
@@ -387,14 +387,14 @@ async fn rotated_provider_key_is_fetched_and_secrets_may_be_sent_in_the_body() {
             .count()
     });
     assert_eq!(keys, 2, "once, and once more for the new key");
-    // The token is signed with an unknown key that has the name of the provider's key: it is refused.
+    // The token is signed with an unknown key under the name of the provider's key, and is refused.
     provider.with(|state| state.pair = pair());
     let answer = comes_back(&world, &provider, &json!({})).await;
     assert_eq!((answer.status.as_u16(), cookies(&answer).len()), (403, 0));
 }
 
 #[tokio::test]
-async fn faulty_provider_names_the_setting_and_refuses_sign_in() {
+async fn openid_sign_in_with_faulty_tokens_is_refused_and_names_the_setting() {
     let provider = Provider::start().await;
     let world = provider.setup().start().await;
     for (change, status, says) in [
@@ -415,7 +415,7 @@ async fn faulty_provider_names_the_setting_and_refuses_sign_in() {
 
 /// Any web page can make an operator's browser send this request, so it must not use up the operator's guesses.
 #[tokio::test]
-async fn unsolicited_callback_does_not_count_as_a_guess() {
+async fn unsolicited_openid_callback_does_not_count_as_a_guess() {
     let provider = Provider::start().await;
     let world = provider.setup().start().await;
     for _ in 0..30 {
@@ -428,7 +428,7 @@ async fn unsolicited_callback_does_not_count_as_a_guess() {
 }
 
 #[tokio::test]
-async fn error_names_a_provider_that_is_unreachable_or_has_another_issuer() {
+async fn error_names_an_openid_provider_that_is_unreachable_or_has_another_issuer() {
     let provider = Provider::start().await;
     let issuer =
         provider.with(|state| std::mem::replace(&mut state.issuer, "http://evil.example".into()));
@@ -452,7 +452,7 @@ async fn error_names_a_provider_that_is_unreachable_or_has_another_issuer() {
 }
 
 #[tokio::test]
-async fn without_a_provider_the_page_is_404() {
+async fn openid_page_is_404_without_a_configured_provider() {
     let world = World::start().await;
     let html = Browser::default()
         .get(&world, "/console/sign-in")

@@ -1,4 +1,4 @@
-//! Tariff versions over time: the ledger records them, and the console shows what each changed.
+//! Tariff versions over time: the ledger records them, and the console shows what each version changed.
 
 use http::Method;
 use serde_json::json;
@@ -27,7 +27,7 @@ async fn charged_for_a_call(world: &World, account: &str) -> MicroRub {
     receipt["charged_rub"].as_str().unwrap().parse().unwrap()
 }
 
-/// Starts two gateways on one ledger, one after the other. The second one has higher prices.
+/// Starts two gateways on one ledger, one after the other. The second gateway has higher prices.
 async fn prices_are_shown_by_version(ledger: &str) {
     let first = Setup::default().ledger(ledger).start().await;
     assert_eq!(versions(&first).await, [1]);
@@ -64,7 +64,8 @@ async fn prices_are_shown_by_version(ledger: &str) {
     assert!(html.contains("multiplier 1.3 (before 1)"), "{html}");
     let at_more = charged_for_a_call(&second, "more").await;
     assert!(at_more > at_one, "{at_more:?} {at_one:?}");
-    // The page computes what each call would cost from the multiplier under which the call was charged.
+    // The page computes what each call would cost at another multiplier, starting from the multiplier at which it was
+    // charged.
     let html = me
         .page(&second, "/console/prices?days=2&multiplier=2.6")
         .await;
@@ -101,14 +102,14 @@ async fn prices_are_shown_by_version(ledger: &str) {
 }
 
 #[tokio::test]
-async fn console_shows_price_versions_in_sqlite() {
+async fn console_shows_tariff_versions_stored_in_sqlite() {
     let folder = folder();
     let url = format!("sqlite:{}", folder.path().join("books.db").display());
     prices_are_shown_by_version(&url).await;
 }
 
 #[tokio::test]
-async fn console_shows_price_versions_in_redis() {
+async fn console_shows_tariff_versions_stored_in_redis() {
     let server = RedisServer::start().await;
     prices_are_shown_by_version(&server.url()).await;
 }

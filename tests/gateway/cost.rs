@@ -1,4 +1,4 @@
-//! The cost of a call in its answer: a header of a plain answer, a comment before the last event of a stream.
+//! The cost of a call in its answer: in a header of a plain answer, or in a comment before the last event of a stream.
 
 use std::sync::Arc;
 
@@ -26,7 +26,7 @@ fn to(op: Op, vendor: Op, fields: Value) -> Value {
     with(body, fields)
 }
 
-/// A streamed request. A chat request also requests the usage, which other formats always send.
+/// A streamed request. A chat request also requests the usage, which streams of other formats always have.
 fn streamed(op: Op, vendor: Op) -> Value {
     let body = to(op, vendor, json!({ "stream": true }));
     match op {
@@ -54,7 +54,7 @@ async fn plain_answer_has_its_cost_in_a_header() {
 }
 
 #[tokio::test]
-async fn stream_has_its_cost_before_the_last_event() {
+async fn stream_has_its_cost_in_a_comment_before_the_last_event() {
     let world = World::start().await;
     let key = world.key().await;
     for (op, vendor) in WAYS {
@@ -93,7 +93,7 @@ async fn chat_stream_without_usage_has_no_cost() {
 }
 
 #[tokio::test]
-async fn cost_comment_is_a_separate_line_even_if_the_vendor_omits_line_ends() {
+async fn cost_comment_is_on_its_own_line_even_if_the_vendor_omits_line_ends() {
     let world = World::start().await;
     let key = world.key().await;
     let whole = events(Op::Chat, &["раз"], 9, 2).concat();
@@ -117,7 +117,7 @@ async fn cost_comment_is_a_separate_line_even_if_the_vendor_omits_line_ends() {
 }
 
 #[tokio::test]
-async fn broken_stream_has_no_cost() {
+async fn broken_stream_reports_no_cost() {
     let world = World::start().await;
     let key = world.key().await;
     for op in BOTH {
@@ -137,7 +137,7 @@ async fn broken_stream_has_no_cost() {
 }
 
 #[tokio::test]
-async fn refusal_has_no_cost() {
+async fn refusal_reports_no_cost() {
     let world = World::start().await;
     let key = world.key().await;
     for op in BOTH {

@@ -1,4 +1,4 @@
-//! Effects of a stop on running calls.
+//! Effects of a drain on running calls.
 
 use std::{sync::Arc, time::Duration};
 
@@ -17,7 +17,7 @@ use crate::harness::{Setup, World, chat_body, next_text, with};
 
 /// Fifty streams that have begun and would never end.
 #[tokio::test]
-async fn drain_ends_late_streams_with_an_error_and_charges_the_delivered_part() {
+async fn stream_that_outlasts_the_drain_ends_with_an_error_and_pays_the_delivered_part() {
     let world = Setup::default()
         .edit("[ledger]", "[limits]\ndrain_seconds = 0\n[ledger]")
         .start()
@@ -68,14 +68,14 @@ async fn drain_ends_late_streams_with_an_error_and_charges_the_delivered_part() 
     }
     let account = store.account(&key.account.parse().unwrap()).await.unwrap();
     assert_eq!(account.held_rub.micro(), 0);
-    // Each stream is charged for the 100 tokens of text that it delivered, at 200 µ₽ each, and for its estimated input.
+    // Each stream is charged for its estimated input, and for the 100 tokens of text that it delivered, at 200 µ₽ each.
     let each = account.spent_rub.micro() / 50;
     assert!((20_000..21_500).contains(&each), "{each}");
 }
 
 /// A plain call whose client has left is read to its end, and a drain waits for it.
 #[tokio::test]
-async fn a_drain_waits_for_calls_whose_clients_have_left() {
+async fn drain_waits_for_calls_whose_clients_have_left() {
     let world = World::start().await;
     let key = world.key().await;
     let asked = Arc::new(Notify::new());
@@ -95,7 +95,7 @@ async fn a_drain_waits_for_calls_whose_clients_have_left() {
         client,
         dir: _dir,
     } = world;
-    // The client is dropped with its connections, which disconnects it.
+    // Dropping the client with its connections disconnects it.
     drop(client);
     let store = gateway.store().clone();
     gateway.drain().await.unwrap();
@@ -106,7 +106,7 @@ async fn a_drain_waits_for_calls_whose_clients_have_left() {
 
 /// The client never opens its HTTP/2 window, so the gateway cannot send the answer. The hold must end anyway.
 #[tokio::test]
-async fn client_that_reads_nothing_does_not_keep_its_hold() {
+async fn hold_ends_even_if_the_client_never_reads_the_answer() {
     let world = Setup::default()
         .edit(
             "[ledger]",
@@ -128,7 +128,7 @@ async fn client_that_reads_nothing_does_not_keep_its_hold() {
     let answer = sender.send_request(world.chat_request(&key, &body)).await;
     let _kept = answer.unwrap();
     assert_ne!(world.account(&key).await["held_rub"], "0.00");
-    // Connections are checked every five seconds.
+    // The gateway checks its connections every five seconds.
     let deadline = Duration::from_secs(12);
     tokio::time::timeout(deadline, async {
         while world.account(&key).await["held_rub"] != "0.00" {

@@ -1,5 +1,5 @@
 //! Starts the gateway's binary as a process with a scripted vendor, so that tests can measure its memory and read its
-//! log. Also has helpers to send arbitrary bytes on a connection.
+//! log. Also has helpers that send arbitrary bytes on a connection.
 
 use std::{
     fs::File,
@@ -43,12 +43,12 @@ impl Edge {
         Self::start_with(|text| text.replace("[tariff]", &limits)).await
     }
 
-    /// Starts a gateway whose `ledger.url` is this one.
+    /// Starts a gateway with this `ledger.url`.
     pub async fn over(ledger: &str) -> Self {
         Self::run(Some(ledger), "debug", None, |text| text).await
     }
 
-    /// Starts a gateway whose `ledger.url` is this one, with an edited configuration.
+    /// Starts a gateway with this `ledger.url` and an edited configuration.
     pub async fn over_with(ledger: &str, edit: impl FnOnce(String) -> String) -> Self {
         Self::run(Some(ledger), "debug", None, edit).await
     }
@@ -151,7 +151,7 @@ impl Edge {
         self.served.signal(name);
     }
 
-    /// The gateway's exit code once it has ended; the inner `None` if a signal ended it.
+    /// The gateway's exit code once it has ended. The inner value is `None` if a signal ended the gateway.
     pub fn exit_code(&mut self) -> Option<Option<i32>> {
         self.served.exited().map(|status| status.code())
     }
@@ -173,7 +173,7 @@ impl Edge {
         number.unwrap().parse().unwrap()
     }
 
-    /// The soft and the hard limit of a resource of the process, and its unit, from the line with this beginning.
+    /// A resource limit of the process: the soft limit, the hard limit and the unit, from the line with this beginning.
     pub fn system_limit(&self, name: &str) -> String {
         let limits = self.served.proc("limits");
         let line = limits.lines().find_map(|line| line.strip_prefix(name));
@@ -243,7 +243,7 @@ impl Edge {
         whole(self.client.request(req).await.unwrap()).await
     }
 
-    /// Waits until the account holds nothing. Every hold must end, including the holds of calls whose connection was
+    /// Waits until the account holds nothing. Every hold must end, including the holds of calls whose connections were
     /// cut.
     pub async fn nothing_is_held(&self) {
         let begun = Instant::now();
@@ -259,7 +259,7 @@ impl Edge {
     }
 }
 
-/// For [`Start::shell`]: writes the log into a pipe next to the configuration.
+/// Shell text for [`Start::shell`] that writes the log into a pipe next to the configuration.
 const INTO_PIPE: &str = "exec \"$0\" \"$@\" 2>\"$(dirname \"$3\")/pipe\"";
 
 /// Copies the pipe into a file at a limited rate, until the pipe's writer closes it.
@@ -290,7 +290,7 @@ pub async fn connect_from(nth: usize, to: SocketAddr) -> std::io::Result<TcpStre
 /// Sends these bytes and reads until the gateway closes the connection. `None` if it stays open for `patience`.
 pub async fn talk(to: SocketAddr, bytes: &[u8], patience: Duration) -> Option<Vec<u8>> {
     let mut socket = TcpStream::connect(to).await.unwrap();
-    // A write fails if the gateway closes before it has read everything, which is allowed.
+    // The write may fail, because the gateway may close the connection before it has read everything.
     let _ = socket.write_all(bytes).await;
     read_to_close(&mut socket, patience).await
 }

@@ -1,5 +1,5 @@
 //! Hardening: silent, slow and idle connections, clients that do not read, and the limit of connections per address.
-//! Slow bodies are in `status_table`.
+//! Slow request bodies are tested in `status_table`.
 
 use std::{
     io::{BufRead, BufReader},
@@ -34,7 +34,7 @@ async fn silent_and_slow_connections_are_closed() {
         .start()
         .await;
     let to = world.gateway.address();
-    // Columns: name, bytes sent at once, whether the client then sends one byte from time to time.
+    // Columns: name; bytes sent at once; whether the client then sends one byte from time to time.
     for (what, said, drips) in [
         ("silent", "", false),
         ("half an h2 preface", "PRI * HTTP/2.0\r\n", false),
@@ -97,7 +97,7 @@ async fn silent_and_slow_connections_are_closed() {
         let at_least = Duration::from_millis(900);
         assert!(begun.elapsed() > at_least, "{what}: {:?}", begun.elapsed());
     }
-    // A request in time is served.
+    // A request that arrives in time is served.
     assert_eq!(world.get("/", &[]).await.status, 200);
 }
 
@@ -133,7 +133,7 @@ async fn client_that_reads_nothing_is_disconnected_and_its_call_ends() {
 }
 
 #[tokio::test]
-async fn connections_per_address_are_limited_without_effect_on_others() {
+async fn limit_of_connections_per_address_does_not_affect_other_addresses() {
     let world = limits("connections_per_address_max = 3").start().await;
     let to = world.gateway.address();
     let served = async |socket: &mut TcpStream| -> bool {
@@ -157,16 +157,16 @@ async fn connections_per_address_are_limited_without_effect_on_others() {
     .await;
 }
 
-/// Number of slow connections. They come from ten addresses.
+/// The number of slow connections. They come from ten addresses.
 const SLOW: usize = 2000;
 const SLOW_PER_ADDRESS: usize = 200;
-/// Calls measured in each round.
+/// The number of calls measured in each round.
 const CALLS: usize = 200;
-/// Added to the bound of twice the duration without slow clients, because the slow client and other tests use the same
+/// Added to the bound, which is twice the duration without slow clients: the slow clients and other tests use the same
 /// machine.
 const SLACK: Duration = Duration::from_millis(50);
 
-/// Other tests run on the same machine, so the best of three rounds counts.
+/// Measures three rounds and uses the fastest, because other tests run on the same machine.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_thousand_slow_connections_do_not_slow_other_clients() {
     let edge =
@@ -205,8 +205,8 @@ async fn two_thousand_slow_connections_do_not_slow_other_clients() {
     panic!("slow connections, p99 alone, p99 among them: {rounds:?}");
 }
 
-/// A child process that runs this test binary and opens the slow connections, because some machines limit a process to
-/// fewer open files than two thousand sockets need.
+/// Starts a child process that runs this test binary and opens the slow connections. Two thousand sockets would exceed
+/// the open files that some machines allow one process.
 struct SlowClient {
     child: Child,
     open: usize,
@@ -219,7 +219,7 @@ impl SlowClient {
             .arg("ulimit -n $(ulimit -Hn) 2>/dev/null; exec \"$0\" \"$@\"")
             .arg(std::env::current_exe().unwrap())
             .args([
-                "edge_connections::process_of_slow_clients",
+                "edge_connections::helper_process_of_slow_clients",
                 "--exact",
                 "--ignored",
                 "--nocapture",
@@ -249,7 +249,7 @@ impl Drop for SlowClient {
 
 #[tokio::test]
 #[ignore = "a part of the test above, in a process of its own"]
-async fn process_of_slow_clients() {
+async fn helper_process_of_slow_clients() {
     let (Ok(to), Ok(from)) = (
         std::env::var("EDGE_SLOW_TO"),
         std::env::var("EDGE_SLOW_FROM"),
@@ -279,7 +279,7 @@ async fn process_of_slow_clients() {
 
 /// The gateway detects the HTTP version from the first three bytes, which may arrive one by one.
 #[tokio::test]
-async fn http_version_is_detected_from_any_first_bytes() {
+async fn http_version_is_detected_even_if_the_first_bytes_arrive_singly() {
     let world = limits("").start().await;
     let http1 = "HTTP/1.1 ".as_bytes();
     // The answer begins with a SETTINGS frame.
@@ -303,7 +303,7 @@ async fn http_version_is_detected_from_any_first_bytes() {
             socket.set_nodelay(true).unwrap();
             for part in [&said[..first], &said[first..]] {
                 socket.write_all(part.as_bytes()).await.unwrap();
-                // The kernel may deliver both parts together in spite of the pause. That must work as well.
+                // The kernel may deliver both parts together despite the pause, which must work too.
                 sleep(Duration::from_millis(20)).await;
             }
             let mut answer = vec![0; at + begins.len()];
@@ -314,7 +314,7 @@ async fn http_version_is_detected_from_any_first_bytes() {
     }
 }
 
-/// Sends a `GET` on a new connection, from the address number `from` if given. Returns the statuses received.
+/// Sends a `GET` on a new connection, from address number `from` if given. Returns the statuses received.
 async fn probe(to: SocketAddr, path: &str, from: Option<usize>) -> Vec<u16> {
     let socket = match from {
         None => TcpStream::connect(to).await,
@@ -334,7 +334,7 @@ async fn connections_without_a_key_do_not_block_the_operators_listener() {
     const CONNECTIONS: usize = 300;
     let edge = Edge::start("").await;
     let to = edge.admin_address;
-    // A connection on which an operator's key was accepted before the flood, and which stays open.
+    // Sends a request with an operator's key. The connection on which the key is accepted before the flood stays open.
     let known = async |socket: &mut TcpStream| {
         let text = format!(
             "GET /admin/v1/accounts HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {ADMIN_KEY}\r\n\r\n"
@@ -346,7 +346,7 @@ async fn connections_without_a_key_do_not_block_the_operators_listener() {
     };
     let mut operator = TcpStream::connect(to).await.unwrap();
     assert_eq!(known(&mut operator).await, [200]);
-    // The flood comes first from the address that probes and operators use too, and then from many addresses.
+    // The flood comes first from the address that probes and operators use too, then from many addresses.
     for from_many in [false, true] {
         let mut kept = Vec::new();
         for nth in 0..CONNECTIONS {

@@ -1,5 +1,5 @@
 //! Hardening, "Framing": requests as bytes, and the answer that each must get. The vendor receives only complete
-//! requests that the gateway wrote.
+//! requests that the gateway itself wrote.
 
 use std::time::Duration;
 
@@ -14,7 +14,8 @@ use crate::{
 
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// The statuses that a connection may return, one list per allowed outcome. An empty list: closed without an answer.
+/// The statuses that a connection may return, one list per allowed outcome. An empty list means that the connection is
+/// closed without an answer.
 type Allowed = &'static [&'static [u16]];
 const NOT_SO: Allowed = &[&[405]];
 const NOWHERE: Allowed = &[&[404]];
@@ -43,7 +44,7 @@ fn chunked(body: &str) -> String {
 }
 
 #[tokio::test]
-async fn every_framing_gets_its_answer_and_vendors_get_only_complete_requests() {
+async fn each_request_framing_is_answered_and_vendors_get_only_complete_requests() {
     const POST: &str = "POST /v1/chat/completions HTTP/1.1";
     let world = World::start().await;
     let key = world.key().await;
@@ -58,7 +59,7 @@ async fn every_framing_gets_its_answer_and_vendors_get_only_complete_requests() 
     let in_chunks = chunked(&body);
     let smuggled = "GET /v1/models HTTP/1.1\r\nhost: x\r\n\r\n";
 
-    // Columns: name, bytes sent, allowed statuses, number of calls that the vendor may receive.
+    // Columns: name; bytes sent; allowed statuses; number of calls that the vendor may receive.
     let table: Vec<(&str, String, Allowed, usize)> = vec![
         ("as it should be", good.clone(), OK, 1),
         ("chunked", req(POST, &te_close, &in_chunks), OK, 1),
@@ -107,7 +108,7 @@ async fn every_framing_gets_its_answer_and_vendors_get_only_complete_requests() 
             BAD,
             0,
         ),
-        // The following requests have an invalid length.
+        // The following requests state an invalid length.
         (
             "length with a sign",
             req(POST, "content-length: +5\r\n", "hello"),
@@ -218,7 +219,7 @@ async fn every_framing_gets_its_answer_and_vendors_get_only_complete_requests() 
             OK_THEN_BAD,
             1,
         ),
-        // The following requests have faulty chunks. The answer may be lost with the connection.
+        // The following requests have faulty chunks. The answer may be lost, because the gateway closes the connection.
         (
             "size is no number",
             req(
@@ -443,7 +444,7 @@ async fn every_framing_gets_its_answer_and_vendors_get_only_complete_requests() 
             OK_THEN_BAD_OR_SHUT,
             1,
         ),
-        // The following bytes are other protocols.
+        // The following bytes belong to other protocols.
         (
             "an h2 preface that goes wrong",
             "PRI * HTTP/2.0\r\n\r\nXX\r\n\r\n".to_owned(),
@@ -487,7 +488,7 @@ async fn every_framing_gets_its_answer_and_vendors_get_only_complete_requests() 
 }
 
 #[tokio::test]
-async fn two_lengths_are_refused_in_the_shape_of_all_refusals_and_the_connection_ends() {
+async fn request_with_two_lengths_gets_the_usual_error_format_and_the_connection_ends() {
     let world = World::start().await;
     let key = world.key().await;
     for op in BOTH {
@@ -522,7 +523,7 @@ async fn unsupported_transfer_coding_is_refused_by_name_and_the_connection_close
     assert_eq!(world.settled(&key).await["spent_rub"], "0.00");
 }
 
-/// Columns: name, the `host` lines of a request, whether the gateway must accept them.
+/// Columns: name; the `host` lines of a request; whether the gateway must accept them.
 const HOSTS: &[(&str, &str, bool)] = &[
     ("none", "", false),
     ("two equal", "host: a\r\nhost: a\r\n", false),
@@ -569,7 +570,7 @@ async fn request_without_exactly_one_valid_host_is_400() {
                 assert!(text.contains("«host»"), "{what}: {text}");
             }
         }
-        // The gateway checks the host before the path. HTTP/1.0 may omit the host, but a host that is sent must be
+        // The gateway checks the host before the path. HTTP/1.0 may omit the host, but if a host is sent, it must be
         // valid.
         for (version, good) in [("1.1", *good), ("1.0", *good || host.is_empty())] {
             let bytes = format!("GET /nowhere HTTP/{version}\r\n{host}connection: close\r\n\r\n");
@@ -586,7 +587,7 @@ async fn request_without_exactly_one_valid_host_is_400() {
     world.settled(&key).await;
 }
 
-/// If the refused request has clear framing, the connection still serves the next request.
+/// A refused request with clear framing does not end the connection: the next request on it is served.
 #[tokio::test]
 async fn request_without_a_host_does_not_affect_the_next_one() {
     let world = World::start().await;
@@ -615,7 +616,7 @@ async fn operators_listener_requires_a_host() {
 }
 
 #[tokio::test]
-async fn continue_is_sent_once_and_only_for_a_valid_key() {
+async fn status_100_is_sent_at_most_once_and_only_for_a_valid_key() {
     let world = World::start().await;
     let key = world.key().await;
     let body = chat_body("x").to_string();
@@ -649,10 +650,10 @@ async fn body_shorter_than_its_length_never_reaches_a_vendor() {
     assert!(world.vendor.received().is_empty());
 }
 
-/// The operators' listener checks the framing in the same way. Otherwise a request that a proxy in front of it reads
-/// differently could move money.
+/// The operators' listener also checks the framing. Otherwise money could be moved by a request that a proxy in front
+/// of the listener reads differently.
 #[tokio::test]
-async fn the_operators_listener_refuses_lengths_that_contradict_each_other() {
+async fn operators_listener_refuses_a_request_with_contradictory_lengths() {
     let world = World::start().await;
     let key = world.key().await;
     let to = world.gateway.admin_address().unwrap();
@@ -668,7 +669,7 @@ async fn the_operators_listener_refuses_lengths_that_contradict_each_other() {
     let close = "connection: close\r\n";
     let body = topup("paid");
     let smuggled = req(&(length(&topup("smuggled")) + close), &topup("smuggled"));
-    // Columns: name, bytes, the allowed statuses.
+    // Columns: name; bytes; the allowed statuses.
     for (what, bytes, allowed) in [
         (
             "length, then chunked",

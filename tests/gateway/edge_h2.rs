@@ -1,5 +1,5 @@
-//! Hardening, "h2": floods of hand-written frames. The connection is closed or must wait; the process's memory does not
-//! grow, another client is served, and no hold remains.
+//! Hardening, "h2": floods of hand-written frames. The gateway closes the connection or stops reading it. Its memory
+//! does not grow, another client is served, and no hold remains.
 
 use std::{convert::Infallible, sync::Arc, time::Duration};
 
@@ -50,12 +50,12 @@ const END_HEADERS: u8 = 4;
 const INITIAL_WINDOW_SIZE: u8 = 4;
 const REFUSED_STREAM: u32 = 7;
 
-/// Memory that the process may gain by a flood, in KiB. The allocator of a debug build keeps some of it, but the
-/// gateway must not store incoming data.
+/// The memory in KiB that the process may gain during a flood. The allocator of a debug build keeps some memory, but
+/// the gateway must not store incoming data.
 const GROWTH_KIB_MAX: u64 = 64 * 1024;
 /// Time within which a flood must end.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// A write that takes longer than this is blocked, because the gateway has stopped reading.
+/// A write that takes longer than this is blocked: the gateway has stopped reading.
 const THROTTLED: Duration = Duration::from_secs(1);
 
 fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
@@ -82,7 +82,7 @@ fn frames(mut bytes: &[u8]) -> Vec<(u8, u32, &[u8])> {
     frames
 }
 
-/// The client's preface with a SETTINGS frame that has this one setting.
+/// The client's preface, with a SETTINGS frame that has this one setting.
 fn setting(name: u8, value: u32) -> Vec<u8> {
     frame(
         SETTINGS,
@@ -130,8 +130,8 @@ enum End {
     Taken,
 }
 
-/// Sends `opening`, and then what `unit` returns, `times` times, with many results per write. Reads answers only if
-/// `reads`.
+/// Sends `opening`, and then the results of `times` calls of `unit`, many per write. Reads answers only if `reads` is
+/// set.
 async fn flood(
     edge: &Edge,
     opening: Vec<u8>,
@@ -181,7 +181,7 @@ async fn flood(
     if end != End::Taken {
         return end;
     }
-    // All frames were sent. The gateway may still close the connection when it reads the last of them.
+    // All frames were sent. The gateway may still close the connection when it has read the last of them.
     let mut rest = Vec::new();
     match timeout(Duration::from_secs(2), reader.read_to_end(&mut rest)).await {
         Ok(_) => End::Closed,
@@ -197,7 +197,7 @@ async fn others_are_served(edge: &Edge, key: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn floods_of_frames_end_their_connection_or_wait_and_cost_no_memory() {
+async fn flood_of_h2_frames_ends_its_connection_or_waits_and_uses_no_memory() {
     let mut edge = Edge::start("").await;
     let key = edge.key().await;
     let open = |flags: u8, stream: u32| frame(HEADERS, flags, stream, &call(&key));
@@ -207,7 +207,7 @@ async fn floods_of_frames_end_their_connection_or_wait_and_cost_no_memory() {
         others_are_served(&edge, &key).await;
     }
     let before = edge.rss_kib();
-    // Columns: name, number of repetitions, whether the client reads, whether the gateway must close the connection.
+    // Columns: name; number of repetitions; whether the client reads; whether the gateway must close the connection.
     for (what, times, reads, closes) in [
         ("rapid reset", 20_000, true, false),
         ("rapid reset, unread", 20_000, false, false),
@@ -341,8 +341,8 @@ async fn h2_client_that_opens_no_window_is_disconnected_and_its_call_ends() {
     }
 }
 
-/// The whole answer is ready at once. If the gateway handed it to h2 without waiting for the client's window, no
-/// timeout would apply to a client that opens its window too slowly.
+/// The whole answer is ready at once. If the gateway passed it to the h2 library without waiting for the client's
+/// window, no timeout would apply to a client that opens its window too slowly.
 #[tokio::test]
 async fn h2_client_that_opens_its_window_by_single_bytes_is_disconnected() {
     let world = limits("write_seconds = 1").start().await;
@@ -375,9 +375,9 @@ async fn h2_client_that_opens_its_window_by_single_bytes_is_disconnected() {
     assert_eq!(world.settled(&key).await["held_rub"], "0.00");
 }
 
-/// A client that reads slowly, but does not stop, gets its complete answer.
+/// A client that reads slowly, but without a stop, gets its complete answer.
 #[tokio::test]
-async fn answer_read_in_small_windows_is_complete() {
+async fn answer_read_through_small_h2_windows_is_complete() {
     let world = World::start().await;
     let key = world.key().await;
     let text = "я".repeat(100_000);
@@ -406,7 +406,7 @@ async fn answer_read_in_small_windows_is_complete() {
 
 type AnyBody = UnsyncBoxBody<Bytes, Infallible>;
 
-/// A body without a content length: these bytes, and then the end, or no end if `ends` is false.
+/// A request body without a content length: these bytes, and then the end of the stream, or no end if `ends` is false.
 fn unmeasured(bytes: impl Into<Bytes>, ends: bool) -> AnyBody {
     let first = stream::iter([Ok(Frame::data(bytes.into()))]);
     if ends {
@@ -417,7 +417,7 @@ fn unmeasured(bytes: impl Into<Bytes>, ends: bool) -> AnyBody {
 }
 
 #[tokio::test]
-async fn body_refusals_are_the_same_on_h2() {
+async fn refusals_of_bodies_are_the_same_on_h2_as_on_http1() {
     let world = limits("body_bytes_max = 1000\nbody_seconds = 1")
         .start()
         .await;
@@ -485,16 +485,16 @@ async fn body_refusals_are_the_same_on_h2() {
     assert_eq!(world.settled(&key).await["held_rub"], "0.00");
 }
 
-/// After the refusal the gateway keeps opening the client's windows and does not reset the stream, so that the client
-/// can send its body and then read the answer.
+/// After the refusal the gateway continues to open the client's windows and does not reset the stream. So the client
+/// can send its whole body and then read the answer.
 #[tokio::test]
-async fn client_that_sends_a_large_body_first_gets_its_refusal_on_h2() {
+async fn refusal_reaches_a_client_that_sends_its_large_body_before_reading_on_h2() {
     const PIECE: usize = 16_384;
     let world = World::start().await;
     let mut socket = TcpStream::connect(world.gateway.address()).await.unwrap();
     let begin = [opening(), frame(HEADERS, END_HEADERS, 1, &call("tg-wrong"))].concat();
     socket.write_all(&begin).await.unwrap();
-    // Bytes that the client has still to send, and the windows of the stream and of the connection.
+    // The bytes that the client has yet to send, and the windows of the stream and of the connection.
     let (mut left, mut stream_window, mut window) = (LARGE, 65_535, 65_535);
     let mut answered = false;
     while left > 0 {
@@ -540,7 +540,7 @@ async fn client_that_sends_a_large_body_first_gets_its_refusal_on_h2() {
     assert!(answered);
 }
 
-/// A body must arrive with at least one kilobyte per second, measured after the first five seconds.
+/// A body must arrive with at least one kilobyte per second. The rate is measured after the first five seconds.
 #[tokio::test]
 async fn slow_body_is_408_on_http1_and_h2() {
     const DROP_EVERY: Duration = Duration::from_millis(100);
@@ -581,14 +581,14 @@ async fn slow_body_is_408_on_http1_and_h2() {
     let begun = Instant::now();
     let both = timeout(PATIENCE, async { tokio::join!(h2, http1) });
     both.await.expect("both are answered");
-    // The time limit of a whole body is a minute, so the minimum rate caused these refusals.
+    // A whole body may take a minute, so these refusals were caused by the minimum rate.
     let time = begun.elapsed();
     assert!((4..20).contains(&time.as_secs()), "{time:?}");
     assert!(world.vendor.received().is_empty());
 }
 
 #[tokio::test]
-async fn a_hundred_streams_are_served_at_a_time_and_the_next_one_is_refused() {
+async fn connection_serves_a_hundred_h2_streams_at_a_time_and_refuses_the_next() {
     let world = World::start().await;
     let key = world.key().await;
     let go = Arc::new(Notify::new());
@@ -628,7 +628,7 @@ async fn a_hundred_streams_are_served_at_a_time_and_the_next_one_is_refused() {
     told.await.expect("the next one is refused");
     assert_eq!(resets(&read)[0], (201, REFUSED_STREAM));
     assert_eq!(world.vendor.received().len(), 100);
-    // The other hundred streams end normally, in spite of the refused one.
+    // The other hundred streams end normally, although one stream was refused.
     let ended = timeout(PATIENCE, async {
         let answered = |read: &[u8]| {
             let all = frames(read);
@@ -661,7 +661,7 @@ async fn a_hundred_streams_are_served_at_a_time_and_the_next_one_is_refused() {
 }
 
 #[tokio::test]
-async fn heads_that_are_too_large_are_refused_on_h2_in_the_shape_of_all_refusals() {
+async fn head_that_is_too_large_on_h2_gets_the_usual_error_format() {
     let world = World::start().await;
     let key = world.key().await;
     let client = Client::builder(TokioExecutor::new())
@@ -699,7 +699,7 @@ async fn heads_that_are_too_large_are_refused_on_h2_in_the_shape_of_all_refusals
 
 /// RFC 9113, section 8.3.1: `:authority` is the host, and an additional `host` must not differ.
 #[tokio::test]
-async fn a_host_that_contradicts_the_authority_is_refused_on_h2() {
+async fn host_that_contradicts_the_authority_is_refused_on_h2() {
     let world = World::start().await;
     let key = world.key().await;
     let socket = TcpStream::connect(world.gateway.address()).await.unwrap();
@@ -743,9 +743,9 @@ async fn a_host_that_contradicts_the_authority_is_refused_on_h2() {
     world.settled(&key).await;
 }
 
-/// The bytes that the gateway sends are complete frames. Before it closes a connection it sends GOAWAY.
+/// The gateway sends only complete frames, and sends GOAWAY before it closes a connection.
 #[tokio::test]
-async fn flooded_connection_ends_with_a_reason() {
+async fn flooded_h2_connection_ends_with_a_reason() {
     let world = World::start().await;
     let mut bytes = opening();
     bytes.extend(frame(HEADERS, 0, 1, &call("tg-none")));

@@ -15,13 +15,13 @@ use crate::{
     secrets::{files_in, has_secret},
 };
 
-/// The bytes of a `GET` for this path with these header lines.
+/// Returns the bytes of a `GET` for this path with these header lines.
 fn get(path: &str, lines: &str) -> String {
     format!("GET {path} HTTP/1.1\r\nhost: gateway.example\r\nconnection: close\r\n{lines}\r\n")
 }
 
 #[tokio::test]
-async fn address_over_2_kb_is_414_before_other_faults() {
+async fn request_target_over_2_kb_is_414_before_other_errors() {
     let world = World::start().await;
     for path in [
         "/v1/tollgate/models",
@@ -42,9 +42,9 @@ async fn address_over_2_kb_is_414_before_other_faults() {
 }
 
 #[tokio::test]
-async fn heads_that_are_too_large_are_431_in_the_shape_of_all_refusals() {
+async fn head_that_is_too_large_is_431_in_the_usual_error_format() {
     let world = World::start().await;
-    // Columns: header lines, bytes of each value, status. The helper `get` adds two lines.
+    // Columns: header lines; bytes of each value; status. The helper `get` adds two lines.
     for (lines, bytes, status) in [
         (62, 1, 200),
         (63, 1, 431),
@@ -62,9 +62,9 @@ async fn heads_that_are_too_large_are_431_in_the_shape_of_all_refusals() {
     }
 }
 
-/// The gateway keeps nothing of such a head in memory. The client gets a 431, or sees only that the connection closes.
+/// The gateway stores no part of an oversized head in memory. The client gets a 431, or the connection closes.
 #[tokio::test]
-async fn oversized_heads_are_refused_without_being_read() {
+async fn oversized_request_head_is_refused_without_being_read() {
     let world = World::start().await;
     for lines in [
         "x: x\r\n".repeat(10_000),
@@ -74,14 +74,14 @@ async fn oversized_heads_are_refused_without_being_read() {
         let patience = std::time::Duration::from_secs(10);
         let answer = talk(world.gateway.address(), req.as_bytes(), patience).await;
         let statuses = statuses(&answer.expect("it is closed"));
-        // The client may see the reset before it has read the answer.
+        // The reset may reach the client before it has read the answer.
         assert!(statuses.is_empty() || statuses == [431], "{statuses:?}");
     }
     assert_eq!(world.get("/", &[]).await.status, 200);
 }
 
 #[tokio::test]
-async fn head_size_limit_is_configurable() {
+async fn request_head_limit_is_configurable() {
     let world = limits("uri_bytes_max = 64\nheaders_max = 8\nhead_bytes_max = 4096")
         .start()
         .await;
@@ -103,7 +103,7 @@ const ORGANISATION: &str = "org-SecretOfTheVendor";
 const VENDOR_REQUEST: &str = "req_SecretOfTheVendor";
 const CALLERS_ADDRESS: &str = "203.0.113.77";
 
-/// A vendor that repeats everything it receives, and fails in the way that the prompt names.
+/// A vendor that repeats everything it receives, and fails in the way that the prompt requests.
 fn gossip(received: &Received) -> Reply {
     let op = if received.path.contains("/messages") {
         Op::Messages
@@ -143,7 +143,7 @@ fn gossip(received: &Received) -> Reply {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn no_secret_is_printed_answered_or_stored() {
+async fn no_secret_appears_in_logs_answers_or_files() {
     let files = search(Edge::start("").await).await;
     for file in ["tollgate.toml", "books.db", "log"] {
         assert!(files.contains(&file.to_owned()), "{file}: {files:?}");
@@ -151,7 +151,7 @@ async fn no_secret_is_printed_answered_or_stored() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn no_secret_is_stored_in_redis_or_the_outbox() {
+async fn no_secret_appears_in_redis_or_the_outbox() {
     let redis = RedisServer::start_durable().await;
     let files = search(Edge::over(&redis.url()).await).await;
     assert!(files.contains(&"outbox.db".to_owned()), "{files:?}");
@@ -178,8 +178,8 @@ fn has(bytes: &[u8], text: &str) -> bool {
     String::from_utf8_lossy(bytes).contains(text)
 }
 
-/// Makes calls and operators' requests, and searches answers, log and files for secrets and texts. Returns the names of
-/// the files.
+/// Makes calls and operators' requests, and searches the answers, the log and the files for secrets and prompts.
+/// Returns the names of the files.
 async fn search(mut edge: Edge) -> Vec<String> {
     edge.vendor.script(gossip);
     let key = edge.key().await;
@@ -283,7 +283,7 @@ async fn search(mut edge: Edge) -> Vec<String> {
         log.contains("\"call\"") && !received.is_empty() && answers.len() > 80,
         "{log}"
     );
-    // The folder also has the configuration, which names secrets only by variables.
+    // The folder also has the configuration, which refers to secrets only by the names of variables.
     let mut files = Vec::new();
     for (file, bytes) in files_in(edge.dir.path()) {
         let name = file.file_name().unwrap().to_string_lossy().into_owned();

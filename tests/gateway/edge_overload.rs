@@ -1,4 +1,4 @@
-//! Hardening: three times the load that the gateway can serve, bodies that would fill the memory, and guessed keys.
+//! Hardening: three times as many calls as the gateway can serve, bodies that would fill the memory, and guessed keys.
 
 use std::{
     sync::{
@@ -27,18 +27,18 @@ use crate::{
     replies::{answer, usage},
 };
 
-/// Calls that the gateway of this test serves at a time; each takes a twentieth of a second.
+/// The number of calls that the gateway serves at a time. Each call takes a twentieth of a second.
 const SERVED: usize = 8;
 const VENDOR_TIME: Duration = Duration::from_millis(50);
-/// Duration of each measured load.
+/// Duration of each load that is measured.
 const LOAD: Duration = Duration::from_secs(2);
-/// Allowance for the promised bounds (p99 within twice the unloaded; a refusal within 10 ms): client, gateway and
-/// vendor are one unoptimised process that shares its cores with other tests.
+/// Allowance for the promised bounds: p99 at most twice the p99 without overload, and a refusal within 10 ms. Client,
+/// gateway and vendor are one unoptimised process that shares its cores with other tests.
 const SLACK: Duration = Duration::from_millis(150);
 const REFUSAL: Duration = Duration::from_millis(10);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn overload_refuses_excess_calls_at_once_and_does_not_slow_the_others() {
+async fn excess_calls_are_refused_at_once_without_slowing_others() {
     let world = Arc::new(limits(&format!("in_flight_max = {SERVED}")).start().await);
     let key = Arc::new(world.key().await);
     let said = answer(Op::Chat, "да", &usage(Op::Chat, 9, 1)).to_string();
@@ -87,7 +87,7 @@ async fn overload_refuses_excess_calls_at_once_and_does_not_slow_the_others() {
     assert!(among <= alone * 2 + SLACK, "{among:?}, unloaded {alone:?}");
     assert!(half <= REFUSAL + SLACK / 3, "{half:?}");
     assert!(most <= REFUSAL + SLACK, "{most:?}");
-    // The gateway serves as many calls as without the refused ones.
+    // The gateway serves as many calls as it would without the refused ones.
     assert!(
         served.len() >= unloaded.len(),
         "{} {}",
@@ -127,9 +127,10 @@ async fn body_memory_is_bounded_and_released() {
     for op in BOTH {
         let head = |lines: &str| head(op, Some(&key.secret), lines);
         let declared = head(&format!("content-length: {megabyte}\r\n"));
-        // A body of almost the whole budget fits. The gateway counts bytes that arrived, not bytes that are declared.
+        // One body of almost the whole budget fits. The gateway counts bytes that have arrived, not bytes that are
+        // declared.
         let mut first = begin(&world, &declared, megabyte - 10_000).await;
-        // A second body declares more than the rest of the budget, so the gateway refuses it without reading it.
+        // A second body declares more than the budget has left, so the gateway refuses it without reading it.
         eventually("the first one's bytes have come", async || {
             let mut second = begin(&world, &declared, 0).await;
             tokio::select! {
@@ -143,7 +144,7 @@ async fn body_memory_is_bounded_and_released() {
         let chunked = format!("{chunked}{megabyte:x}\r\n");
         let mut third = begin(&world, &chunked, megabyte - 10_000).await;
         assert_eq!(answered(&mut third).await, [503]);
-        // A small body still fits, and the gateway reads the first body to its end.
+        // A small body still fits, and then the gateway reads the first body to its end.
         let small = op.call(&world, &key, &op.body("x")).await;
         assert_eq!(small.status, 200, "{small:?}");
         first.write_all(&vec![b' '; 10_000]).await.unwrap();
@@ -159,7 +160,7 @@ async fn body_memory_is_bounded_and_released() {
     world.settled(&key).await;
 }
 
-/// Bodies of unknown keys are not read, however many there are.
+/// The gateway does not read the body of a request with an unknown key, however many such requests arrive.
 #[tokio::test]
 async fn no_body_is_read_before_the_key_is_checked() {
     let lines = "body_bytes_max = 100000\nbody_bytes_in_flight_max = 100000";
@@ -201,7 +202,7 @@ fn guessing(lines: &str) -> Setup {
 }
 
 #[tokio::test]
-async fn guessed_keys_get_429_and_valid_keys_of_the_address_continue() {
+async fn key_guesses_get_429_while_valid_keys_of_the_address_continue() {
     let world = guessing("unknown_keys_per_second = 1\nunknown_keys_burst = 5")
         .start()
         .await;
@@ -221,7 +222,7 @@ async fn guessed_keys_get_429_and_valid_keys_of_the_address_continue() {
         refused("guess", &answer, 429, LIMIT, "rate_limit_exceeded");
         let earned = begun.elapsed().as_secs() + 1;
         assert!((5..=5 + earned).contains(&let_in), "{let_in}");
-        // The limit affects neither valid keys from this address nor keys without a checksum nor other addresses.
+        // The limit does not affect valid keys from this address, keys without a checksum, or other addresses.
         for _ in 0..10 {
             let mut req = op.request(&world, &key, &op.body("x"));
             req.headers_mut()
@@ -239,7 +240,7 @@ async fn guessed_keys_get_429_and_valid_keys_of_the_address_continue() {
 
 /// Keys without the gateway's prefix may exist too, so each guess costs a look-up and the limit applies.
 #[tokio::test]
-async fn guessed_keys_of_another_form_get_429_too() {
+async fn guesses_of_keys_without_the_gateways_prefix_get_429_too() {
     let world = guessing("unknown_keys_per_second = 1\nunknown_keys_burst = 5")
         .start()
         .await;
@@ -260,7 +261,7 @@ async fn guessed_keys_of_another_form_get_429_too() {
 }
 
 #[tokio::test]
-async fn guesses_from_one_ipv6_64_count_as_one_address() {
+async fn key_guesses_from_one_ipv6_64_network_count_as_one_address() {
     let world = guessing("unknown_keys_per_second = 1\nunknown_keys_burst = 20")
         .start()
         .await;
@@ -300,7 +301,7 @@ async fn three_hundred_key_guesses_at_once_are_answered_by_default() {
     assert_eq!(world.chat(&key, &body).await.status, 401);
 }
 
-/// Sends requests to unknown paths, many at a time, and counts the answers. Never ends: the test drops it.
+/// Sends requests to unknown paths, many at a time, and counts the answers. Runs until the test drops it.
 async fn flood_unknown_paths(edge: &Edge, answered: &AtomicUsize) {
     let socket = TcpStream::connect(edge.address).await.unwrap();
     let (mut from, mut to) = socket.into_split();
@@ -316,7 +317,7 @@ async fn flood_unknown_paths(edge: &Edge, answered: &AtomicUsize) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_flood_of_refused_requests_costs_no_audit_line_and_fills_no_log() {
+async fn flood_of_refused_requests_displaces_no_audit_line_and_fills_no_log() {
     const CHANGES: usize = 57;
     let mut edge = Edge::read_slowly(128 << 10).await;
     let answered = AtomicUsize::new(0);
@@ -339,7 +340,7 @@ async fn a_flood_of_refused_requests_costs_no_audit_line_and_fills_no_log() {
         () = flood_unknown_paths(&edge, &answered) => panic!("the flood ended"),
     }
     assert_eq!(edge.stop().await, Some(0));
-    // The slow reader may still have to copy what the gateway wrote last.
+    // The slow reader of the log may not have copied the gateway's last lines yet.
     let audited = || edge.log().matches("\"account.create\"").count();
     eventually("every change is audited", async || {
         (audited() == CHANGES).then_some(())
@@ -412,7 +413,7 @@ async fn key_that_fills_its_share_of_body_memory_affects_no_other_key() {
 }
 
 #[tokio::test]
-async fn a_large_request_with_a_key_without_money_is_refused_before_its_body_is_read() {
+async fn large_request_of_a_key_without_money_is_refused_before_its_body_is_read() {
     let world = World::start().await;
     let empty = world.key_with("empty", "0", json!({})).await;
     let rich = world.key().await;
@@ -424,7 +425,7 @@ async fn a_large_request_with_a_key_without_money_is_refused_before_its_body_is_
         let chunked = format!("{chunked}{:x}\r\n", 2_000_000);
         let mut socket = begin(&world, &chunked, 1_500_000).await;
         assert_eq!(answered(&mut socket).await, [401]);
-        // A declared size above the limit is refused before the gateway checks the balance.
+        // The gateway refuses a declared size above the limit before it checks the balance.
         let large = head(op, Some(&empty.secret), "content-length: 100000000\r\n");
         assert_eq!(answered(&mut begin(&world, &large, 0).await).await, [413]);
         let answer = op
@@ -434,7 +435,7 @@ async fn a_large_request_with_a_key_without_money_is_refused_before_its_body_is_
     }
 }
 
-/// The vendor answers each call with a plain answer that has this many bytes of text.
+/// The vendor answers each call with a plain answer of this many bytes of text.
 fn large_answers(edge: &Edge, op: Op, bytes: usize) {
     let said = answer(op, &"x".repeat(bytes), &usage(op, 9, 2));
     let said = bytes::Bytes::from(said.to_string());
@@ -446,10 +447,11 @@ fn large_answers(edge: &Edge, op: Op, bytes: usize) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_large_answer_is_in_memory_once_and_all_of_them_within_their_bound() {
+async fn large_answer_is_in_memory_once_and_answer_memory_is_bounded() {
     const MEGABYTE: usize = 1 << 20;
     const ANSWER: usize = 60 * MEGABYTE;
-    // Memory for the buffers of each connection, and memory that the allocator of a debug build does not return.
+    // Memory for the buffers of each connection, and memory that the allocator of a debug build does not return to the
+    // system.
     const SLACK_KIB: u64 = 64 << 10;
     // Allowance for six concurrent answers. Measured: 241 to 288 MiB in total, and 559 MiB without a bound.
     const SLACK_OF_SIX_KIB: u64 = 128 << 10;
@@ -481,9 +483,9 @@ async fn a_large_answer_is_in_memory_once_and_all_of_them_within_their_bound() {
 }
 
 /// A thread translates one plain answer at a time, without waiting. Meanwhile it needs memory beyond the bound: for the
-/// parsed values, and for the translation, whose buffer is up to twice as large as the answer.
+/// parsed values, and for the translated answer, whose buffer is up to twice as large as the answer.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn translated_answers_exceed_the_bound_by_at_most_three_copies_per_thread() {
+async fn translated_answers_exceed_the_memory_bound_by_at_most_three_copies_per_thread() {
     const MEGABYTE: usize = 1 << 20;
     const ANSWER: usize = 60 * MEGABYTE;
     const SLACK_KIB: u64 = 64 << 10;

@@ -1,6 +1,6 @@
-//! Hardening, "Panics": a panic in a call or in its body is caught. The caller gets an error, the hold ends, the
-//! connection and the process continue. `leaving` tests panics in the `reserve` layer alone. The admin API and the
-//! background tasks also survive a panic. The settler does not: see `readiness`.
+//! Hardening, "Panics": the gateway catches a panic in a call or in its body. The caller gets an error, the hold ends,
+//! and the connection and the process continue. `leaving` tests panics in the `reserve` layer alone. The admin API and
+//! the background tasks also survive a panic. The settler does not: see `readiness`.
 
 use std::{
     convert::Infallible,
@@ -65,7 +65,7 @@ use crate::{
     secrets::{ADMIN_KEY, VENDOR_KEY},
 };
 
-/// A server that panics in the place that the path names, on a ledger with 1000 µ₽.
+/// A server that panics in the part of a call that the path names. Its ledger has 1000 µ₽.
 async fn start(tasks: &mut JoinSet<()>) -> (SocketAddr, MemoryLedger, watch::Sender<bool>) {
     let ledger = MemoryLedger::new();
     open(&ledger, 1000).await;
@@ -122,7 +122,7 @@ fn answer(place: &str) -> Response<AnswerBody> {
 }
 
 #[tokio::test]
-async fn panic_costs_only_its_caller_an_error() {
+async fn panic_in_a_call_is_an_error_only_for_its_caller() {
     let mut tasks = JoinSet::new();
     let (address, ledger, _draining) = start(&mut tasks).await;
     let h2 = Client::builder(TokioExecutor::new())
@@ -139,7 +139,7 @@ async fn panic_costs_only_its_caller_an_error() {
             let text = shape(place, &refused, 500, API, "");
             assert!(!text.contains("panic"), "{text}");
         }
-        // The head is sent before the body panics, so the server can only cut the connection.
+        // The head is sent before the body panics, so the server can only cut off the answer.
         let url = format!("http://{address}/body");
         let req = request(http::Method::POST, &url, &[], Bytes::new());
         if let Ok(res) = client.request(req).await {
@@ -175,9 +175,9 @@ async fn connect(address: SocketAddr, tasks: &mut JoinSet<()>) -> SendRequest<Fu
     sender
 }
 
-/// Sends requests one after another on one connection. The panic of a call does not close the connection.
+/// Sends requests one after another on one connection, which a panic must not close.
 #[tokio::test]
-async fn a_connection_outlives_the_panic_of_a_call() {
+async fn connection_continues_after_the_panic_of_a_call() {
     let mut tasks = JoinSet::new();
     let (address, _ledger, _draining) = start(&mut tasks).await;
     let mut sender = connect(address, &mut tasks).await;
@@ -239,7 +239,8 @@ impl Visit for Words {
     }
 }
 
-/// Makes log lines with these words panic until the guard is dropped. A test has only one thread.
+/// Log lines with these words panic until the guard is dropped. The trap applies to one thread, and a test has only
+/// one.
 fn trap(words: &'static str) -> DefaultGuard {
     tracing::subscriber::set_default(Trap(words))
 }
@@ -264,7 +265,7 @@ async fn panic_in_the_admin_api_is_500_and_its_connection_continues() {
         sender.ready().await.unwrap();
         answer
     };
-    // The handler logs this line after it has created the account, so the change was made.
+    // The handler logs this line after it has created the account, so the account exists.
     let trapped = trap("account.create");
     let refused = create().await;
     drop(trapped);
@@ -345,7 +346,7 @@ impl<S: Service<R>, R> Service<R> for Brittle<S> {
 }
 
 #[tokio::test]
-async fn panic_at_the_start_of_a_connection_affects_no_other_connection() {
+async fn panic_while_accepting_a_connection_affects_no_other_connection() {
     let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
     let address = listener.local_addr().unwrap();
     let breaks = Arc::new(AtomicBool::new(false));

@@ -29,7 +29,7 @@ const ROUNDS: u64 = 10;
 const CLIENTS: u64 = 48;
 /// The client waits this long for an answer. Most of these requests are incomplete and get none.
 const PATIENCE: Duration = Duration::from_millis(30);
-/// Memory that the process may gain by all requests together, in KiB.
+/// The memory in KiB that the process may gain during all requests together.
 const GROWTH_KIB_MAX: u64 = 96 * 1024;
 
 fn noise(random: &mut Random, count: usize) -> Vec<u8> {
@@ -71,7 +71,7 @@ fn good(key: &str) -> Vec<Vec<u8>> {
     all
 }
 
-/// A mutated valid request, or noise.
+/// Returns a mutated valid request, or random bytes.
 fn spoiled(random: &mut Random, good: &[Vec<u8>]) -> Vec<u8> {
     const WORDS: [&[u8]; 14] = [
         b"\r\n",
@@ -131,7 +131,7 @@ async fn random_and_mutated_requests_leave_no_hold_panic_or_memory() {
     storm(Edge::start("").await, number("EDGE_REQUESTS", REQUESTS)).await;
 }
 
-/// `cargo test --release --test gateway edge_random -- --ignored --nocapture`; takes some minutes.
+/// Run with `cargo test --release --test gateway edge_random -- --ignored --nocapture`. Takes some minutes.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "takes minutes, and an optimised build"]
 async fn a_million_random_and_mutated_requests_leave_no_hold_panic_or_memory() {
@@ -161,7 +161,7 @@ async fn storm(mut edge: Edge, requests: u64) {
         let rss = edge.rss_kib();
         let log = edge.log_behind(&mut read);
         assert!(edge.is_alive() && !log.contains("panicked"), "{log}");
-        // Memory after the first round is the working set, to which later rounds are compared.
+        // The memory after the first round is the working set. Later rounds are compared with it.
         if round == 1 {
             working_set = rss;
         }
@@ -212,7 +212,8 @@ async fn send(edge: &Edge, good: &Arc<Vec<Vec<u8>>>, seed: u64, numbers: Range<u
 
 async fn is_answered(random: &mut Random, good: &[Vec<u8>], n: u64, to: SocketAddr) -> bool {
     let bytes = spoiled(random, good);
-    // Many client addresses, because one address runs out of ports: a port is unusable for a minute after use.
+    // The requests come from many client addresses, because one address runs out of ports: a port is unusable for a
+    // minute after use.
     let from = usize::try_from(1000 + n % 256).unwrap_or_default();
     let Ok(mut socket) = connect_from(from, to).await else {
         return false;

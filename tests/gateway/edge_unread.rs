@@ -1,5 +1,5 @@
-//! Hardening: the gateway may refuse a request before it reads the body. A client that sends the whole body first must
-//! still receive the refusal. If the gateway closes the connection after it, a header of the answer announces that.
+//! Hardening: the gateway may refuse a request before it has read the body. A client that sends the whole body first
+//! must still receive the refusal. If the gateway then closes the connection, a header of the answer announces that.
 
 use std::time::Duration;
 
@@ -27,7 +27,7 @@ fn kept(op: Op, key: Option<&str>, lines: &str) -> String {
     head(op, key, lines).replace("connection: close\r\n", "")
 }
 
-/// Sends head and body before it reads. Returns everything received until the gateway closes the connection.
+/// Sends head and body before it reads. Returns everything that it receives until the gateway closes the connection.
 async fn told_at_last(world: &World, head: &str, body: &[u8]) -> String {
     let mut socket = TcpStream::connect(world.gateway.address()).await.unwrap();
     let write = async {
@@ -41,7 +41,7 @@ async fn told_at_last(world: &World, head: &str, body: &[u8]) -> String {
 }
 
 #[tokio::test]
-async fn client_that_sends_a_large_body_first_gets_its_refusal() {
+async fn refusal_reaches_a_client_that_sends_its_large_body_before_reading() {
     let world = limits("body_bytes_max = 1000").start().await;
     let key = world.key().await;
     let (good, wrong) = (key.secret.as_str(), SecretKey::generate());
@@ -73,7 +73,7 @@ async fn client_that_sends_a_large_body_first_gets_its_refusal() {
     assert!(world.vendor.received().is_empty());
 }
 
-/// Python's `http.client` sends the head first and then the body, and reads only after that.
+/// Python's `http.client` sends first the head, then the body, and only then reads.
 #[tokio::test]
 async fn connection_serves_the_next_request_after_a_short_unread_body() {
     let world = World::start().await;
@@ -111,7 +111,7 @@ async fn connection_serves_the_next_request_after_a_short_unread_body() {
 }
 
 #[tokio::test]
-async fn answer_announces_that_the_connection_closes() {
+async fn answer_before_the_body_was_read_announces_that_the_connection_closes() {
     let world = limits("body_bytes_max = 1000\nbody_seconds = 1")
         .start()
         .await;

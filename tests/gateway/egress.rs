@@ -1,5 +1,5 @@
-//! Decisions, "Vendors"; hardening, "vendor": proxies, trusted authorities, protocols, ends of connections, and
-//! timeouts.
+//! Decisions, "Vendors"; hardening, "vendor": proxies, trusted certificate authorities, protocols, ends of connections,
+//! and timeouts.
 
 use std::{
     net::SocketAddr,
@@ -35,7 +35,8 @@ use crate::{
 };
 use tollgate_layers::redis_conn::{RedisConn, RedisSettings};
 
-/// Both vendors at this URL, with more lines for each. The scripted vendor's address becomes the beginning of the path.
+/// Both vendors at this URL, with further lines for each. The scripted vendor's address becomes the beginning of the
+/// path.
 fn vendors_by(url: &str, lines: &str) -> Setup {
     ["chat", "messages"]
         .into_iter()
@@ -119,7 +120,7 @@ async fn vendor_is_reached_through_a_proxy_that_resolves_its_name() {
 }
 
 #[tokio::test]
-async fn a_proxy_that_refuses_our_credentials_is_a_vendor_out_of_reach() {
+async fn proxy_that_refuses_the_gateways_credentials_makes_the_vendor_unreachable() {
     for kind in KINDS {
         let proxy = Proxy::start(kind).await;
         let dir = tempfile::tempdir().unwrap();
@@ -151,7 +152,7 @@ async fn unreachable_proxy_is_never_bypassed() {
 }
 
 #[tokio::test]
-async fn tls_goes_through_the_proxy_to_the_vendor() {
+async fn tls_connection_reaches_the_vendor_through_the_proxy() {
     let authority = Authority::new();
     for kind in KINDS {
         let vendor = Vendor::secure(&authority, &["http/1.1"], polite).await;
@@ -186,7 +187,7 @@ async fn vendor_certificate_must_be_signed_by_the_ca_file() {
     for (ca_file, trusted) in [
         (authority.file(), true),
         (other.file(), false),
-        // Without a `ca_file`, the gateway trusts Mozilla's list of authorities.
+        // Without a `ca_file`, the gateway trusts Mozilla's list of certificate authorities.
         (String::new(), false),
     ] {
         let world = vendors_by(&url, &format!("ca_file = \"{ca_file}\""))
@@ -279,7 +280,7 @@ async fn http2_is_used_if_configured_and_offered_by_the_vendor() {
             "{what}: {taken:?}"
         );
     }
-    // A connection without TLS cannot negotiate a protocol.
+    // Without TLS no protocol is negotiated, and the gateway speaks HTTP/2 from the first byte.
     let vendor = Vendor::plain(polite).await;
     let url = format!("http://{}", vendor.address());
     let world = vendors_by(&url, "http2 = true").start().await;
@@ -293,7 +294,7 @@ async fn http2_is_used_if_configured_and_offered_by_the_vendor() {
 }
 
 #[tokio::test]
-async fn one_http2_connection_carries_many_calls_at_once() {
+async fn one_http2_connection_to_a_vendor_carries_many_calls_at_once() {
     let vendor = Vendor::plain(polite).await;
     let url = format!("http://{}", vendor.address());
     let world = vendors_by(&url, "http2 = true").start().await;
@@ -305,7 +306,7 @@ async fn one_http2_connection_carries_many_calls_at_once() {
 }
 
 #[tokio::test]
-async fn a_large_body_goes_over_http2_byte_for_byte() {
+async fn large_body_is_sent_byte_for_byte_over_http2() {
     let vendor = Vendor::plain(polite).await;
     let url = format!("http://{}", vendor.address());
     let world = vendors_by(&url, "http2 = true").start().await;
@@ -353,7 +354,7 @@ impl Raw {
     }
 }
 
-/// A gateway with a key, and the listener that takes the place of both vendors.
+/// A gateway with a key, and a listener that is in place of both vendors.
 async fn by_hand(lines: &str) -> (World, Key, TcpListener) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address: SocketAddr = listener.local_addr().unwrap();
@@ -365,7 +366,7 @@ async fn by_hand(lines: &str) -> (World, Key, TcpListener) {
 }
 
 #[tokio::test]
-async fn no_call_notices_that_a_vendor_closes_idle_connections() {
+async fn no_call_fails_if_a_vendor_closes_idle_connections() {
     let (world, key, listener) = by_hand("").await;
     let closed = Arc::new(Notify::new());
     let connections = Arc::new(AtomicUsize::new(0));
@@ -392,8 +393,8 @@ async fn no_call_notices_that_a_vendor_closes_idle_connections() {
     assert_eq!(connections.load(Ordering::SeqCst), 10);
 }
 
-/// An HTTP/1.1 answer does not name its request. If bytes arrive late on an idle connection, the next call on it would
-/// take them as its answer.
+/// An HTTP/1.1 answer does not state which request it belongs to. If bytes arrive late on an idle connection, the next
+/// call on it would take them as its answer.
 #[tokio::test]
 async fn connection_with_an_unexpected_second_answer_is_not_reused() {
     let (world, key, listener) = by_hand("").await;
@@ -428,7 +429,7 @@ async fn connection_with_an_unexpected_second_answer_is_not_reused() {
 }
 
 #[tokio::test]
-async fn a_request_is_sent_once_more_if_a_reused_connection_ends_without_a_byte() {
+async fn request_is_sent_again_if_a_reused_connection_ends_without_a_byte() {
     let (world, key, listener) = by_hand("").await;
     let taken = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&taken);
@@ -439,7 +440,7 @@ async fn a_request_is_sent_once_more_if_a_reused_connection_ends_without_a_byte(
             let (socket, _) = listener.accept().await.unwrap();
             let (mut raw, count) = (Raw { socket }, Arc::clone(&count));
             connections.spawn(async move {
-                // The vendor answers the first request of each connection, and closes during the second one.
+                // The vendor answers the first request on each connection, and closes the connection during the second.
                 assert!(raw.request().await);
                 count.fetch_add(1, Ordering::SeqCst);
                 raw.answer().await;
@@ -449,7 +450,7 @@ async fn a_request_is_sent_once_more_if_a_reused_connection_ends_without_a_byte(
             });
         }
     });
-    // A second call usually begins on the connection of the first one, fails there, and is sent again on a new
+    // A second call usually begins on the connection of the first call, fails there, and is sent again on a new
     // connection.
     const CALLS: usize = 10;
     for call in 1..=CALLS {
@@ -485,7 +486,7 @@ async fn request_on_a_new_connection_is_not_sent_twice() {
 }
 
 #[tokio::test]
-async fn an_idle_connection_is_closed_after_its_time() {
+async fn idle_connection_to_a_vendor_is_closed_after_its_idle_time() {
     let (world, key, listener) = by_hand("idle_connection_seconds = 1").await;
     let body = Op::Chat.body("x");
     let vendor = async {
@@ -502,7 +503,7 @@ async fn an_idle_connection_is_closed_after_its_time() {
 
 #[tokio::test]
 async fn connect_timeout_includes_the_proxy() {
-    // Nothing accepts these connections: they wait in the listener's queue, so the proxy never answers.
+    // Nothing accepts connections at this address: they wait in the listener's queue, so the proxy never answers.
     let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
     for kind in KINDS {
         let scheme = if kind == Kind::Connect {
@@ -522,7 +523,7 @@ async fn connect_timeout_includes_the_proxy() {
 }
 
 #[tokio::test]
-async fn a_plain_answer_may_take_longer_than_a_stream_takes_to_begin() {
+async fn plain_answer_may_take_longer_than_the_timeout_of_a_streams_first_byte() {
     let late = Duration::from_secs(2);
     let (world, key, listener) = by_hand("first_byte_seconds = 1").await;
     let body = Op::Chat.body("x");
@@ -565,7 +566,7 @@ fn thinking(op: Op, go: &Arc<Notify>) -> Reply {
 }
 
 #[tokio::test]
-async fn head_and_keep_alive_are_sent_while_a_vendor_thinks() {
+async fn head_and_keep_alive_are_sent_before_a_slow_vendors_first_event() {
     let world = vendors("head_seconds = 1").start().await;
     let key = world.key().await;
     for op in BOTH {
@@ -588,7 +589,7 @@ async fn head_and_keep_alive_are_sent_while_a_vendor_thinks() {
 }
 
 #[tokio::test]
-async fn a_vendor_that_sends_a_head_and_no_event_is_504() {
+async fn vendor_that_sends_a_head_but_no_event_is_504() {
     let world = vendors("first_byte_seconds = 1").start().await;
     let key = world.key().await;
     for op in BOTH {
@@ -627,7 +628,7 @@ async fn error_after_keep_alive_comments_keeps_its_status() {
 }
 
 #[tokio::test]
-async fn redirect_is_not_followed() {
+async fn redirect_of_a_vendor_is_not_followed() {
     let elsewhere = Vendor::plain(polite).await;
     let world = World::start().await;
     let key = world.key().await;

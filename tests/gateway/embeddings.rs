@@ -1,4 +1,5 @@
-//! `POST /v1/embeddings`: forwarded unchanged, held by its bound and charged by the vendor's count.
+//! `POST /v1/embeddings`: the request is forwarded unchanged, held by its upper bound, and charged by the vendor's
+//! count.
 
 use std::sync::Arc;
 
@@ -18,7 +19,7 @@ use crate::{
 
 /// Price of an input token in micro-rubles.
 const RATE: i64 = 20;
-/// Tokens that the hold adds for the marks around each input.
+/// Tokens that the hold adds to each input, for what the vendor writes around it.
 const AROUND: i64 = 32;
 const FIRST_MODEL: &str = "[[model]]\nid = \"chat\"";
 
@@ -72,7 +73,7 @@ async fn each_input_shape_passes_unchanged_and_costs_the_vendors_count() {
     let world = start().await;
     let key = world.key().await;
     let mut spent = 0;
-    // Columns: input, and the tokens held: two for three bytes of text, or one per token id.
+    // Columns: input; the tokens held, which are two for three bytes of text, or one per token id.
     for (input, tokens) in [
         (r#""привет, мир""#, 14 + AROUND),
         (r#" [ "a" ,"bc", "\u0041" ] "#, 3 + 3 * AROUND),
@@ -125,7 +126,7 @@ async fn each_input_shape_passes_unchanged_and_costs_the_vendors_count() {
 }
 
 #[tokio::test]
-async fn embedding_usage_is_all_input() {
+async fn all_usage_of_an_embedding_call_is_input() {
     let world = start().await;
     let key = world.key().await;
     for (usage, tokens) in [
@@ -151,12 +152,12 @@ async fn embedding_usage_is_all_input() {
 }
 
 #[tokio::test]
-async fn missing_usage_is_estimated_or_else_charged_up_to_the_hold() {
+async fn embedding_without_usage_is_charged_by_estimate_or_up_to_the_hold() {
     let world = start().await;
     let key = world.key().await;
     let estimated = |times: usize| TextSize::of(&"x".repeat(times)).milli();
     let whole = |milli: u64| i64::try_from(milli / 1000).unwrap();
-    // Columns: usage that the vendor reports, input, tokens charged, whether the receipt is marked as `bounded`.
+    // Columns: usage that the vendor reports; input; tokens charged; whether the receipt is marked as `bounded`.
     for (usage, input, tokens, bounded) in [
         ("null", json!("x".repeat(40)), whole(estimated(40)), false),
         ("{}", json!([1, 2, 3, 4, 5, 6, 7, 8, 9, 10]), 10, false),
@@ -288,7 +289,7 @@ async fn model_is_callable_only_for_its_kind() {
         assert!(text.contains("«model»") && text.contains(says), "{text}");
     }
     assert!(world.vendor.received().is_empty());
-    // If the key may not call the model, the refusal names only that.
+    // If the key may not call the model, the refusal reports only that.
     world.only_for(&key, &["chat"]).await;
     let answer = embed(&world, &key, &body(json!("x"))).await;
     refused("not allowed", &answer, 403, PERMISSION, "model_not_allowed");
@@ -296,7 +297,7 @@ async fn model_is_callable_only_for_its_kind() {
 }
 
 #[tokio::test]
-async fn the_next_vendor_answers_where_the_first_one_fails() {
+async fn embedding_call_is_answered_by_the_next_vendor_if_the_first_fails() {
     let first = ScriptedVendor::start().await.unwrap();
     let vendor = format!(
         "[[vendor]]\nname = \"first\"\nformat = \"chat\"\nurl = \"http://{}/api\"\nkey = \"${{VENDOR_KEY}}\"\n",
@@ -336,7 +337,7 @@ async fn the_next_vendor_answers_where_the_first_one_fails() {
 }
 
 #[tokio::test]
-async fn caller_that_disconnects_pays_the_vendors_count() {
+async fn embedding_caller_that_disconnects_pays_the_vendors_count() {
     let world = start().await;
     let key = world.key().await;
     let go = Arc::new(Notify::new());
@@ -360,11 +361,11 @@ async fn caller_that_disconnects_pays_the_vendors_count() {
 }
 
 #[tokio::test]
-async fn exhausted_funds_are_never_overdrawn() {
+async fn parallel_embedding_calls_never_overdraw_the_balance() {
     let world = start().await;
     let funds = 100 * RATE;
     let key = world.key_with("poor", &rubles(funds), json!({})).await;
-    // Each call holds 42 tokens and costs ten. The money pays for 100 tokens, so two calls fit at the same time.
+    // Each call holds 42 tokens and costs ten. The money pays for 100 tokens, which covers two calls at a time.
     let sent = body(json!([1, 2, 3, 4, 5, 6, 7, 8, 9, 10]));
     let mut answered = 0;
     for _ in 0..5 {
@@ -399,7 +400,7 @@ async fn embedding_refusal_mentions_no_output_maximum() {
 }
 
 #[tokio::test]
-async fn model_lists_have_kind_and_surfaces() {
+async fn model_lists_show_the_kind_and_the_surfaces_of_each_model() {
     let world = start().await;
     let key = world.key().await;
     for headers in [vec![], vec![("anthropic-version", "2023-06-01")]] {
@@ -457,7 +458,7 @@ async fn model_lists_have_kind_and_surfaces() {
 }
 
 #[tokio::test]
-async fn calls_are_counted_under_their_path() {
+async fn embedding_calls_are_counted_under_their_path() {
     let world = start().await;
     let key = world.key().await;
     let answer = embed(&world, &key, &body(json!("x"))).await;
@@ -471,7 +472,7 @@ async fn calls_are_counted_under_their_path() {
 }
 
 #[tokio::test]
-async fn scripted_vendor_fails_if_a_text_requests_it() {
+async fn demo_vendor_fails_if_an_input_text_requests_it() {
     let world = start().await;
     let key = world.key().await;
     for (input, status, says) in [
@@ -487,7 +488,7 @@ async fn scripted_vendor_fails_if_a_text_requests_it() {
 }
 
 #[tokio::test]
-async fn empty_texts_and_invalid_tokens_are_refused_by_position() {
+async fn empty_text_or_invalid_token_in_embedding_input_is_refused_by_position() {
     let world = start().await;
     let key = world.key().await;
     for (input, field, says) in [

@@ -1,4 +1,4 @@
-//! Decisions, "Extra paths": the estimate of what a call would hold, without a hold and without calling a vendor.
+//! Decisions, "Extra paths": the amount that a call would hold, computed without a hold and without calling a vendor.
 
 use http::Method;
 use serde_json::{Value, json};
@@ -23,13 +23,13 @@ async fn estimate(world: &World, op: Op, key: &Key, body: &Value) -> Answer {
     world.ask(request(Method::POST, &url, &headers, body)).await
 }
 
-/// A chat body without a maximum of output.
+/// A chat body without an output maximum.
 fn without_max_tokens() -> Value {
     json!({ "model": "chat", "messages": [{ "role": "user", "content": "x" }] })
 }
 
 #[tokio::test]
-async fn estimate_equals_the_hold_and_is_free() {
+async fn estimate_equals_the_hold_of_its_call_and_is_free() {
     let world = World::start().await;
     let key = world.key().await;
     let catalog = world.get("/v1/tollgate/models", &[]).await.json();
@@ -75,7 +75,7 @@ async fn estimate_equals_the_hold_and_is_free() {
         ] {
             assert_eq!(said["price"][class], rates[rate], "{said}");
         }
-        // The estimate can be computed from its own fields: rubles per million tokens are micro-rubles per token.
+        // The estimate can be computed again from its own fields: rubles per million tokens are micro-rubles per token.
         let count = |field: &str| said[field].as_i64().unwrap();
         let rate = |rate: &str| micro(&rates[rate]) / 1_000_000;
         let hold = count("input_tokens_max") * rate("input_rub_mtok")
@@ -112,7 +112,7 @@ async fn estimate_lowers_the_output_maximum_like_its_call() {
 }
 
 #[tokio::test]
-async fn estimate_that_does_not_fit_has_the_needed_amount() {
+async fn estimate_of_a_call_that_the_money_does_not_cover_has_the_needed_amount() {
     let world = World::start().await;
     let key = world.key_with("poor", "0.02", json!({})).await;
     let spent = json!({ "ceiling_rub": "0.000001" });
@@ -138,7 +138,7 @@ async fn estimate_that_does_not_fit_has_the_needed_amount() {
 }
 
 #[tokio::test]
-async fn estimate_is_refused_like_its_call() {
+async fn estimate_is_refused_for_the_same_reasons_as_its_call() {
     let world = World::start().await;
     let key = world.key().await;
     for op in BOTH {

@@ -33,8 +33,8 @@ async fn output_ceiling_is_capped_at_the_models_maximum() {
     assert_eq!(sent(&world)["max_tokens"], 4000);
 }
 
-/// Only the vendor's own field is sent, because a vendor may refuse both names together. A null sets no limit, so it
-/// may stay.
+/// Only the field that the vendor supports is sent, because a vendor may refuse both names together. A null sets no
+/// limit, so it may stay.
 #[tokio::test]
 async fn output_ceiling_is_sent_under_the_vendors_field_name() {
     const NAMES: [&str; 2] = ["max_tokens", "max_completion_tokens"];
@@ -44,8 +44,8 @@ async fn output_ceiling_is_sent_under_the_vendors_field_name() {
         let world = setup.start().await;
         let key = world.key().await;
         let other = NAMES[1 - of_vendor];
-        // Columns: the caller's value in the vendor's own field, and in the other field; then the field and the number
-        // that the vendor receives.
+        // Columns: the caller's value in the field that the vendor supports, and in the other field; then the field and
+        // the number that the vendor receives.
         for (by_name, by_other, sent_by, tokens) in [
             (None, Some(json!(null)), name, 4000),
             (None, None, name, 4000),
@@ -103,7 +103,7 @@ async fn field_names_that_differ_only_in_case_are_refused() {
 }
 
 #[tokio::test]
-async fn fields_that_change_the_price_or_the_model_unseen_are_refused_by_name() {
+async fn field_that_could_secretly_change_the_price_or_model_is_refused_by_name() {
     let world = World::start().await;
     let key = world.key().await;
     for (name, value) in [
@@ -173,7 +173,7 @@ async fn price_changing_fields_reach_no_vendor() {
 }
 
 #[tokio::test]
-async fn betas_that_change_the_price_are_not_forwarded() {
+async fn beta_headers_that_change_the_price_are_not_forwarded() {
     let world = World::start().await;
     let key = world.key().await;
     let mut req = world.messages_request(&key, &messages_body("x"));
@@ -198,9 +198,9 @@ async fn messages_vendor_gets_a_version_header_from_chat_callers() {
     assert_eq!(received[0].headers["anthropic-version"], "2023-06-01");
 }
 
-/// The vendor reports hidden reasoning only in the usage, which comes after the client has left.
+/// The vendor reports hidden reasoning only in the usage, which arrives after the client has left.
 #[tokio::test]
-async fn client_that_leaves_before_the_usage_pays_the_usage() {
+async fn client_that_leaves_before_the_usage_arrives_pays_for_the_usage() {
     let world = limits("in_flight_max = 1").start().await;
     let key = world.key().await;
     let go = Arc::new(Notify::new());
@@ -221,7 +221,7 @@ async fn client_that_leaves_before_the_usage_pays_the_usage() {
         .vendor
         .script(move |_| Reply::raw(200, "text/event-stream", steps.clone()));
     let number = leave_after_first_frame(&world, &key).await;
-    // The gateway admits one call at a time, so it has noticed the disconnect once it admits another call.
+    // The gateway admits one call at a time, so once it admits another call, it has noticed the disconnect.
     eventually("the gateway has noticed", async || {
         (world.get("/v1/tollgate/models", &[]).await.status == 200).then_some(())
     })
@@ -257,7 +257,7 @@ async fn leave_after_first_frame(world: &World, key: &Key) -> String {
 }
 
 #[tokio::test]
-async fn empty_answer_costs_its_usage_and_invalid_answer_nothing() {
+async fn empty_answer_is_charged_by_its_usage_and_invalid_answer_is_free() {
     let world = World::start().await;
     let key = world.key().await;
     let usage = json!({ "prompt_tokens": 9, "completion_tokens": 90, "total_tokens": 99 });
@@ -286,9 +286,9 @@ async fn empty_answer_costs_its_usage_and_invalid_answer_nothing() {
     }
 }
 
-/// A charge never exceeds what the request allows: output beyond that is the seller's loss.
+/// A charge never exceeds what the request allows. Output beyond that is a loss of the operator.
 #[tokio::test]
-async fn output_beyond_the_ceiling_is_cut_to_it_and_is_a_loss() {
+async fn output_beyond_the_requested_maximum_is_not_charged_and_is_a_loss() {
     let world = World::start().await;
     let usage = json!({ "prompt_tokens": 9, "completion_tokens": 3000, "total_tokens": 3009 });
     world.vendor.script(move |_| {
@@ -306,13 +306,13 @@ async fn output_beyond_the_ceiling_is_cut_to_it_and_is_a_loss() {
     let receipt = world.receipt(&answer.number()).await;
     let [charged, loss, cut] =
         ["charged_rub", "loss_rub", "bounded_loss_rub"].map(|field| &receipt[field]);
-    // The charge is 9 × 100 + 100 × 200 µ₽. The vendor bills 2900 output tokens more, at 200 µ₽ each.
+    // The charge is 9 × 100 + 100 × 200 µ₽. The vendor bills 2900 further output tokens, at 200 µ₽ each.
     assert_eq!((charged, loss), (&json!("0.0209"), &json!("0.00")));
     assert_eq!(cut, "0.58");
     assert_eq!(world.settled(&key).await["balance_rub"], "0.0791");
 }
 
-/// A messages request whose only content is a document with this source.
+/// A messages request whose only content is an attached document with this source.
 fn with_document(source: &Value) -> Value {
     let document = json!({ "type": "document", "source": source });
     let turns = json!([{ "role": "user", "content": [document] }]);
@@ -326,7 +326,7 @@ fn pdf(pages: usize) -> Value {
 }
 
 #[tokio::test]
-async fn document_by_url_is_refused_unless_the_context_window_bounds_its_hold() {
+async fn attached_document_by_url_is_refused_unless_a_context_window_bounds_its_hold() {
     let by_address = with_document(&json!({ "type": "url", "url": "https://files.example/1.pdf" }));
     let world = World::start().await;
     let key = world.key().await;
@@ -354,7 +354,7 @@ async fn document_by_url_is_refused_unless_the_context_window_bounds_its_hold() 
 
 /// The vendor may count ninety pages as 720 000 tokens. A hold of 50 000 tokens would cover a fourteenth of that.
 #[tokio::test]
-async fn a_long_document_holds_what_its_pages_can_cost() {
+async fn hold_of_a_long_attached_document_covers_its_pages() {
     let world = World::start().await;
     let key = world.key().await;
     for pages in [1, 90] {

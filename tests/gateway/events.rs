@@ -1,5 +1,5 @@
-//! Events: emitted by the step that moves the money, read in order or awaited; and balance levels whose crossing emits
-//! an event.
+//! Events: they are recorded together with the movement of money, and read in order or awaited. Also alert levels of
+//! balances, whose crossing emits an event.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -169,7 +169,7 @@ async fn on(redis: bool) -> (Option<RedisServer>, World) {
     (Some(server), world)
 }
 
-/// A connection to the stream of events, and the text received so far.
+/// A connection to the event stream, and the text received so far.
 struct Stream {
     body: Incoming,
     text: String,
@@ -210,7 +210,7 @@ impl Stream {
 }
 
 #[tokio::test]
-async fn stream_of_events_continues_with_new_ones_and_resumes_after_the_last_seen() {
+async fn event_stream_delivers_new_events_and_resumes_after_the_last_received_one() {
     let world = World::start().await;
     world.key().await;
     let mut stream = Stream::open(&world, "kind=top_up", &[]).await;
@@ -237,7 +237,7 @@ async fn stream_of_events_continues_with_new_ones_and_resumes_after_the_last_see
 }
 
 #[tokio::test]
-async fn levels_of_an_account_a_key_and_a_group_are_set_shown_and_emit_events() {
+async fn alert_levels_of_an_account_key_and_group_are_set_shown_and_emit_events() {
     for redis in [false, true] {
         let (server, world) = on(redis).await;
         let key = world
@@ -301,7 +301,7 @@ async fn levels_of_an_account_a_key_and_a_group_are_set_shown_and_emit_events() 
 }
 
 #[tokio::test]
-async fn invalid_levels_are_refused() {
+async fn invalid_alert_levels_are_refused() {
     let world = World::start().await;
     let key = world.key().await;
     for levels in [
@@ -330,9 +330,9 @@ async fn invalid_levels_are_refused() {
     assert_eq!(none.json()["levels_rub"], json!([]));
 }
 
-/// All calls together spend 100.50 ₽, and cross two levels of the balance.
+/// All calls together spend 100.50 ₽, so that the balance crosses two alert levels.
 #[tokio::test]
-async fn level_crossed_by_500_parallel_calls_emits_one_event() {
+async fn alert_level_crossed_by_500_parallel_calls_emits_one_event() {
     for redis in [false, true] {
         let (server, world) = on(redis).await;
         let key = world.key_with("acme", "1000", json!({})).await;
@@ -343,7 +343,7 @@ async fn level_crossed_by_500_parallel_calls_emits_one_event() {
         let calls = (0..500).map(async |_| {
             loop {
                 let answer = world.chat(&key, &body).await;
-                // On a busy machine Redis may not answer in time: the call gets a 503 and is repeated.
+                // On a busy machine Redis may not answer in time. The call then gets a 503 and is repeated.
                 if answer.status != 503 {
                     assert_eq!(answer.status, 200, "{answer:?}");
                     return;
@@ -352,7 +352,7 @@ async fn level_crossed_by_500_parallel_calls_emits_one_event() {
             }
         });
         futures_util::future::join_all(calls).await;
-        // A settlement that timed out is sent again later, so the sum may be complete only after a while.
+        // A settlement that timed out is sent again later, so the sum may become complete only after a while.
         within(Duration::from_secs(60), "all is charged", async || {
             let account = world.account(&key).await;
             (account["balance_rub"] == "899.50").then_some(())
@@ -360,7 +360,7 @@ async fn level_crossed_by_500_parallel_calls_emits_one_event() {
         .await;
         let told = events(&world, "kind=balance_low").await;
         assert_eq!(of(&told, "level_rub"), ["970.00", "900.00"]);
-        // A busy machine may emit further events, such as a vendor's outage. They have no account, so the filter
+        // On a busy machine there may be further events, such as a vendor's outage. They have no account, so the filter
         // excludes them.
         let numbers = events(&world, "account=acme&limit=1000").await;
         let numbers = of(&numbers, "number").len();
@@ -399,7 +399,7 @@ async fn two_gateways_emit_one_event_for_a_vendors_outage_and_one_for_its_return
     }
     told(&gateways[0], both, 1).await;
     switch(&gateways[0], "active").await;
-    // Gateway 1 still sends the vendor no call, so `vendor_back` is not emitted yet.
+    // Gateway 1 still does not call the vendor, so `vendor_back` is not emitted yet.
     tokio::time::sleep(Duration::from_secs(5)).await;
     assert_eq!(
         of(&told(&gateways[0], both, 1).await, "kind"),
@@ -412,7 +412,7 @@ async fn two_gateways_emit_one_event_for_a_vendors_outage_and_one_for_its_return
 }
 
 #[tokio::test]
-async fn expiring_key_emits_one_event_over_restarts() {
+async fn expiring_key_emits_one_event_even_across_restarts() {
     let folder = tempfile::tempdir().unwrap();
     let file = format!("sqlite:{}", folder.path().join("books.db").display());
     let start = async || Setup::default().ledger(&file).start().await;
@@ -490,7 +490,7 @@ async fn audit(world: &World) -> Vec<Value> {
 }
 
 #[tokio::test]
-async fn each_breach_emits_one_event_however_often_it_is_found() {
+async fn audit_breach_emits_one_event_however_often_it_is_found() {
     let server = RedisServer::start().await;
     let start = async || Setup::default().ledger(&server.url()).start().await;
     let gateways = [start().await, start().await];

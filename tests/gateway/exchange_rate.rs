@@ -12,7 +12,7 @@ use crate::{
 
 const CLOSED: &str = "[[rate.source]]\nurl = \"http://127.0.0.1:1/rate\"\nselect = \"/price\"\n";
 
-/// A scripted source of exchange rates that quotes several currency pairs, one of them with this price.
+/// A scripted source of exchange rates that quotes several currency pairs, one of them at this price.
 async fn market(price: Value) -> ScriptedVendor {
     let market = ScriptedVendor::start().await.unwrap();
     market.script(move |_| {
@@ -40,7 +40,7 @@ async fn with_sources(sources: &str) -> World {
         .await
 }
 
-/// The exchange rate that prices are computed with: rubles for one USDT.
+/// The exchange rate in the catalog: rubles for one USDT.
 async fn rate(world: &World) -> Option<Decimal> {
     let catalog = world.get("/v1/tollgate/models", &[]).await.json();
     let input = &catalog["models"][0]["input_rub_mtok"];
@@ -49,7 +49,7 @@ async fn rate(world: &World) -> Option<Decimal> {
 }
 
 #[tokio::test]
-async fn exchange_rate_is_selected_from_a_sources_answer() {
+async fn exchange_rate_is_selected_from_the_answer_of_a_rate_source() {
     for price in [json!("81.43"), json!(81.43)] {
         let market = market(price).await;
         let world = with_sources(&source(&market, "")).await;
@@ -100,7 +100,7 @@ async fn exchange_rate_can_be_fixed() {
 }
 
 #[tokio::test]
-async fn implausible_rate_answer_is_ignored_and_calls_are_refused() {
+async fn calls_are_refused_if_the_only_exchange_rate_is_implausible() {
     for price in [
         json!("49.99"),
         json!("200.01"),

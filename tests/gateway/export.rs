@@ -1,4 +1,4 @@
-//! Journals and books in each store: the content of an export, and the findings of an audit.
+//! Journals and books in each store: the content of an export, and the breaches that an audit finds.
 
 use std::{
     collections::HashSet,
@@ -79,7 +79,7 @@ on_every_store! {
     a_deleted_key_is_not_brought_back_by_a_change_on_its_way
 }
 
-/// Reserves and settles a call with this cost on the key.
+/// Reserves and settles a call of the key with this cost.
 async fn call<L: Books>(ledger: &L, n: u128, id: &str, cost: i64) {
     ledger.reserve(&hold(n, id, cost)).await.unwrap();
     let settled = ledger.settle(&settlement(n, id, cost)).await.unwrap();
@@ -126,7 +126,7 @@ fn audited(books: &AccountBooks, lines: &[JournalLine]) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn receipt_wrong_by_a_micro_ruble_is_found_in_every_store() {
+async fn audit_finds_a_receipt_wrong_by_a_micro_ruble_in_every_store() {
     let folder = folder();
     let file = in_file(&folder);
     let server = RedisServer::start().await;
@@ -139,8 +139,8 @@ async fn receipt_wrong_by_a_micro_ruble_is_found_in_every_store() {
     file.close().await;
 }
 
-/// Books a call whose cost is one micro-ruble above its usage times its prices. All sums agree, so only the receipt
-/// shows the error.
+/// Settles a call whose cost is one micro-ruble more than its usage times its prices. All sums agree, so only the
+/// receipt shows the error.
 async fn is_off_by_one<L: Books>(ledger: &L) {
     open(ledger, 1000).await;
     call(ledger, 1, "k1", 70).await;
@@ -158,7 +158,7 @@ async fn is_off_by_one<L: Books>(ledger: &L) {
     assert_eq!(audited(&books, &lines), [breach]);
 }
 
-/// Waits for the next millisecond, so that lines booked later have a later time.
+/// Waits for the next millisecond, so that later lines have a later time.
 async fn next_ms() {
     let now = || {
         let since = SystemTime::now().duration_since(UNIX_EPOCH);
@@ -347,7 +347,7 @@ async fn a_dispute_is_in_the_journal_and_moves_nothing<L: Books>(ledger: &L) {
     assert_eq!(names(&journal), ["first", &number(1).to_string()]);
     assert_eq!(audited(&books, &journal), Vec::<String>::new());
 
-    // The stale settlement did not use up the call's number, so a fresh settlement of the call is charged.
+    // The stale settlement did not use up the request number, so a fresh settlement of the call is charged.
     let settled = ledger.settle(&settlement(1, "k1", 70)).await.unwrap();
     assert_eq!(settled.booked, Booked::Forced);
     let books = ledger.books(&acme()).await.unwrap();
@@ -389,7 +389,7 @@ async fn books_show_keys_holds_and_all_that_was_entered<L: Books>(ledger: &L) {
         assert!((3_590_000..3_660_000).contains(&lives_ms), "{hold:?}");
     }
 
-    // The books were read up to `journal_end`, so the journal is read only up to there.
+    // The books were read up to `journal_end`, so the journal is read only up to the same place.
     call(ledger, 4, "k1", 1).await;
     let part = JournalPart {
         end: Some(&books.journal_end),
@@ -407,7 +407,7 @@ async fn books_show_keys_holds_and_all_that_was_entered<L: Books>(ledger: &L) {
     }
 }
 
-/// Checks the invariants I2, I3 and I5 again and again while calls are booked.
+/// Checks the invariants I2, I3 and I5 again and again while calls are settled.
 async fn books_and_the_journal_up_to_them_agree_while_calls_are_booked<L: Books>(ledger: &L) {
     open(ledger, 1_000_000).await;
     let booking = async {
@@ -475,7 +475,7 @@ async fn an_account_without_a_line_has_an_empty_journal_and_none_is_not_found<L:
     }
 }
 
-/// I12: a deleted key stays deleted, although a change of the key was under way at the same time.
+/// I12: a deleted key stays deleted, although another change of the key was made at the same time.
 async fn a_deleted_key_is_not_brought_back_by_a_change_on_its_way<L: Books>(ledger: &L) {
     open(ledger, 1000).await;
     for digest in 10..30 {
@@ -514,9 +514,9 @@ async fn a_deleted_key_is_not_brought_back_by_a_change_on_its_way<L: Books>(ledg
     }
 }
 
-/// The audit of the running gateway finds in Redis the same breaches as `audit --export` finds in an export.
+/// In Redis, the audit by the running gateway finds the same breaches as `audit --export` finds in an export.
 #[tokio::test]
-async fn one_edit_on_the_server_that_breaks_an_invariant_is_found_by_its_name() {
+async fn edit_in_redis_that_breaks_an_invariant_is_reported_with_its_name() {
     for (edit, says) in [
         (
             vec!["HINCRBY", "tg:{acme}", "h", "1"],
@@ -568,14 +568,14 @@ async fn audit_finds_a_double_charge_and_an_open_hold_of_an_ended_call() {
     let ledger = over(&server).await;
     open(&ledger, 1000).await;
     call(&ledger, 1, "k1", 70).await;
-    // Without the tombstone of the ended call, a hold with its number is granted and charged again.
+    // Without the tombstone of the ended call, a hold with its request number is granted and charged again.
     let tombstone = format!("tg:{{acme}}:d:{}", number(1));
     server.ask::<i64>(&["DEL", &tombstone]).await.unwrap();
     ledger.reserve(&hold(1, "k1", 70)).await.unwrap();
     let both = format!("I5 account acme: hold {} is both open and ended", number(1));
     assert_eq!(breaches(&ledger).await, [both]);
 
-    // If the receipt's index entry is missing too, the ledger books a second charge.
+    // If the receipt's index entry is missing too, the ledger charges the call a second time.
     let place = format!("tg:{{acme}}:r:{}", number(1));
     server.ask::<i64>(&["DEL", &place]).await.unwrap();
     ledger.settle(&settlement(1, "k1", 70)).await.unwrap();
@@ -585,7 +585,7 @@ async fn audit_finds_a_double_charge_and_an_open_hold_of_an_ended_call() {
 
 /// If the oldest journal lines were trimmed, the sums over the journal may be less than the books.
 #[tokio::test]
-async fn trimmed_journal_is_reported_and_not_a_breach() {
+async fn audit_reports_a_trimmed_journal_without_a_breach() {
     let server = RedisServer::start().await;
     let ledger = over(&server).await;
     open(&ledger, 1000).await;
@@ -608,7 +608,7 @@ async fn trimmed_journal_is_reported_and_not_a_breach() {
     assert_eq!(books.entered_rub, micro(1000));
     let lines = lines(&ledger, JournalPart::whole()).await;
     assert_eq!(audited(&books, &lines), Vec::<String>::new());
-    // Receipts whose sum exceeds the charges in the books are a breach, also in a trimmed journal.
+    // If the receipts sum to more than the charges in the books, that is a breach even in a trimmed journal.
     server
         .ask::<i64>(&["HINCRBY", "tg:{acme}", "k1.u", "-100"])
         .await

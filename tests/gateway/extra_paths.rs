@@ -1,4 +1,4 @@
-//! Decisions, "Extra paths": paths that clients expect in addition to the three operations.
+//! Decisions, "Extra paths": paths that clients expect besides the three operations.
 
 use http::Method;
 use serde_json::{Value, json};
@@ -12,7 +12,7 @@ use crate::{
 };
 
 #[tokio::test]
-async fn root_answers_reachability_checks() {
+async fn root_path_answers_reachability_checks_of_clients() {
     let world = World::start().await;
     for path in ["/", "/api/hello", "/api/hello?from=cli"] {
         for method in [Method::GET, Method::HEAD] {
@@ -28,7 +28,7 @@ async fn root_answers_reachability_checks() {
 }
 
 #[tokio::test]
-async fn the_models_of_a_key_are_listed_in_the_chat_format() {
+async fn models_are_listed_in_the_chat_format_by_default() {
     let world = World::start().await;
     let key = world.key().await;
     let bearer = bearer(&key);
@@ -149,7 +149,7 @@ async fn models_are_listed_in_the_messages_format_if_the_version_header_is_sent(
     }
 }
 
-/// The text for choosing a model that clients show, in the list of each format and in the single object.
+/// The text with which clients offer a model, in the list of each format and in the single object.
 async fn shown(world: &World, secret: &str, id: &str) -> (Value, Value) {
     let mut seen = Vec::new();
     for headers in [
@@ -196,7 +196,7 @@ async fn model_list_has_prices_and_the_operators_descriptions() {
 }
 
 #[tokio::test]
-async fn price_of_a_model_is_in_the_gateways_language() {
+async fn model_list_shows_prices_in_the_configured_language() {
     let world = Setup::default()
         .edit("base_url = ", "language = \"en\"\nbase_url = ")
         .edit(
@@ -216,7 +216,7 @@ async fn price_of_a_model_is_in_the_gateways_language() {
 }
 
 #[tokio::test]
-async fn models_are_listed_without_prices_while_the_rate_is_missing() {
+async fn models_are_listed_without_prices_while_there_is_no_exchange_rate() {
     let world = Setup::default()
         .edit(
             "id = \"messages\"\n",
@@ -288,7 +288,7 @@ async fn only_the_models_that_the_key_may_call_are_listed() {
 }
 
 #[tokio::test]
-async fn a_model_of_a_key_is_shown_as_it_is_listed() {
+async fn single_model_is_shown_as_it_is_in_the_list() {
     let world = World::start().await;
     let key = world.key().await;
     let secret = key.secret.as_str();
@@ -309,7 +309,7 @@ async fn a_model_of_a_key_is_shown_as_it_is_listed() {
 }
 
 #[tokio::test]
-async fn a_model_is_found_by_a_name_with_slashes_however_it_is_encoded() {
+async fn model_whose_name_has_slashes_is_found_however_the_name_is_encoded() {
     let world = Setup::default()
         .edit("id = \"chat\"", "id = \"acme/чат:1 a+b\"")
         .start()
@@ -357,7 +357,7 @@ async fn model_not_allowed_to_the_key_is_404_whether_or_not_it_exists() {
 }
 
 #[tokio::test]
-async fn a_key_sees_the_numbers_that_admission_uses() {
+async fn key_endpoint_shows_the_amounts_that_holds_are_checked_against() {
     let world = World::start().await;
     let ceiling = json!({ "ceiling_rub": "0.5", "name": "build server" });
     let key = world.key_with("acme", "1000", ceiling).await;
@@ -376,7 +376,7 @@ async fn a_key_sees_the_numbers_that_admission_uses() {
     assert_eq!(during["held_rub"], world.account(&key).await["held_rub"]);
     let free = decimal(&during["ceiling_rub"]) - decimal(&during["held_rub"]);
     assert_eq!(decimal(&during["free_rub"]), free);
-    // A call fits exactly into the amount shown as free: 200 µ₽ per output token, plus the input.
+    // The amount shown as free covers a call exactly: 200 µ₽ per output token, plus the input.
     let input = micro(&during["held_rub"]) - 100 * 200;
     let fits = (micro(&during["free_rub"]) - input) / 200;
     let running_on = running.number.clone();
@@ -396,7 +396,7 @@ async fn a_key_sees_the_numbers_that_admission_uses() {
 }
 
 #[tokio::test]
-async fn a_key_without_a_ceiling_is_limited_by_the_accounts_money() {
+async fn key_endpoint_shows_the_accounts_money_for_a_key_without_a_ceiling() {
     let world = World::start().await;
     let key = world.key_with("acme", "12.5", json!({})).await;
     let bearer = bearer(&key);
@@ -408,7 +408,7 @@ async fn a_key_without_a_ceiling_is_limited_by_the_accounts_money() {
 }
 
 #[tokio::test]
-async fn key_endpoints_require_the_key() {
+async fn key_endpoint_requires_a_key() {
     let world = World::start().await;
     for path in ["/v1/models", "/v1/models/chat", "/v1/tollgate/key"] {
         let answer = world.get(path, &[]).await;
@@ -417,7 +417,7 @@ async fn key_endpoints_require_the_key() {
 }
 
 #[tokio::test]
-async fn path_of_the_key_endpoint_has_the_service_name() {
+async fn path_of_the_key_endpoint_contains_the_service_name() {
     let world = top("service = \"acme-ai\"").start().await;
     let key = world.key().await;
     let bearer = bearer(&key);

@@ -14,8 +14,8 @@ pub struct Fleet {
 }
 
 impl Fleet {
-    /// Starts a gateway with this many vendors per model. `route` returns lines for the route of a vendor, like
-    /// `priority = 1`, and `vendor` returns lines for the vendor.
+    /// Starts a gateway with this many vendors per model. `route` returns further lines for the route to a vendor, like
+    /// `priority = 1`, and `vendor` returns further lines for the vendor.
     pub async fn start(
         setup: Setup,
         count: usize,
@@ -79,7 +79,7 @@ impl Fleet {
         }
     }
 
-    /// Starts a gateway with two vendors per model. Vendor 1 has priority, and vendor 0 follows if it fails or is
+    /// Starts a gateway with two vendors per model. Vendor 1 is called first, and vendor 0 if vendor 1 fails or is
     /// disabled.
     pub async fn pair(lines: &str) -> Self {
         Self::start(
@@ -91,7 +91,7 @@ impl Fleet {
         .await
     }
 
-    /// The name of vendor `n` in the configuration, for the model of this operation.
+    /// The configured name of vendor `n`, for the model of this operation.
     pub fn name(op: Op, n: usize) -> String {
         match n {
             0 => format!("{}-vendor", op.model()),

@@ -1,5 +1,5 @@
 //! A vendor may cut its stream anywhere, even after each letter. The caller must get the same answer: the gateway never
-//! interprets a piece of a text, of reasoning or of a tool's arguments as if it were complete.
+//! interprets a piece of a text, of reasoning or of tool arguments as if it were complete.
 
 use std::{fs, path::Path};
 
@@ -39,7 +39,8 @@ struct Heard {
 struct Metered {
     usage: Option<Usage>,
     text_bytes: u64,
-    /// In this order: the output was counted by the vendor; some usage was implausible; the last event has arrived.
+    /// Whether the output was counted by the vendor, whether some usage was implausible, and whether the last event has
+    /// arrived.
     flags: [bool; 3],
 }
 
@@ -114,8 +115,8 @@ fn of_messages(events: &[Value]) -> Heard {
             _ => {}
         }
     }
-    // If the vendor sends no id, the gateway derives one from the first chunk, which depends on the cut. Only its
-    // prefix is compared.
+    // If the vendor sends no id, the gateway derives an id from the first chunk, which depends on the cut. Only the
+    // id's prefix is compared.
     if heard.id.starts_with(&format!("msg_{:x}", CX.created)) {
         heard.id.truncate(4);
     }
@@ -156,16 +157,16 @@ fn text(value: &Value) -> String {
     value.as_str().unwrap_or_default().to_owned()
 }
 
-/// A part of a vendor's stream whose texts are cut at the same characters: an event, or one field of a chunk.
+/// A part of a vendor's stream whose texts are cut after the same characters: an event, or one field of a chunk.
 #[derive(Debug)]
 struct Part {
-    /// Lines of the event before its `data:`.
+    /// The lines of the event before its `data:` line.
     head: String,
     /// The JSON data of the event. Data that is not JSON is stored as a string and written unchanged.
     data: Value,
     /// JSON pointers to the text that is cut; several if a vendor writes the same text to more than one field.
     cut: Vec<String>,
-    /// Fields that only the last piece of the part has.
+    /// Fields that only the last piece of the part gets.
     last: Map<String, Value>,
 }
 
@@ -199,7 +200,7 @@ fn messages_parts(parts: &mut Vec<Part>, head: String, mut event: Value) {
     const NAMES: [&str; 3] = ["text", "thinking", "partial_json"];
     let mut more = None;
     if event["type"] == "content_block_start" {
-        // A block's start may have text already. It is moved to a delta, so that it can be cut.
+        // The start of a block may contain text. The text is moved to a delta, so that it can be cut.
         for name in ["text", "thinking"] {
             let begun = text(&event["content_block"][name]);
             if !begun.is_empty() {
@@ -241,7 +242,7 @@ fn chat_parts(parts: &mut Vec<Part>, chunk: &Value) {
         );
     }
 
-    // Each pair is the fields of one part, and the pointers to its texts.
+    // Each pair has the fields of one part, and the pointers to its texts.
     let mut said: Vec<(Map<String, Value>, Vec<String>)> = Vec::new();
     let reasoning: Map<_, _> = REASONING
         .iter()
@@ -298,7 +299,7 @@ fn chat_parts(parts: &mut Vec<Part>, chunk: &Value) {
                 .map(|call| (one("tool_calls", json!([call])), cut())),
         );
     }
-    // Fields without text that can be cut come first, in a part of their own.
+    // Fields without text that can be cut come first, in a separate part.
     said.insert(0, (delta, Vec::new()));
     said.retain(|(delta, _)| !delta.is_empty());
     if said.is_empty() {
@@ -335,7 +336,7 @@ impl Part {
         }
     }
 
-    /// Characters of the part's longest text.
+    /// The number of characters of the part's longest text.
     fn len(&self) -> usize {
         let texts = self
             .cut
@@ -344,7 +345,8 @@ impl Part {
         texts.map(|text| text.chars().count()).max().unwrap_or(0)
     }
 
-    /// Writes the part in pieces that end after these numbers of characters, and a last piece with the rest.
+    /// Writes the part in pieces that end after these numbers of characters, and a last piece with the remaining
+    /// characters.
     fn write(&self, ends: &[usize], names_again: bool, out: &mut String) {
         let mut ends: Vec<_> = ends.iter().map(|end| (*end).min(self.len())).collect();
         ends.push(usize::MAX);
@@ -401,7 +403,8 @@ fn written(parts: &[Part], names_again: bool, ends: impl Fn(usize, &Part) -> Vec
     out
 }
 
-/// Checks that the stream has the same result wherever its texts are cut. Returns the number of cut streams checked.
+/// Checks that the stream gives the same result wherever its texts are cut. Returns the number of cut streams that were
+/// checked.
 fn is_the_same_in_pieces(what: &str, format: Format, stream: &str) -> usize {
     let whole = heard(format, stream);
     assert!(whole.whole && whole.error.is_none(), "{what}: {whole:?}");
@@ -427,7 +430,7 @@ fn is_the_same_in_pieces(what: &str, format: Format, stream: &str) -> usize {
         for at in 0..=longest {
             check(written(&parts, names_again, |_, _| vec![at]));
         }
-        // Cuts one text at a time, unless the stream has 20 parts or more, which would take long.
+        // Cuts each text separately, unless the stream has 20 parts or more, which would take long.
         for (index, part) in parts.iter().enumerate().filter(|_| parts.len() < 20) {
             for at in 0..=part.len() {
                 let ends = |this, _: &Part| if this == index { vec![at] } else { Vec::new() };
@@ -439,7 +442,7 @@ fn is_the_same_in_pieces(what: &str, format: Format, stream: &str) -> usize {
 }
 
 #[test]
-fn recorded_streams_have_the_same_result_in_any_pieces() {
+fn recorded_streams_give_the_same_result_in_any_split() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/gateway/fixtures");
     let mut streams = [0, 0];
     for entry in fs::read_dir(&folder).unwrap() {
@@ -505,7 +508,7 @@ fn meant(what: &str, format: Format, stream: &str, calls: &[(&str, &Value)]) {
 }
 
 #[test]
-fn arguments_of_chat_vendors_are_complete_in_any_pieces() {
+fn tool_arguments_from_chat_vendors_are_complete_in_any_split() {
     let chunk = |delta: Value, finish: Value| {
         let choice = json!({ "index": 0, "delta": delta, "finish_reason": finish });
         format!(
@@ -583,7 +586,7 @@ fn arguments_of_chat_vendors_are_complete_in_any_pieces() {
 }
 
 #[test]
-fn arguments_of_messages_vendors_are_complete_in_any_pieces() {
+fn tool_arguments_from_messages_vendors_are_complete_in_any_split() {
     let event = |data: Value| format!("event: {}\ndata: {data}\n\n", text(&data["type"]));
     let block = |index: u64, block: Value, delta: Value| {
         [

@@ -1,5 +1,5 @@
-//! A chat vendor with functions in place of tools, in the shapes that GigaChat documents: callers of each format use
-//! tools.
+//! A chat vendor that supports functions in place of tools, in the shapes that GigaChat documents. Callers of each
+//! format use tools.
 
 use serde_json::{Value, json};
 use tollgate::demo::vendor::{Received, Reply};
@@ -48,7 +48,7 @@ fn parameters() -> Value {
 }
 
 #[tokio::test]
-async fn chat_callers_use_tools() {
+async fn chat_caller_uses_tools_of_a_vendor_with_function_calls() {
     let world = gigachat().await;
     let key = world.key().await;
     let tool = json!({ "type": "function", "function": { "name": "weather", "parameters": parameters() } });
@@ -104,7 +104,7 @@ async fn chat_callers_use_tools() {
 }
 
 #[tokio::test]
-async fn messages_callers_use_tools() {
+async fn messages_caller_uses_tools_of_a_vendor_with_function_calls() {
     let world = gigachat().await;
     let key = world.key().await;
     let body = json!({

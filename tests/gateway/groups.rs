@@ -1,5 +1,5 @@
-//! Groups of keys, and the maximum of concurrent calls of a key, over gateways that share a ledger. The limits hold
-//! whichever keys call, at whichever gateway, also if a gateway is killed meanwhile.
+//! Groups of keys, and the maximum of concurrent calls of a key, across gateways that share a ledger. The limits hold
+//! whichever keys call at whichever gateway, even if a gateway is killed meanwhile.
 
 use std::time::Duration;
 
@@ -70,7 +70,7 @@ fn end(hold: &Hold, cost: i64) -> Settlement {
     end
 }
 
-/// Every call requests its hold before the first call is settled, and exactly `paid_for` calls get one.
+/// Every call requests its hold before the first call is settled. Exactly `paid_for` calls get a hold.
 async fn as_many_as_the_group_pays_for(gateways: &[RedisLedger], paid_for: usize) {
     let mut asking = JoinSet::new();
     for n in 0..CALLS {
@@ -123,9 +123,9 @@ async fn three_gateways_never_hold_beyond_a_groups_ceiling() {
     as_many_as_the_group_pays_for(&gateways, 37).await;
 }
 
-/// With leases, the keys of a group are served exactly the calls that the group's ceiling pays for.
+/// With leases, a group gets exactly the calls that its ceiling pays for, whichever of its keys call.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn with_leases_a_group_serves_what_its_ceiling_pays_for() {
+async fn group_with_leases_gets_exactly_the_calls_that_its_ceiling_pays_for() {
     let server = RedisServer::start().await;
     let mut tasks = JoinSet::new();
     let mut gateways = Vec::new();
@@ -158,8 +158,8 @@ async fn with_leases_a_group_serves_what_its_ceiling_pays_for() {
                         (served, refused_since) = (served + 1, None);
                     }
                     Err(LedgerError::Refused(Refusal::CeilingUsedUp(_))) => return served,
-                    // On a busy machine another gateway may return money of its lease too late for this call, which is
-                    // then repeated.
+                    // On a busy machine another gateway may return money of its lease too late for this call. The call
+                    // is then repeated.
                     Err(LedgerError::Refused(Refusal::DoesNotFit { .. })) => {
                         let since = refused_since.get_or_insert_with(Instant::now);
                         assert!(since.elapsed() < PATIENCE, "money is kept from a call");
@@ -201,9 +201,9 @@ async fn limit(ledger: &RedisLedger, concurrency: u32) {
         .unwrap();
 }
 
-/// A call of a killed gateway counts as open until its hold expires, and only then frees its place.
+/// A call of a killed gateway counts as open until its hold expires. After that, another call may be open instead.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn three_gateways_never_open_more_calls_than_a_key_may_have() {
+async fn three_gateways_never_exceed_the_concurrency_of_a_key() {
     let server = RedisServer::start().await;
     let gateways = [
         over(&server).await,
@@ -233,7 +233,7 @@ async fn three_gateways_never_open_more_calls_than_a_key_may_have() {
         }
     }
     assert_eq!(open.len(), 5);
-    // Two calls end, one of them with a repeated settlement. The other three stay open.
+    // Two calls end, one of them with a repeated settlement. Three calls stay open.
     for hold in [&open[0], &open[1], &open[1]] {
         gateways[1].settle(&end(hold, PRICE)).await.unwrap();
     }
@@ -266,9 +266,9 @@ async fn three_gateways_never_open_more_calls_than_a_key_may_have() {
     assert_eq!(json!(count), json!("5"));
 }
 
-/// Creates and limits a group by the operators' API, and uses it as an owner and as a caller.
+/// Creates and limits a group with the operators' API, and uses it with an owner key and with a caller's key.
 #[tokio::test]
-async fn group_is_created_limited_and_named_in_callers_texts() {
+async fn group_is_created_limited_and_named_in_refusals() {
     let world = World::start().await;
     let caller = world.key().await;
     let groups = "/admin/v1/accounts/acme/groups";
@@ -377,7 +377,7 @@ async fn group_is_created_limited_and_named_in_callers_texts() {
     );
     let out = world.ask(out).await;
     assert_eq!(out.status, 400, "{out:?}");
-    // An owner key of a group cannot change keys of another group or without a group.
+    // An owner key of a group cannot change keys of another group, or keys without a group.
     let beside = world.another_key("acme", json!({})).await;
     let to_beside = request(
         Method::PATCH,
@@ -402,7 +402,7 @@ async fn group_is_created_limited_and_named_in_callers_texts() {
         "{seen}"
     );
 
-    // A key of the group may hold at most what the group has left. The refusal names the group's limit.
+    // A key of the group may hold at most what the group has left. The refusal names the group's ceiling.
     let call = world.chat(&caller, &Op::Chat.body("x")).await;
     assert_eq!(call.status, 403, "{call:?}");
     let told = call.json()["error"]["message"].as_str().unwrap().to_owned();

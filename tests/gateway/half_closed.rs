@@ -1,5 +1,5 @@
-//! A client that closes its sending side after its request gets one complete answer. The gateway detects a client that
-//! has disconnected, and closes the vendor's stream (README, "Money", 5).
+//! A client that closes its sending side after its request gets one complete answer. If such a client disconnects
+//! later, the gateway detects that and closes the vendor's stream (README, "Money", 5).
 
 use std::{sync::Arc, time::Duration};
 
@@ -29,7 +29,7 @@ use crate::{
 
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// The bytes of a call whose request does not ask to close the connection.
+/// The bytes of a call whose request has no `connection: close`.
 pub fn call(op: Op, key: &Key, stream: bool) -> String {
     let body = with(op.body("Привет"), json!({ "stream": stream })).to_string();
     format!(
@@ -96,7 +96,7 @@ fn is_whole(op: Op, stream: bool, answer: &Answer) {
     assert!(answer.text().contains(last), "{answer:?}");
 }
 
-/// Checks that the client's answer is of a call that was made and charged exactly once, as finished.
+/// Checks that the client's answer belongs to a call that was made and charged exactly once, as finished.
 async fn is_charged_once(world: &World, key: &Key, answer: &Answer) {
     let number = answer.headers["x-request-id"].to_str().unwrap();
     let receipt = world.receipt(number).await;
@@ -132,9 +132,9 @@ async fn half_closed_client_gets_the_whole_answer_and_is_charged_once() {
     }
 }
 
-/// While the vendor is silent, the gateway probes the client with bytes that every HTTP client ignores.
+/// While the vendor sends nothing, the gateway probes the client with bytes that every HTTP client ignores.
 #[tokio::test]
-async fn half_closed_client_may_wait_before_and_within_the_answer() {
+async fn half_closed_client_may_wait_before_and_during_the_answer() {
     for op in BOTH {
         for stream in [false, true] {
             // The vendor waits before its head, or after its second piece.
@@ -165,9 +165,9 @@ async fn half_closed_client_may_wait_before_and_within_the_answer() {
     }
 }
 
-/// A client of HTTP/1.0 understands neither interim answers nor chunks, so the gateway sends it no probes.
+/// An HTTP/1.0 client supports neither interim answers nor chunks, so the gateway sends it no probes.
 #[tokio::test]
-async fn http_1_0_client_gets_only_its_answer() {
+async fn http_1_0_client_gets_no_interim_answer() {
     for op in BOTH {
         for stream in [false, true] {
             let world = World::start().await;
@@ -186,8 +186,8 @@ async fn http_1_0_client_gets_only_its_answer() {
     }
 }
 
-/// The disconnect itself sends nothing to the gateway, because the sending side is closed already. The next probe
-/// detects it.
+/// The disconnect itself sends nothing to the gateway, because the client has closed its sending side already. The next
+/// probe detects the disconnect.
 #[tokio::test]
 async fn half_closed_client_that_disconnects_later_is_detected() {
     for step in [0, 2] {
@@ -216,9 +216,9 @@ async fn half_closed_client_that_disconnects_later_is_detected() {
     }
 }
 
-/// An incomplete request is not served, even if the client reads on.
+/// An incomplete request is not served, even if the client still reads.
 #[tokio::test]
-async fn incomplete_request_is_not_served() {
+async fn incomplete_request_of_a_half_closed_client_is_not_served() {
     let world = World::start().await;
     let key = world.key().await;
     for op in BOTH {

@@ -27,7 +27,7 @@ pub use crate::{
     support::redis::RedisServer,
 };
 
-/// Changes to the usual configuration of a test's gateway.
+/// Changes to the usual configuration of a test gateway.
 #[derive(Default)]
 pub struct Setup {
     /// The setting `ledger.url`; memory by default.
@@ -107,7 +107,7 @@ pub struct World {
     pub dir: Folder,
 }
 
-/// An answer that was read to its end. `failed` is true if the body was cut off.
+/// An answer that was read to its end. `failed` is true if the body broke off.
 #[derive(Clone, Debug)]
 pub struct Answer {
     pub status: StatusCode,
@@ -125,7 +125,7 @@ impl Answer {
         String::from_utf8(self.body.to_vec()).unwrap()
     }
 
-    /// The text of `error.message` without the call's number, after checking that the text ends with the number of the
+    /// The text of `error.message` without the request number. Checks that the text ends with the number in the
     /// `x-request-id` header.
     pub fn refusal(&self) -> String {
         let message = self.json()["error"]["message"].as_str().unwrap().to_owned();
@@ -290,7 +290,7 @@ impl World {
         .json()
     }
 
-    /// The account after nothing is held. Waits for that, because settlement runs after the answer.
+    /// The account once nothing is held. Waits for that, because settlement runs after the answer.
     pub async fn settled(&self, key: &Key) -> Value {
         eventually("nothing is held", async || {
             let account = self.account(key).await;
@@ -299,7 +299,7 @@ impl World {
         .await
     }
 
-    /// The receipt of a call. Waits until the call is booked.
+    /// The receipt of a call. Waits until the call is settled.
     pub async fn receipt(&self, number: &str) -> Value {
         eventually("there is a receipt", async || {
             let receipt = self

@@ -1,4 +1,4 @@
-//! Decisions, "Money": the hold of a running call, and refusals of holds that do not fit.
+//! Decisions, "Money": the hold of a running call, and the refusal of a hold that the money does not cover.
 //!
 //! A million tokens of `chat` cost 100 ₽ of input and 200 ₽ of output: 100 and 200 µ₽ per token.
 
@@ -13,21 +13,21 @@ use crate::{
     replies::Running,
 };
 
-/// Makes a call, and returns the amount that it held, in micro-rubles.
+/// Makes a call, and returns the amount that it held while it ran, in micro-rubles.
 async fn held(world: &World, op: Op, key: &Key, body: &Value) -> i64 {
     let answer = op.call(world, key, body).await;
     assert_eq!(answer.status, 200, "{answer:?}");
     micro(&world.receipt(&answer.number()).await["held_rub"])
 }
 
-/// A chat body that sets no maximum of output.
+/// A chat body without an output maximum.
 fn open(text: &str) -> Value {
     let mut body = chat_body(text);
     body.as_object_mut().unwrap().remove("max_tokens");
     body
 }
 
-/// The maximum of output in the latest request to the vendor, from this field.
+/// The output maximum in this field of the latest request to the vendor.
 fn written(world: &World, field: &str) -> i64 {
     let sent = world.vendor.received().pop().unwrap().json();
     sent[field]
@@ -36,7 +36,7 @@ fn written(world: &World, field: &str) -> i64 {
 }
 
 #[tokio::test]
-async fn a_running_call_holds_money_and_a_finished_one_holds_none() {
+async fn running_call_holds_money_and_finished_call_holds_none() {
     let world = World::start().await;
     let key = world.key().await;
     for op in BOTH {
@@ -66,7 +66,7 @@ async fn a_running_call_holds_money_and_a_finished_one_holds_none() {
 }
 
 #[tokio::test]
-async fn output_is_held_by_the_clients_ceiling_at_the_output_price() {
+async fn hold_covers_the_requested_maximum_of_output_at_the_output_price() {
     let world = World::start().await;
     let key = world.key().await;
     for (op, price) in [(Op::Chat, 200), (Op::Messages, 2000)] {
@@ -93,7 +93,7 @@ async fn max_completion_tokens_limits_output_like_max_tokens() {
 }
 
 #[tokio::test]
-async fn n_answers_hold_the_output_n_times() {
+async fn hold_covers_the_output_of_each_of_n_answers() {
     let world = World::start().await;
     let key = world.key().await;
     let one = held(&world, Op::Chat, &key, &chat_body("x")).await;
@@ -103,7 +103,7 @@ async fn n_answers_hold_the_output_n_times() {
 }
 
 #[tokio::test]
-async fn input_is_held_at_one_and_a_half_bytes_per_token_or_strictly_at_one() {
+async fn usual_hold_counts_two_tokens_per_three_bytes_and_strict_hold_one_per_byte() {
     for (mode, bytes_in_two_tokens) in [("usual", 3), ("strict", 2)] {
         let line = format!("[ledger]\nhold = \"{mode}\"");
         let world = Setup::default().edit("[ledger]", &line).start().await;
@@ -119,7 +119,7 @@ async fn input_is_held_at_one_and_a_half_bytes_per_token_or_strictly_at_one() {
 }
 
 #[tokio::test]
-async fn input_is_held_at_the_price_of_its_dearest_class() {
+async fn input_is_held_at_the_rate_of_its_most_expensive_class() {
     for (edit, dearest) in [
         (
             "input = \"3\", cached_input = \"1\", output = \"2\", cache_write = \"2\"",
@@ -144,7 +144,7 @@ async fn input_is_held_at_the_price_of_its_dearest_class() {
 }
 
 #[tokio::test]
-async fn image_hold_does_not_depend_on_its_bytes() {
+async fn hold_of_an_image_does_not_depend_on_its_bytes() {
     let world = World::start().await;
     let key = world.key().await;
     let with_images = |op: Op, bytes: &[usize]| {
@@ -174,7 +174,7 @@ async fn image_hold_does_not_depend_on_its_bytes() {
 }
 
 #[tokio::test]
-async fn call_without_a_maximum_holds_and_sends_the_models() {
+async fn call_without_an_output_maximum_is_held_and_sent_with_the_models_maximum() {
     for field in ["max_completion_tokens", "max_tokens"] {
         let world = Setup::default()
             .edit(
@@ -192,7 +192,7 @@ async fn call_without_a_maximum_holds_and_sends_the_models() {
 }
 
 #[tokio::test]
-async fn null_maximum_is_replaced_by_the_gateways() {
+async fn output_maximum_of_null_is_replaced_by_the_models_maximum() {
     for field in ["max_completion_tokens", "max_tokens"] {
         let line = format!("output_tokens_max = 4000\noutput_field = \"{field}\"");
         let world = Setup::default()
@@ -214,7 +214,7 @@ async fn null_maximum_is_replaced_by_the_gateways() {
 }
 
 #[tokio::test]
-async fn a_ceiling_that_the_client_named_is_sent_as_it_is() {
+async fn requested_output_maximum_is_sent_unchanged() {
     let world = World::start().await;
     let key = world.key().await;
     for field in ["max_completion_tokens", "max_tokens"] {
@@ -226,19 +226,19 @@ async fn a_ceiling_that_the_client_named_is_sent_as_it_is() {
 }
 
 #[tokio::test]
-async fn default_ceiling_is_exactly_what_the_balance_can_pay_for() {
+async fn default_output_maximum_is_exactly_what_the_balance_can_pay_for() {
     let world = World::start().await;
     let rich = world.key().await;
     let input = held(&world, Op::Chat, &rich, &chat_body("x")).await - 100 * 200;
     for (account, tokens) in [("a", 1234), ("b", 256), ("c", 3999)] {
-        // The money pays for whole tokens; the price of half a token is left over.
+        // The money pays for whole tokens, and the price of half a token is left over.
         let funds = input + tokens * 200 + 100;
         let key = world.key_with(account, &rubles(funds), json!({})).await;
         let held = held(&world, Op::Chat, &key, &open("x")).await;
         assert_eq!(written(&world, "max_completion_tokens"), tokens);
         assert!((input + tokens * 200..=funds).contains(&held), "{held}");
     }
-    // The output is limited by what a key's ceiling leaves, like by what the balance leaves.
+    // The output is limited by the rest of a key's ceiling in the same way as by the rest of the balance.
     let ceiling = rubles(input + 500 * 200);
     let key = world
         .another_key("acme", json!({ "ceiling_rub": ceiling }))
@@ -248,7 +248,7 @@ async fn default_ceiling_is_exactly_what_the_balance_can_pay_for() {
 }
 
 #[tokio::test]
-async fn default_ceiling_is_shared_by_n_answers() {
+async fn default_output_maximum_is_shared_by_n_answers() {
     let world = World::start().await;
     let rich = world.key().await;
     let input = held(&world, Op::Chat, &rich, &chat_body("x")).await - 100 * 200;
@@ -279,14 +279,14 @@ async fn balance_below_output_tokens_min_is_refused_with_403() {
             .await;
         let answer = world.chat(&short, &open("x")).await;
         refused("short", &answer, 403, PERMISSION, "insufficient_balance");
-        // A client may set a maximum below the default.
+        // A client may set an output maximum below the default.
         let less = with(open("x"), json!({ "max_tokens": 10 }));
         held(&world, Op::Chat, &short, &less).await;
     }
 }
 
 #[tokio::test]
-async fn call_without_a_maximum_gets_and_holds_the_models_default() {
+async fn call_without_an_output_maximum_is_held_and_sent_with_the_configured_default() {
     let setup = Setup::default().edit(
         "output_tokens_max = 4000",
         "output_tokens_max = 4000\noutput_tokens_default = 300",
@@ -297,7 +297,7 @@ async fn call_without_a_maximum_gets_and_holds_the_models_default() {
     let need = named + 200 * 200;
     assert_eq!(held(&world, Op::Chat, &rich, &open("x")).await, need);
     assert_eq!(written(&world, "max_completion_tokens"), 300);
-    // A client may set a maximum above the default, up to the model's own maximum.
+    // A client may set an output maximum above the default, up to the model's own maximum.
     let more = with(open("x"), json!({ "max_tokens": 4000 }));
     assert_eq!(
         held(&world, Op::Chat, &rich, &more).await,
@@ -316,10 +316,10 @@ async fn call_without_a_maximum_gets_and_holds_the_models_default() {
 }
 
 #[tokio::test]
-async fn balance_for_ten_calls_without_a_maximum_serves_ten_at_once() {
+async fn balance_for_ten_calls_without_an_output_maximum_serves_ten_at_once() {
     for (limits, at_a_time) in [
         ("output_tokens_max = 40000\noutput_tokens_default = 300", 10),
-        // Without a default the first call holds all money.
+        // Without a configured default, the first call holds all money.
         ("output_tokens_max = 40000", 1),
     ] {
         let setup = Setup::default().edit("output_tokens_max = 4000", limits);
@@ -338,7 +338,7 @@ async fn balance_for_ten_calls_without_a_maximum_serves_ten_at_once() {
         for call in running {
             call.finish().await;
         }
-        // The calls cost less than they held, so the next call fits.
+        // The calls cost less than they held, so the money pays for the next call.
         world.settled(&key).await;
         let next = Running::start(&world, Op::Chat, &key, &open("x")).await;
         next.finish().await;
@@ -346,7 +346,7 @@ async fn balance_for_ten_calls_without_a_maximum_serves_ten_at_once() {
 }
 
 #[tokio::test]
-async fn a_ceiling_that_the_client_named_is_held_in_full_or_refused() {
+async fn requested_output_maximum_is_held_in_full_or_the_call_refused() {
     let world = World::start().await;
     let rich = world.key().await;
     for op in BOTH {
@@ -368,14 +368,14 @@ async fn a_ceiling_that_the_client_named_is_held_in_full_or_refused() {
 }
 
 #[tokio::test]
-async fn refusal_403_has_the_needed_free_and_held_amounts() {
+async fn refusal_with_403_has_the_needed_the_free_and_the_held_amount() {
     for op in BOTH {
         let world = World::start().await;
         let rich = world.key_with("rich", "1000", json!({})).await;
         let large = with(op.body("x"), json!({ "max_tokens": 1000 }));
         let answer = op.call(&world, &rich, &large).await;
         let needs = world.receipt(&answer.number()).await["held_rub"].clone();
-        // The money pays for the large call, but not while another call holds a part of it.
+        // The money pays for the large call, except while another call holds a part of it.
         let funds = needs.as_str().unwrap();
         let key = world.key_with(op.model(), funds, json!({})).await;
         let running = Running::start(&world, op, &key, &op.body("x")).await;
@@ -397,7 +397,7 @@ async fn refusal_403_has_the_needed_free_and_held_amounts() {
 }
 
 #[tokio::test]
-async fn held_money_refuses_with_403_and_spent_money_with_401() {
+async fn call_is_403_while_the_money_is_held_and_401_once_it_is_spent() {
     let world = World::start().await;
     let rich = world.key_with("rich", "1000", json!({})).await;
     let need = held(&world, Op::Chat, &rich, &chat_body("x")).await;
@@ -422,7 +422,7 @@ async fn held_money_refuses_with_403_and_spent_money_with_401() {
 }
 
 #[tokio::test]
-async fn keys_of_one_account_hold_from_the_same_money() {
+async fn keys_of_one_account_share_its_money() {
     let world = World::start().await;
     let rich = world.key_with("rich", "1000", json!({})).await;
     let need = held(&world, Op::Chat, &rich, &chat_body("x")).await;
@@ -438,8 +438,9 @@ async fn keys_of_one_account_hold_from_the_same_money() {
     world.settled(&one).await;
 }
 
-/// A client makes each call on the same connection as soon as it has the answer to the last one. A call without a
-/// maximum holds all free money, so the last call must be settled first. At most `refused_max` of `CALLS` are refused.
+/// On one connection, a client makes each call as soon as it has the answer to the previous one. A call without an
+/// output maximum holds all free money, so the previous call must be settled first. At most `refused_max` of `CALLS`
+/// are refused.
 async fn one_call_after_the_other(setup: Setup, refused_max: usize) {
     let world = setup.start().await;
     let key = world.key_with("short", "0.5", json!({})).await;
@@ -452,10 +453,10 @@ async fn one_call_after_the_other(setup: Setup, refused_max: usize) {
     assert!(refused <= refused_max, "{refused} of {CALLS} refused");
 }
 
-/// Calls that the client makes, one after the other.
+/// The number of calls that the client makes, one after the other.
 const CALLS: usize = 40;
 
-/// Runs on one thread, so that the gateway settles a call before it reads the next one. With several threads a busy
+/// Runs on one thread, so that the gateway settles a call before it reads the next request. With several threads a busy
 /// machine often delivers the answer before the settlement.
 #[tokio::test]
 async fn consecutive_calls_with_little_money_are_served() {
@@ -464,7 +465,7 @@ async fn consecutive_calls_with_little_money_are_served() {
     let file = format!("sqlite:{}", folder.path().join("ledger.db").display());
     one_call_after_the_other(Setup::default().ledger(&file), 0).await;
     let server = RedisServer::start().await;
-    // Redis is another process, and two connections lead to it: it may read the hold of the next call before the
-    // settlement.
+    // Redis is another process, reached over two connections. It may read the hold of the next call before the
+    // settlement of the previous one.
     one_call_after_the_other(Setup::default().ledger(&server.url()), CALLS / 5).await;
 }

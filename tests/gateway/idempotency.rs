@@ -1,4 +1,5 @@
-//! Repeated calls with one idempotency key cause one call, one hold and one charge; see docs/callers.md.
+//! Calls that are repeated with one idempotency key cause one vendor call, one hold and one charge; see
+//! docs/callers.md.
 
 use std::{sync::Arc, time::Duration};
 
@@ -89,8 +90,8 @@ async fn repeated_call_gets_its_answer_and_one_charge_in_all_formats() {
         assert_eq!(first.status, 200, "{first:?}");
         assert_eq!(replayed(&first), None);
         let after = world.settled(&key).await;
-        // A repetition joins the running call until its answer is stored, and later gets the stored answer. Both
-        // answers are the same to the client.
+        // A repeat joins the running call until its answer is stored, and later gets the stored answer. To the client
+        // both answers are the same.
         for _ in 0..2 {
             let again = sent(&world, &key, &call, &presented).await;
             assert_eq!(again.status, 200);
@@ -108,17 +109,17 @@ async fn repeated_call_gets_its_answer_and_one_charge_in_all_formats() {
         );
         world.receipt(&first.number()).await;
     }
-    // Idempotency keys belong to one key: another key of the same account may use the same ones.
+    // An idempotency key is valid for one key: another key of the same account may use the same idempotency key.
     let other = json!({ "idempotency": true });
     let other = world.another_key("acme", other).await;
     let fresh = sent(&world, &other, &calls("привет")[0], "call-0").await;
     assert_eq!((fresh.status.as_u16(), replayed(&fresh)), (200, None));
 }
 
-/// With Redis the rate limit is decided in the background. The stored answer would be ready earlier, but must wait for
-/// the decision.
+/// With Redis, the rate limit is decided in the background. The stored answer would be ready earlier, but must wait for
+/// this decision.
 #[tokio::test]
-async fn a_repeat_counts_for_its_keys_minute_and_is_refused_by_it() {
+async fn repeat_of_a_call_counts_towards_the_per_minute_limit_of_its_key() {
     let server = RedisServer::start().await;
     for ledger in ["memory:", &server.url()] {
         let world = Setup::default().ledger(ledger).start().await;
@@ -137,7 +138,7 @@ async fn a_repeat_counts_for_its_keys_minute_and_is_refused_by_it() {
 }
 
 #[tokio::test]
-async fn without_the_keys_permission_the_header_is_ignored() {
+async fn idempotency_header_of_a_key_without_the_permission_is_ignored() {
     let world = World::start().await;
     let key = world.key().await;
     for presented in ["one", "one", "", "\u{20ac}"] {
@@ -152,7 +153,7 @@ async fn without_the_keys_permission_the_header_is_ignored() {
             .iter()
             .all(|received| { !received.headers.contains_key("idempotency-key") })
     );
-    // An operator may grant a key the use of idempotency keys, and revoke it.
+    // An operator may permit a key to use idempotency keys, and revoke the permission.
     let path = format!("/admin/v1/keys/{}", key.id);
     for (flag, calls) in [(true, 5), (false, 7)] {
         let change = json!({ "idempotency": flag });
@@ -166,7 +167,7 @@ async fn without_the_keys_permission_the_header_is_ignored() {
 }
 
 #[tokio::test]
-async fn malformed_idempotency_key_and_one_reused_for_another_request_are_refused() {
+async fn idempotency_key_that_is_malformed_or_reused_for_another_request_is_refused() {
     let world = World::start().await;
     let key = allowed(&world).await;
     for bad in ["", "two words", "ключ", &"x".repeat(256)] {
@@ -189,7 +190,7 @@ async fn malformed_idempotency_key_and_one_reused_for_another_request_are_refuse
 }
 
 #[tokio::test]
-async fn call_that_cost_nothing_runs_again() {
+async fn repeat_of_a_free_call_runs_again() {
     let world = World::start().await;
     let key = allowed(&world).await;
     world
@@ -213,7 +214,7 @@ fn held(hold: &Arc<Notify>) -> impl Fn(&Received) -> Reply + Send + Sync + use<>
 }
 
 #[tokio::test]
-async fn a_running_stream_is_joined_from_its_beginning_and_outlives_its_first_client() {
+async fn repeat_joins_the_running_stream_from_its_start_even_if_the_first_client_leaves() {
     for first_leaves in [false, true] {
         let world = World::start().await;
         let key = allowed(&world).await;
@@ -252,7 +253,7 @@ async fn a_running_stream_is_joined_from_its_beginning_and_outlives_its_first_cl
 }
 
 #[tokio::test]
-async fn nodes_share_answers_and_wait_for_a_call_running_elsewhere() {
+async fn repeat_at_another_gateway_waits_for_the_running_call_and_gets_its_answer() {
     let server = RedisServer::start().await;
     let one = Setup::default().ledger(&server.url()).start().await;
     let two = Setup::default().ledger(&server.url()).start().await;
@@ -286,7 +287,7 @@ async fn nodes_share_answers_and_wait_for_a_call_running_elsewhere() {
     // The call was charged once, and both gateways show the same balance.
     let books = one.settled(&key).await;
     assert_eq!(two.settled(&key).await["balance_rub"], books["balance_rub"]);
-    // The claim of the call is kept for a day, as long as the stored answer, and contains no readable text.
+    // The claim of the call is stored for a day, as long as the answer, and contains no readable text.
     let names: Vec<String> = server.ask(&["KEYS", "tg:{acme}:i:*"]).await.unwrap();
     let [name] = &names[..] else {
         panic!("{names:?}");
@@ -306,9 +307,9 @@ async fn nodes_share_answers_and_wait_for_a_call_running_elsewhere() {
     }
 }
 
-/// A gateway caches a key's record for some seconds, but must refuse a repetition as soon as the key is disabled.
+/// A gateway caches a key record for some seconds, but must refuse a repeat as soon as the key is disabled.
 #[tokio::test]
-async fn a_disabled_key_gets_no_repeats_at_any_gateway() {
+async fn disabled_key_gets_no_stored_answer_at_any_gateway() {
     let server = RedisServer::start().await;
     let one = Setup::default().ledger(&server.url()).start().await;
     let two = Setup::default().ledger(&server.url()).start().await;
@@ -341,7 +342,7 @@ fn holds(bytes: &[u8], text: &str) -> bool {
 }
 
 #[tokio::test]
-async fn stored_answers_are_unreadable_without_the_key() {
+async fn stored_answer_is_unreadable_without_the_secret_of_its_key() {
     let dir = tempfile::tempdir().unwrap();
     let ledger = dir.path().join("books.db");
     let url = format!("sqlite:{}", ledger.display());
@@ -384,11 +385,11 @@ async fn stored_answers_are_unreadable_without_the_key() {
 }
 
 #[tokio::test]
-async fn answers_beyond_the_limit_are_served_but_not_stored() {
+async fn answer_beyond_the_size_limit_is_served_but_not_stored() {
     let bounds = "[idempotency]\nanswer_bytes_max = 64\naccount_calls_max = 1\n[admin]";
     let world = Setup::default().edit("[admin]", bounds).start().await;
     let key = allowed(&world).await;
-    // The answer is too long to be stored: the first caller gets all of it, and a repetition is refused.
+    // The answer is too long to be stored. The first caller gets all of it, and a repeat is refused.
     for call in [chat("привет"), streamed("привет")] {
         let account = format!("acme-{}", call.1["stream"] == true);
         let flag = json!({ "idempotency": true });
@@ -420,7 +421,7 @@ async fn answers_beyond_the_limit_are_served_but_not_stored() {
     assert_eq!(world.vendor.received().len(), 5);
 }
 
-/// A gateway as a process, on the server's ledger.
+/// A gateway as a process, on the ledger of this server.
 fn process(dir: &std::path::Path, name: &str, ledger: &str, vendor: &ScriptedVendor) -> Served {
     let config = dir.join(format!("{name}.toml"));
     let text = ConfigText::over(ledger)
@@ -434,7 +435,7 @@ fn process(dir: &std::path::Path, name: &str, ledger: &str, vendor: &ScriptedVen
 }
 
 #[tokio::test]
-async fn a_call_whose_gateway_was_killed_runs_again_elsewhere_and_is_charged_once() {
+async fn repeat_of_a_call_whose_gateway_was_killed_runs_elsewhere_and_is_charged_once() {
     let server = RedisServer::start().await;
     let dir = tempfile::tempdir().unwrap();
     let vendor = ScriptedVendor::start().await.unwrap();
@@ -461,7 +462,7 @@ async fn a_call_whose_gateway_was_killed_runs_again_elsewhere_and_is_charged_onc
     assert_eq!((answer.status.as_u16(), replayed(&answer)), (200, None));
     let receipt = world.receipt(&answer.number()).await;
     let spent = world.settled(&key).await;
-    // The killed gateway stored a checkpoint of its call. When it restarts it reports the checkpoint, which charges
+    // The killed gateway recorded a checkpoint of its call. After its restart it reports the checkpoint, which charges
     // nothing more.
     let one = process(dir.path(), "one", &server.url(), &vendor);
     let origin = format!("http://{}", one.serving().await.0);

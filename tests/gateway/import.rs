@@ -42,8 +42,8 @@ async fn keys(world: &World, account: &str) -> Vec<Value> {
     listed.json()["keys"].as_array().unwrap().clone()
 }
 
-/// A CSV file with three lines: an account with a key that a caller has already, a second key for it, and an account
-/// without keys.
+/// A CSV file with three lines: an account with a key that a caller already has, a second key of that account, and an
+/// account without keys.
 fn customers() -> String {
     format!(
         "account,name,balance_rub,topup_id,key_name,key_sha256,key_prefix,ceiling_rub,models\n\
@@ -56,7 +56,7 @@ fn customers() -> String {
 
 async fn imports_once(world: &World) {
     let file = written(world, "customers.csv", &customers());
-    // A folder of its own, because a later check searches the gateway's folder for secrets.
+    // A separate folder, because a later check searches the gateway's folder for secrets.
     let place = tempfile::tempdir().unwrap();
     let made = place.path().join("made.csv");
     let (file, made_text) = (file.to_str().unwrap(), made.to_str().unwrap());
@@ -109,7 +109,7 @@ async fn imports_once(world: &World) {
         )
     );
 
-    // Importing the file again books and creates nothing, with or without `--keys-out`.
+    // Importing the file again adds no payment and creates nothing, with or without `--keys-out`.
     let before = (accounts(world).await, listed);
     for args in [
         &["import", file, "--json", "--keys-out", made_text][..],
@@ -125,7 +125,7 @@ async fn imports_once(world: &World) {
     assert_eq!((accounts(world).await, keys(world, "acme").await), before);
     assert_eq!(std::fs::read_to_string(&made).unwrap(), text);
 
-    // A deleted key still exists but cannot be used, so the import must not take it for the file's key.
+    // A deleted key still exists but cannot be used. The import must not treat it as the key in the file.
     for key in keys(world, "acme").await {
         let path = format!("/admin/v1/keys/{}", key["id"].as_str().unwrap());
         let deleted = world.admin(Method::DELETE, &path, None).await;
@@ -173,7 +173,7 @@ async fn import_with_errors_names_every_line_and_changes_nothing() {
         assert!(errors.contains(says), "{says}: {errors}");
     }
 
-    // These mistakes show only in the gateway's state: the name of an account, and the account of a key.
+    // These mistakes show only in comparison with the gateway's data: the name of an account, and the account of a key.
     let text = format!(
         "account,name,key_sha256\nacme,Another\nbeta,Beta,{}\n",
         sha256(&taken.secret)
@@ -190,7 +190,7 @@ async fn import_with_errors_names_every_line_and_changes_nothing() {
 }
 
 #[tokio::test]
-async fn unreadable_file_and_wrong_use_have_different_exit_codes() {
+async fn import_of_an_unreadable_file_and_wrong_arguments_have_different_exit_codes() {
     let world = World::start().await;
     for line in [
         "import /no/such/file.csv",
@@ -204,7 +204,7 @@ async fn unreadable_file_and_wrong_use_have_different_exit_codes() {
 }
 
 #[tokio::test]
-async fn interrupted_import_continues_with_its_created_keys() {
+async fn interrupted_import_continues_with_the_keys_that_it_has_created() {
     let world = World::start().await;
     // The account `beta` has another payment with the id of the file's second line, so the import fails after the first
     // line.
@@ -213,7 +213,7 @@ async fn interrupted_import_continues_with_its_created_keys() {
         "customers.csv",
         "account,balance_rub,topup_id,key_name\nacme,,,one\nbeta,7,p1,two\n",
     );
-    // A folder of its own, because a later check searches the gateway's folder for secrets.
+    // A separate folder, because a later check searches the gateway's folder for secrets.
     let place = tempfile::tempdir().unwrap();
     let made = place.path().join("made.csv");
     world.key_with("beta", "0", json!({})).await;

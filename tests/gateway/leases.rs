@@ -53,7 +53,7 @@ pub async fn metric(world: &World, name: &str) -> f64 {
 }
 
 #[tokio::test]
-async fn a_busy_keys_lease_is_listed_and_counted() {
+async fn lease_of_a_busy_key_is_listed_and_counted() {
     let server = RedisServer::start().await;
     let world = world(&server).await;
     let key = world.key_with("acme", "10000", json!({})).await;
@@ -70,7 +70,7 @@ async fn a_busy_keys_lease_is_listed_and_counted() {
     assert_eq!(lease["account"], "acme");
     let owner = lease["owner"].as_str().unwrap();
     assert!(owner.ends_with("outbox.db"), "{owner}");
-    // A gateway also reports what calls hold of its own leases.
+    // A gateway also reports the amounts that calls hold from its own leases.
     assert!(lease["calls_rub"].is_string(), "{lease}");
     assert_eq!(leases(&world, "").await.len(), 1);
     let table = said(
@@ -101,7 +101,7 @@ async fn a_busy_keys_lease_is_listed_and_counted() {
 }
 
 #[tokio::test]
-async fn other_gateways_see_a_lease_without_the_holds_of_its_calls() {
+async fn other_gateway_lists_a_lease_without_the_holds_of_its_calls() {
     let server = RedisServer::start().await;
     let (one, other) = (world(&server).await, world(&server).await);
     let key = one.key_with("acme", "10000", json!({})).await;

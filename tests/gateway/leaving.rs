@@ -62,7 +62,7 @@ const SOON: Duration = Duration::from_secs(1);
 
 const SAID: &str = "0123456789012345678901234567890123456789";
 
-/// The estimated input of a message with `SAID`: its text, and four tokens around the message.
+/// The estimated input of a message with the text `SAID`: the text, and four tokens for the message itself.
 fn input_estimated() -> i64 {
     i64::try_from(TextSize::of(SAID).milli() / 1000 + 4).unwrap()
 }
@@ -79,7 +79,7 @@ const fn rates(format: Format) -> (i64, i64) {
 
 /// Words of the vendor's stream. Its usage has 9 input and 5 output tokens.
 const WORDS: [&str; 3] = ["раз ", "два ", "три"];
-/// Number of events of the stream up to the second word, including it.
+/// The number of events of the stream up to and including the second word.
 const fn events_to_second_word(format: Format) -> usize {
     match format {
         Format::Chat => 3,
@@ -245,7 +245,7 @@ impl Client {
         self.socket.spawn(async move { drop(answer.await) });
     }
 
-    /// Disconnects the client, and returns the time.
+    /// Disconnects the client. Returns the time of the disconnect.
     fn leave(self) -> Instant {
         drop(self);
         Instant::now()
@@ -276,7 +276,7 @@ fn number_of(res: &Response<Incoming>) -> String {
     res.headers()["x-request-id"].to_str().unwrap().to_owned()
 }
 
-/// A gateway whose vendor has this format. The responses format is given to the chat vendor.
+/// A gateway whose vendor has this format. For the responses format, the chat vendor is configured with it.
 fn selling(format: Format) -> Setup {
     match format {
         Format::Chat | Format::Messages => Setup::default(),
@@ -284,7 +284,7 @@ fn selling(format: Format) -> Setup {
     }
 }
 
-/// A gateway that admits one call at a time: once it admits another call, it has noticed a disconnect.
+/// A gateway that admits one call at a time. Once it admits another call, it has noticed the disconnect.
 fn one_at_a_time(format: Format) -> Setup {
     selling(format).edit("[ledger]", "[limits]\nin_flight_max = 1\n[ledger]")
 }
@@ -334,10 +334,10 @@ async fn receipt_says(world: &World, number: &str, expected: &Expected) {
     assert_eq!(receipt["booked"], "held", "{receipt}");
 }
 
-/// The vendor has sent nothing yet when the client leaves: the gateway charges the input, and closes the vendor's
-/// connection at once.
+/// The vendor has sent nothing when the client leaves. The gateway charges the input and closes the vendor's connection
+/// at once.
 #[tokio::test]
-async fn client_that_leaves_before_a_streams_headers_pays_the_input() {
+async fn client_that_disconnects_before_the_stream_headers_arrive_pays_for_the_input() {
     for format in FORMATS {
         let vendor = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let world = beside(&vendor, format, "").await;
@@ -381,10 +381,10 @@ async fn asked(vendor: &TcpListener) -> TcpStream {
     socket
 }
 
-/// The gateway reads a plain answer to its end and charges it in full, whether the client leaves before the vendor's
-/// headers, before the body or in the middle of the body.
+/// The gateway reads a plain answer to its end and charges it in full, wherever the client leaves: before the vendor's
+/// headers, before the body, or in the middle of the body.
 #[tokio::test]
-async fn client_that_leaves_a_plain_call_pays_in_full() {
+async fn client_that_disconnects_during_a_plain_answer_pays_in_full() {
     for format in FORMATS {
         for sent in [0, 1, 2] {
             let (hold, body) = (Arc::new(Notify::new()), Bytes::from(plain(format)));
@@ -393,7 +393,7 @@ async fn client_that_leaves_a_plain_call_pays_in_full() {
                 Step::Send(body.slice(..half)),
                 Step::Send(body.slice(half..)),
             ];
-            // The vendor waits before the first half, before the second half, or after both with the end still missing.
+            // The vendor waits before the first half of the body, before the second half, or before the end.
             steps.insert(sent, Step::Hold(Arc::clone(&hold)));
             let reply = Reply::raw(200, "application/json", steps);
             let world = one_at_a_time(format).start().await;
@@ -418,13 +418,14 @@ async fn client_that_leaves_a_plain_call_pays_in_full() {
 
 /// The client of a plain call leaves before the vendor has begun to answer.
 #[tokio::test]
-async fn client_that_leaves_a_plain_call_before_its_headers_pays_in_full() {
+async fn client_that_disconnects_before_the_headers_of_a_plain_answer_pays_in_full() {
     finishes_without_its_client(false, "").await;
 }
 
-/// With `on_disconnect = "drain"` the stream is also read to its end if the client leaves before it begins.
+/// With `on_disconnect = "drain"` the gateway also reads the stream to its end if the client leaves before the stream
+/// begins.
 #[tokio::test]
-async fn client_that_leaves_a_drained_stream_before_its_headers_pays_in_full() {
+async fn client_that_disconnects_before_the_headers_of_a_drained_stream_pays_in_full() {
     finishes_without_its_client(true, "on_disconnect = \"drain\"").await;
 }
 
@@ -456,7 +457,7 @@ async fn finishes_without_its_client(stream: bool, more: &str) {
 
 /// The gateway closes the vendor's connection at once, and charges the input and the output received so far.
 #[tokio::test]
-async fn client_that_leaves_within_a_stream_pays_the_input_and_the_received_output() {
+async fn client_that_disconnects_within_a_stream_pays_for_input_and_received_output() {
     for format in FORMATS {
         let hold = Arc::new(Notify::new());
         let reply = Reply::stream(events(format))
@@ -489,7 +490,7 @@ async fn client_that_leaves_within_a_stream_pays_the_input_and_the_received_outp
 
 /// After the last event the call is finished, even if the vendor keeps its connection open.
 #[tokio::test]
-async fn client_that_leaves_after_the_last_event_has_finished() {
+async fn client_that_disconnects_after_the_last_event_counts_as_finished() {
     for format in FORMATS {
         let (hold, events) = (Arc::new(Notify::new()), events(format));
         let last = events.len();
@@ -519,7 +520,7 @@ async fn client_that_leaves_after_the_last_event_has_finished() {
 
 /// With `on_disconnect = "drain"` the gateway reads the stream to its end, and charges the vendor's usage.
 #[tokio::test]
-async fn client_that_leaves_a_drained_stream_pays_its_true_usage() {
+async fn client_that_disconnects_from_a_drained_stream_pays_for_its_true_usage() {
     for (format, name) in FORMATS.into_iter().zip(["chat", "messages", "responses"]) {
         let hold = Arc::new(Notify::new());
         let reply = Reply::stream(events(format))
@@ -548,9 +549,9 @@ async fn client_that_leaves_a_drained_stream_pays_its_true_usage() {
     }
 }
 
-/// I9: a refused call costs nothing and leaves no hold, also if its client leaves.
+/// I9: a refused call costs nothing and leaves no hold, even if its client leaves.
 #[tokio::test]
-async fn client_that_leaves_after_a_refusal_pays_nothing() {
+async fn client_that_disconnects_after_a_refusal_pays_nothing() {
     let world = World::start().await;
     let key = world.key_with("acme", "0.01", json!({})).await;
     let mut client = Client::dial(&world).await;
@@ -564,7 +565,7 @@ async fn client_that_leaves_after_a_refusal_pays_nothing() {
     assert_eq!(world.vendor.received().len(), 0);
 }
 
-/// A tariff whose calls hold 100, and cost 30 once a vendor works on them.
+/// A tariff with a hold of 100 per call. A call costs 30 once a vendor works on it.
 #[derive(Clone)]
 pub struct Flat {
     pub meter: Meter,
@@ -601,7 +602,7 @@ fn numbered(n: u128) -> Request<()> {
     req
 }
 
-/// A ledger whose holds succeed, but whose answer to `reserve` never arrives.
+/// A ledger that makes each hold, but whose answer to `reserve` never arrives.
 #[derive(Clone)]
 struct Mute(MemoryLedger);
 
@@ -642,10 +643,10 @@ impl Ledger for Mute {
     }
 }
 
-/// The client leaves before the ledger has answered. The hold may exist, so it is released, and a hold that is made
-/// later is refused.
+/// The client leaves before the ledger has answered. The hold may have been made, so it is released. If it is made
+/// later, it is refused.
 #[tokio::test]
-async fn client_that_leaves_during_the_hold_releases_it() {
+async fn hold_is_released_if_the_client_disconnects_while_it_is_made() {
     for finish_without_client in [false, true] {
         let books = MemoryLedger::new();
         open(&books, 1000).await;
@@ -689,7 +690,7 @@ async fn client_that_leaves_during_the_hold_releases_it() {
     }
 }
 
-/// Where a call panics: in the service's `call`, in its future, or in the body of its answer.
+/// The place where a call panics: in the service's `call`, in its future, or in the answer body.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum At {
     Call,

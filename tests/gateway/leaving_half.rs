@@ -1,4 +1,4 @@
-//! Decisions, "Money": a caller that leaves a stream in the middle pays at most what it would pay for the whole stream.
+//! Decisions, "Money": a caller that leaves in the middle of a stream pays at most the price of the whole stream.
 //! Tested with Russian text, and with a conversation whose input is cached.
 
 use std::sync::Arc;
@@ -44,7 +44,7 @@ fn pieces(text: &str) -> Vec<String> {
 }
 
 /// The events of a stream with these pieces, and the number of events up to the middle. The usage has these counts of
-/// input, of cached input and of output.
+/// input, cached input and output.
 fn stream(
     format: Format,
     pieces: &[String],
@@ -160,7 +160,7 @@ fn ask(
 }
 
 #[tokio::test]
-async fn caller_that_leaves_early_pays_no_more_than_one_that_stays() {
+async fn caller_that_disconnects_early_pays_at_most_as_much_as_one_that_stays() {
     let (question, answer) = (text("ru prose"), text("ru technical"));
     let pieces = pieces(&answer.text);
     for format in [Format::Chat, Format::Messages, Format::Responses] {

@@ -1,8 +1,8 @@
-//! The contract tests of a ledger over every store: memory, a file and a real Redis. Redis runs as one server, as one
-//! behind Sentinels with a replica, and as a Cluster of three primaries.
+//! The contract tests for ledgers, run on every store: memory, a file and a real Redis. Redis runs as one server, as a
+//! server behind Sentinels with a replica, and as a Cluster of three primaries.
 //!
-//! The tests themselves are in the layers, in `reserve::testing`, so that every author of a ledger can run them. After
-//! each test the books are audited.
+//! The tests themselves are in the layers, in `reserve::testing`, so that every author of a ledger can run them. The
+//! books are audited after each test.
 
 use tempfile::TempDir;
 pub use tollgate_layers::reserve::testing::{
@@ -61,7 +61,7 @@ macro_rules! on_every_store {
             )*
         }
 
-        // A Cluster starts slowly, so one Cluster is shared by all contract tests, which run one after the other.
+        // A Cluster starts slowly, so all contract tests share one Cluster and run one after the other.
         #[tokio::test]
         async fn cluster_ledger_passes_the_contract_tests() {
             let cluster = RedisCluster::start(3, 0).await;
@@ -192,8 +192,8 @@ on_every_store! {
     a_deleted_key_can_be_read_and_stays_deleted
 }
 
-/// A folder for a ledger file. It is in memory if the machine has such a file system, because the tests do not measure
-/// how long disk syncs take.
+/// A folder for a ledger file. If the machine has a file system in memory, the folder is there, because the tests do
+/// not measure disk syncs.
 pub fn folder() -> TempDir {
     tempfile::tempdir_in("/dev/shm").unwrap_or_else(|_| tempfile::tempdir().unwrap())
 }
@@ -206,7 +206,7 @@ pub async fn over(server: &RedisServer) -> RedisLedger {
     over_url(&server.url()).await
 }
 
-/// Connects to a ledger in Redis, as a process does that has just started.
+/// Connects to a ledger in Redis, as a newly started process does.
 pub async fn over_url(url: &str) -> RedisLedger {
     RedisLedger::connect(url, RedisSettings::default())
         .await

@@ -1,4 +1,4 @@
-//! Copies of all books from one ledger to another: `tollgate ledger copy`, over files, servers and a Cluster.
+//! Copies of all books from one ledger to another with `tollgate ledger copy`: between files, servers and a Cluster.
 
 use std::{
     path::Path,
@@ -76,7 +76,8 @@ async fn busy<L: Books>(ledger: &L) {
     ledger.tariff_version("two").await.unwrap();
 }
 
-/// Everything that operators and callers can see of a ledger, except facts of its store, like places in the journal.
+/// Everything that operators and callers can see of a ledger, except facts about its store, such as positions in the
+/// journal.
 async fn seen<L: Books>(ledger: &L) -> Vec<Value> {
     let mut seen = Vec::new();
     for view in ledger.accounts().await.unwrap() {
@@ -127,7 +128,7 @@ async fn goes_on<L: Books>(ledger: &L) {
 }
 
 #[tokio::test]
-async fn books_move_from_a_file_to_redis_to_a_cluster_and_back_and_nothing_is_lost() {
+async fn books_copied_from_a_file_to_redis_to_a_cluster_and_back_lose_nothing() {
     let folder = folder();
     let (first, last) = (folder.path().join("a.db"), folder.path().join("b.db"));
     let ledger = SqliteLedger::open(&first).unwrap();
@@ -164,7 +165,7 @@ async fn books_move_from_a_file_to_redis_to_a_cluster_and_back_and_nothing_is_lo
 }
 
 #[tokio::test]
-async fn a_gateway_serves_from_the_copy_and_its_callers_keep_their_keys() {
+async fn gateway_serves_calls_from_a_copied_ledger_with_the_same_keys() {
     let (server, folder) = (RedisServer::start().await, folder());
     let path = folder.path().join("books.db");
     let world = Setup::default().ledger(&file(&path)).start().await;
@@ -195,7 +196,7 @@ async fn a_gateway_serves_from_the_copy_and_its_callers_keep_their_keys() {
 }
 
 #[tokio::test]
-async fn open_holds_are_named_and_released_only_on_request() {
+async fn copy_names_open_holds_and_releases_them_only_on_request() {
     let (server, folder) = (RedisServer::start().await, folder());
     let ledger = over(&server).await;
     busy(&ledger).await;
@@ -209,7 +210,7 @@ async fn open_holds_are_named_and_released_only_on_request() {
     said(&ledger_copy(&server.url(), &to, &["--release"]).await, 0);
     assert_eq!(ledger.account(&acme()).await.unwrap().held_rub, micro(0));
 
-    // The hold has expired, so it ends during the wait and the copy can begin.
+    // The hold has passed its expiry time, so it ends during the wait, and the copy can begin.
     let mut due = hold(10, "k1", 40);
     due.ttl = std::time::Duration::ZERO;
     ledger.reserve(&due).await.unwrap();
@@ -222,7 +223,7 @@ async fn open_holds_are_named_and_released_only_on_request() {
 }
 
 #[tokio::test]
-async fn target_that_is_not_empty_is_not_changed() {
+async fn copy_does_not_change_a_target_that_is_not_empty() {
     let (server, folder) = (RedisServer::start().await, folder());
     let (path, taken) = (folder.path().join("a.db"), folder.path().join("b.db"));
     let ledger = SqliteLedger::open(&path).unwrap();
@@ -248,13 +249,13 @@ async fn target_that_is_not_empty_is_not_changed() {
 }
 
 #[tokio::test]
-async fn interrupted_copy_serves_no_call_and_can_continue() {
+async fn interrupted_copy_of_a_ledger_serves_no_call_and_can_continue() {
     let (server, folder) = (RedisServer::start().await, folder());
     let path = folder.path().join("a.db");
     let ledger = SqliteLedger::open(&path).unwrap();
     busy(&ledger).await;
     let before = seen(&ledger).await;
-    // The copy is written completely, but the process dies before it publishes the copy.
+    // The copy is written completely, but the process dies before it marks the copy as complete.
     let mut target = RedisCopy::begin(&server.url(), RedisSettings::default())
         .await
         .unwrap();
@@ -276,7 +277,7 @@ async fn interrupted_copy_serves_no_call_and_can_continue() {
     assert_eq!(seen(&over(&server).await).await, before);
     goes_on(&over(&server).await).await;
 
-    // An interrupted copy into a file starts from the beginning. The partial file cannot be opened as a ledger.
+    // An interrupted copy into a file starts again from the beginning. The partial file cannot be opened as a ledger.
     let target = folder.path().join("c.db");
     let begun = SqliteCopy::begin(&target).unwrap();
     drop(begun);
@@ -288,7 +289,7 @@ async fn interrupted_copy_serves_no_call_and_can_continue() {
 }
 
 #[tokio::test]
-async fn copy_is_refused_if_the_source_changes_meanwhile() {
+async fn copy_fails_if_the_source_changes_meanwhile() {
     let (server, folder) = (RedisServer::start().await, folder());
     let ledger = SqliteLedger::open(&folder.path().join("a.db")).unwrap();
     busy(&ledger).await;
@@ -328,7 +329,7 @@ async fn aged(path: &Path, days: u64) -> SqliteLedger {
 }
 
 #[tokio::test]
-async fn receipts_beyond_redis_retention_are_not_copied_and_no_payment_is_booked_twice() {
+async fn copy_to_redis_omits_old_receipts_and_books_no_payment_twice() {
     let (server, folder) = (RedisServer::start().await, folder());
     let (old, back) = (folder.path().join("old.db"), folder.path().join("back.db"));
     let ledger = aged(&old, 500).await;
@@ -354,7 +355,7 @@ async fn receipts_beyond_redis_retention_are_not_copied_and_no_payment_is_booked
     assert!(!ledger.books(&acme()).await.unwrap().journal_complete);
     ledger.enter(&acme(), &topup("first", 1000)).await.unwrap();
     assert_eq!(ledger.account(&acme()).await.unwrap(), account);
-    // The journal lacks older charges, which is not a breach. Charges from now on are in the journal.
+    // The journal does not have the older charges, which is not a breach. It has all later charges.
     ledger.reserve(&hold(60, "k1", 10)).await.unwrap();
     ledger.settle(&settlement(60, "k1", 10)).await.unwrap();
     is_sound(&ledger).await;
@@ -366,7 +367,7 @@ async fn receipts_beyond_redis_retention_are_not_copied_and_no_payment_is_booked
 }
 
 #[tokio::test]
-async fn receipts_keep_their_age_in_redis() {
+async fn copied_receipts_keep_their_age_in_redis() {
     let (server, folder) = (RedisServer::start().await, folder());
     let path = folder.path().join("a.db");
     aged(&path, 300).await.close().await;
@@ -384,7 +385,7 @@ async fn receipts_keep_their_age_in_redis() {
 }
 
 #[tokio::test]
-async fn an_account_with_sixty_thousand_keys_moves_to_redis() {
+async fn account_with_sixty_thousand_keys_is_copied_to_redis() {
     const KEYS: usize = 60_000;
     let (server, folder) = (RedisServer::start().await, folder());
     let first = folder.path().join("a.db");
@@ -403,7 +404,7 @@ async fn an_account_with_sixty_thousand_keys_moves_to_redis() {
             key
         })
         .collect();
-    // Concurrent changes share commits of the file, which is faster.
+    // Concurrent changes share commits to the file, which is faster.
     for some in keys.chunks(2000) {
         let made = some.iter().map(|key| ledger.create_key(key, ceilings));
         for made in futures_util::future::join_all(made).await {

@@ -1,5 +1,5 @@
-//! Leases over real servers: one Redis, one behind Sentinels, a Cluster of three. Gateways that take leases serve
-//! exactly the calls that the money pays for.
+//! Leases over real servers: one Redis, a Redis behind Sentinels, and a Cluster of three. Gateways that take leases
+//! serve exactly the calls that the money pays for.
 
 use std::time::Duration;
 
@@ -43,8 +43,8 @@ impl Fleet {
         Self { gateways, tasks }
     }
 
-    /// Gives each account the money for `calls` calls, spends it at all gateways at once, and checks that exactly these
-    /// calls are served.
+    /// Gives each account the money for `calls` calls, spends it at all gateways at once, and checks that exactly this
+    /// number of calls is served.
     async fn spend(mut self, accounts: &[&str], calls: usize) {
         let money = i64::try_from(calls).unwrap() * PRICE;
         let first = self.gateways[0].clone();
@@ -108,7 +108,7 @@ async fn until_refused(gateway: &RedisLedger, account: &str) -> usize {
                 let mut end = settlement(0, &key_of(account), PRICE);
                 (end.number, end.account) = (wish.number, wish.account.clone());
                 end.held = reserved.held;
-                // On a busy machine an answer may be late: the settlement is sent again, as an outbox does.
+                // On a busy machine an answer may be late. The settlement is then sent again, as an outbox does.
                 let settled = loop {
                     if let Ok(settled) = gateway.settle(&end).await {
                         break settled;
@@ -119,7 +119,7 @@ async fn until_refused(gateway: &RedisLedger, account: &str) -> usize {
             }
             Err(LedgerError::Refused(_)) => refused += 1,
             Err(LedgerError::Unavailable(cause)) => {
-                // The hold may have been made although the answer is missing, so it is released.
+                // The hold may have been made although its answer is missing, so it is released.
                 gateway
                     .release(wish.number, &wish.account, &wish.key)
                     .await
@@ -131,16 +131,16 @@ async fn until_refused(gateway: &RedisLedger, account: &str) -> usize {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn two_gateways_serve_what_the_money_pays_for_on_one_server() {
+async fn two_gateways_on_one_redis_server_serve_exactly_what_the_money_pays_for() {
     let server = RedisServer::start().await;
     let fleet = Fleet::new(&server.url(), 2).await;
     fleet.spend(&["acme"], 1_500).await;
 }
 
-/// The account has money for one call at a time. As a settler does, the caller settles each call while the next one
-/// requests its hold: the hold must wait for the settlement.
+/// The account has money for one call at a time. As a settler would, the caller settles each call while the next call
+/// requests its hold. The hold must wait for the settlement.
 #[tokio::test]
-async fn hold_of_a_call_being_settled_refuses_no_call() {
+async fn next_call_waits_for_the_settlement_of_the_previous_one_and_is_not_refused() {
     let server = RedisServer::start().await;
     let ledger = over_url(&server.url()).await;
     let account: AccountId = "acme".parse().unwrap();
@@ -168,10 +168,10 @@ async fn hold_of_a_call_being_settled_refuses_no_call() {
     is_sound(&ledger).await;
 }
 
-/// A hold waits for the end of another call. If its caller leaves meanwhile, the hold must not be made, neither now nor
+/// A hold waits for the end of another call. If its caller leaves meanwhile, no hold may be made, neither now nor
 /// later.
 #[tokio::test]
-async fn client_that_leaves_while_waiting_for_an_end_leaves_no_hold() {
+async fn call_abandoned_while_its_hold_waits_for_another_calls_end_leaves_no_hold() {
     let server = RedisServer::start().await;
     let ledger = over_url(&server.url()).await;
     let account: AccountId = "acme".parse().unwrap();
@@ -208,9 +208,9 @@ async fn client_that_leaves_while_waiting_for_an_end_leaves_no_hold() {
     is_sound(&ledger).await;
 }
 
-/// There is an account on each node. An account's lease, its numbers and its journal must be in one slot.
+/// Each node has an account. The leases, the request numbers and the journal of an account must be in one slot.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn three_gateways_serve_what_the_money_pays_for_in_a_cluster() {
+async fn three_gateways_on_a_redis_cluster_serve_exactly_what_the_money_pays_for() {
     let cluster = RedisCluster::start(3, 0).await;
     let accounts = [0, 1, 2].map(|node| cluster.account_on(node));
     let fleet = Fleet::new(&cluster.url(), 3).await;
@@ -220,7 +220,7 @@ async fn three_gateways_serve_what_the_money_pays_for_in_a_cluster() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn two_gateways_serve_what_the_money_pays_for_with_sentinels() {
+async fn two_gateways_with_redis_sentinels_serve_exactly_what_the_money_pays_for() {
     let primary = RedisServer::start().await;
     let _replica = RedisServer::replica_of(&primary).await;
     let sentinels = RedisSentinels::start(&primary).await;

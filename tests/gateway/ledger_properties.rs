@@ -1,6 +1,6 @@
 //! Random commands: the book keeps its invariants, and every store gives the same answers as the book.
 //!
-//! The test computes the invariants itself, from the commands and their answers alone.
+//! The test computes the invariants itself, only from the commands and their answers.
 
 use std::{
     collections::BTreeMap,
@@ -41,18 +41,19 @@ use crate::{
 const ACCOUNTS: u8 = 3;
 /// Each account has three keys from the start. Commands may create a fourth.
 const KEYS: u8 = 4;
-/// Few call numbers, so that commands meet calls that exist. One sweep ends all holds that expire at the same moment.
+/// There are few request numbers, so that commands meet calls that exist. One sweep ends all holds that expire at the
+/// same moment.
 const NUMBERS: u8 = 13;
-/// A maximum of holds for one sweep, above the number of holds that can exist.
+/// The maximum number of holds that one sweep ends. It exceeds the number of holds that can exist.
 const ALL: usize = 100;
 
 type Checked = Result<(), TestCaseError>;
 
 #[test]
-fn ledger_book_keeps_its_invariants() {
+fn ledger_book_keeps_its_invariants_for_random_commands() {
     run(400, |commands| {
-        // The commands run on one day, then with a midnight in the middle of them, then with the beginning of a month
-        // there. Each command takes a millisecond.
+        // The commands run three times: within one day, with a midnight in the middle of them, and with the beginning
+        // of a month in the middle. Each command takes a millisecond.
         let at = (prelude().len() + commands.len() / 2) as u64;
         let midnights = [
             (NOON, Midnight::NONE),
@@ -74,7 +75,7 @@ const MARCH_2_2026: u64 = MARCH_1_2026 + 86_400_000;
 const NOON: u64 = MARCH_1_2026 + 43_200_000;
 
 #[test]
-fn memory_ledger_agrees_with_the_book() {
+fn memory_ledger_gives_the_same_results_as_the_book() {
     let runtime = runtime();
     run(200, |commands| {
         runtime.block_on(agree(&MemoryLedger::new(), &commands))
@@ -82,7 +83,7 @@ fn memory_ledger_agrees_with_the_book() {
 }
 
 #[test]
-fn sqlite_ledger_agrees_with_the_book() {
+fn sqlite_ledger_gives_the_same_results_as_the_book() {
     let runtime = runtime();
     // A settlement may wait some milliseconds to share its commit, so this test runs fewer cases.
     run(100, |commands| {
@@ -97,22 +98,22 @@ fn sqlite_ledger_agrees_with_the_book() {
 }
 
 #[test]
-fn redis_ledger_agrees_with_the_book() {
+fn redis_ledger_gives_the_same_results_as_the_book() {
     let runtime = runtime();
     let server = runtime.block_on(RedisServer::start());
     let url = server.url();
     run(200, |commands| {
         runtime.block_on(async {
             server.ask::<String>(&["FLUSHALL"]).await.map_err(failed)?;
-            // A new connection, as after a start: a ledger from before FLUSHALL would report its data as lost.
+            // A new connection, as after a start: a ledger connected before the FLUSHALL would report lost data.
             agree(&over_url(&url).await, &commands).await
         })
     });
 }
 
-/// The accounts are on different primaries of the Cluster.
+/// Each account is on another primary of the Cluster.
 #[test]
-fn cluster_ledger_agrees_with_the_book() {
+fn redis_cluster_ledger_gives_the_same_results_as_the_book() {
     let runtime = runtime();
     let cluster = runtime.block_on(RedisCluster::start(3, 0));
     let mut primaries: Vec<usize> = (0..ACCOUNTS)
@@ -148,7 +149,7 @@ fn run(cases: u32, test: impl Fn(Vec<Command>) -> Checked) {
 }
 
 /// Sends the same commands to the book and to a store, and compares answers and views. The store uses its own clock, so
-/// a run across a midnight proves nothing and is ignored.
+/// a run across midnight is ignored.
 async fn agree<L: Books>(ledger: &L, commands: &[Command]) -> Checked {
     let begin = now_ms();
     let agreed = agree_from(ledger, commands, begin).await;
@@ -287,7 +288,7 @@ const fn status(enabled: bool) -> KeyStatus {
     }
 }
 
-/// The number of a call, and the account and the key that usually have it. Accounts share no numbers.
+/// The number of a call, and the account and key that usually have it. No number belongs to two accounts.
 fn call() -> impl Strategy<Value = (RequestNumber, u8, u8)> {
     let stray = prop_oneof![9 => Just(None::<u8>), 1 => (0..KEYS).prop_map(Some)];
     (0..NUMBERS, stray).prop_map(|(n, stray)| {
@@ -523,7 +524,7 @@ fn failed(error: impl fmt::Debug) -> TestCaseError {
     TestCaseError::fail(format!("{error:?}"))
 }
 
-/// Checks that the views which operators get of these accounts are the book's.
+/// Checks that operators get the same views of these accounts from the store as from the book.
 async fn views_agree<L: Books>(
     ledger: &L,
     book: &Book,
@@ -608,7 +609,7 @@ fn holds(condition: bool, what: &str, at: &impl fmt::Debug) -> Checked {
     Err(TestCaseError::fail(format!("{at:?}: not true: {what}")))
 }
 
-/// State computed from the commands and their answers without the book, as sums and sets.
+/// State that is computed from the commands and their answers without the book, as sums and sets.
 #[derive(Debug)]
 struct History {
     accounts: BTreeMap<AccountId, Seen>,
@@ -674,7 +675,7 @@ struct Seen {
     /// Each key's group, and its maximum of concurrent calls.
     bound: BTreeMap<KeyId, (Option<GroupId>, Option<u32>)>,
     entries: BTreeMap<String, i64>,
-    /// Key, group, amount, and whether the charge was booked after midnight.
+    /// Key, group, amount, and whether the charge was made after midnight.
     charges: Vec<(KeyId, Option<GroupId>, i64, bool)>,
     after_midnight: bool,
     midnight_of_month: bool,
@@ -823,7 +824,7 @@ impl Seen {
         self.used_under(key, Ceiling::Total)
     }
 
-    /// Charges of the key that count under a ceiling: all charges, or only those of the current day or month.
+    /// The key's charges that count under a ceiling: all charges, or only those of the current day or month.
     fn used_under(&self, key: &KeyId, ceiling: Ceiling) -> i64 {
         self.counted(ceiling, |of_key, _| of_key == key)
     }
@@ -845,7 +846,7 @@ impl Seen {
         self.counted(ceiling, |_, in_group| in_group == Some(group))
     }
 
-    /// Amount held by keys that are in the group now.
+    /// The amount held by keys that are in the group now.
     fn held_in(&self, group: &GroupId) -> i64 {
         let keys = self.bound.iter();
         let keys = keys.filter(|(_, (of_key, _))| of_key.as_ref() == Some(group));
@@ -862,7 +863,7 @@ impl Seen {
         (open.count() >= most as usize).then_some(most)
     }
 
-    /// The ceilings of the key, each with the amount that its charges have left.
+    /// The ceilings of the key, each with the amount that its charges leave.
     fn left(&self, key: &KeyId) -> Vec<(Ceiling, i64)> {
         let Some((ceilings, _)) = self.keys.get(key) else {
             return Vec::new();
@@ -878,7 +879,7 @@ impl Seen {
         each.into_iter().filter_map(left).collect()
     }
 
-    /// The ceilings of the key's group, each with the amount that is left.
+    /// The ceilings of the key's group, each with the amount that its charges leave.
     fn left_in_group(&self, key: &KeyId) -> Vec<(Ceiling, i64)> {
         let Some((group, ceilings)) = self
             .group_of(key)
@@ -939,7 +940,8 @@ impl Seen {
         due.len()
     }
 
-    /// Why the key may hold nothing now. If several ceilings are used up, the refusal names the one that resets last.
+    /// The reason why the key may hold nothing now. If several ceilings are used up, the refusal names the one that
+    /// resets last.
     fn refusal(&self, key: &KeyId) -> Option<Refusal> {
         let Some((_, enabled)) = self.keys.get(key) else {
             return Some(Refusal::Unknown);
@@ -1035,7 +1037,7 @@ impl Seen {
         }
     }
 
-    /// The answer to a hold by this history. Checks the invariants I1, I5 and I12.
+    /// The answer that this history gives to a hold. Checks the invariants I1, I5 and I12.
     fn reserve(&mut self, hold: &Hold) -> Result<Reserved, Refusal> {
         if self.ended.contains_key(&hold.number) || self.expired.contains_key(&hold.number) {
             return Err(Refusal::Gone);
@@ -1086,7 +1088,7 @@ impl Seen {
         })
     }
 
-    /// The answer to an adjustment by this history. Checks the invariants I1, I5 and I12.
+    /// The answer that this history gives to the change of a hold. Checks the invariants I1, I5 and I12.
     fn adjust(&mut self, adjustment: &Adjustment) -> Result<Adjusted, Refusal> {
         let (number, key) = (adjustment.number, &adjustment.key);
         let open = self.open.get(&number);
@@ -1123,7 +1125,7 @@ impl Seen {
         Ok(Adjusted::Held(adjustment.amount))
     }
 
-    /// The answer to a settlement by this history. Checks the invariants I3, I4 and I5.
+    /// The answer that this history gives to a settlement. Checks the invariants I3, I4 and I5.
     fn settle(&mut self, number: RequestNumber, key: &KeyId, cost: i64, fresh: bool) -> Settled {
         if let Some(first) = self.ended.get(&number) {
             return Settled {
@@ -1142,7 +1144,7 @@ impl Seen {
             (None, _) if fresh && self.keys.contains_key(key) => (Booked::Forced, 0),
             (None, _) => return settled(Booked::Stale, 0, 0),
         };
-        // The money free for this call: the key's free amount, and the amount that this call's hold reserved.
+        // The money available for this call: the key's free amount, and the amount that this call's hold reserved.
         let charged = cost.min(promised + self.free(key));
         self.open.remove(&number);
         self.expired.remove(&number);

@@ -1,5 +1,4 @@
-//! Specification 8; docs/decisions.md, "Limits": request rates by address and by key, and the maximum sizes of a
-//! request.
+//! Specification 8; docs/decisions.md, "Limits": request rates by address and by key, and maximum sizes of a request.
 
 use std::cell::Cell;
 
@@ -14,8 +13,8 @@ use crate::{
 
 const CATALOG: &str = "/v1/tollgate/models";
 
-/// Sends requests until one is refused. Returns the number admitted and the refusal. Checks that the gateway admitted
-/// the burst, and as many requests as the rate allows in the elapsed time.
+/// Sends requests until one is refused. Returns the number of admitted requests and the refusal. Checks that the
+/// gateway admitted the burst, and as many further requests as the rate allows in the elapsed time.
 async fn until_refused(per_second: u32, mut ask: impl AsyncFnMut() -> Answer) -> (u32, Answer) {
     let began = Instant::now();
     for let_in in 0..10_000 {
@@ -56,7 +55,7 @@ async fn catalog_limit_does_not_affect_other_paths() {
 }
 
 #[tokio::test]
-async fn the_catalogs_limit_holds_over_all_nodes_that_share_a_redis() {
+async fn catalog_limit_holds_across_all_nodes_that_share_a_redis() {
     let redis = RedisServer::start().await;
     let one = Setup::default().ledger(&redis.url()).start().await;
     let two = Setup::default().ledger(&redis.url()).start().await;
@@ -70,7 +69,7 @@ async fn the_catalogs_limit_holds_over_all_nodes_that_share_a_redis() {
 }
 
 #[tokio::test]
-async fn inference_has_no_limit_by_default() {
+async fn calls_have_no_rate_limit_by_default() {
     let world = World::start().await;
     let key = world.key().await;
     for op in BOTH {
@@ -81,7 +80,7 @@ async fn inference_has_no_limit_by_default() {
 }
 
 #[tokio::test]
-async fn inference_can_be_limited_by_address_over_all_keys() {
+async fn calls_can_be_limited_by_address_over_all_keys() {
     let world = limits("requests_per_second = 3").start().await;
     let keys = [
         world.key().await,
@@ -114,7 +113,7 @@ async fn limits_of_a_key_do_not_affect_other_keys_of_its_account() {
 }
 
 #[tokio::test]
-async fn per_minute_limit_of_a_key_is_enforced_and_named() {
+async fn limit_of_a_key_per_minute_is_enforced_and_named() {
     let world = World::start().await;
     let other = world.key().await;
     // This rate allows a burst of one request, and then one every ten seconds.
@@ -137,20 +136,20 @@ async fn per_minute_limit_of_a_key_is_enforced_and_named() {
 }
 
 #[tokio::test]
-async fn a_key_that_has_used_its_tokens_waits_until_they_are_there_again() {
+async fn key_that_has_used_its_tokens_per_minute_waits_until_they_refill() {
     let world = World::start().await;
     let other = world.key().await;
     for op in BOTH {
         let limited = json!({ "tokens_per_minute": 1 });
         let key = world.another_key("acme", limited).await;
         let began = Instant::now();
-        // The limit counts a call's tokens after the call is settled. Until then further calls are admitted.
+        // The limit counts a call's tokens only after the call is settled. Until then further calls are admitted.
         let mut used = 0_u64;
         let answer = eventually("it waits for what it has used", async || {
             let answer = op.call(&world, &key, &op.body("x")).await;
             if answer.status == 429 {
-                // The text has the whole wait. The `retry-after` header is at most a minute, because clients give up at
-                // longer waits.
+                // The text states the whole wait. The `retry-after` header is at most a minute, because clients do not
+                // wait longer.
                 let text = answer.refusal();
                 let wait = text.split("через ").nth(1).unwrap();
                 let wait: u64 = wait.trim_end_matches(" с.").parse().unwrap();
@@ -167,7 +166,7 @@ async fn a_key_that_has_used_its_tokens_waits_until_they_are_there_again() {
         .await;
         let text = refused("key", &answer, 429, LIMIT, "rate_limit_exceeded");
         assert!(text.contains("токенов в минуту"), "{text}");
-        // The refused key may still read its own numbers, and other keys may call.
+        // The refused key may still read its own key data, and other keys may call.
         let bearer = bearer(&key);
         let headers = [("authorization", bearer.as_str())];
         assert_eq!(world.get("/v1/tollgate/key", &headers).await.status, 200);
@@ -185,8 +184,8 @@ async fn forwarded_address_is_taken_only_from_a_trusted_proxy() {
         let headers = [("x-forwarded-for", forwarded)];
         world.get(CATALOG, &headers).await.status.as_u16()
     };
-    // Each address has its own burst. The gateway uses the nearest untrusted address, and ignores the entries left of
-    // it.
+    // Each address has its own burst. The gateway uses the nearest address that is not trusted, and ignores the entries
+    // to the left of it.
     for forwarded in [
         "203.0.113.1",
         "203.0.113.1, 203.0.113.2",
@@ -215,7 +214,7 @@ async fn forwarded_address_is_taken_only_from_a_trusted_proxy() {
 }
 
 #[tokio::test]
-async fn ipv6_addresses_of_one_64_are_one_client() {
+async fn ipv6_addresses_of_one_64_network_are_one_client() {
     let world = limits("catalog_requests_per_second = 1")
         .edit(
             "base_url =",
@@ -234,7 +233,7 @@ async fn ipv6_addresses_of_one_64_are_one_client() {
 }
 
 #[tokio::test]
-async fn a_conversation_has_at_most_10_000_messages() {
+async fn conversation_of_more_than_10_000_messages_is_refused() {
     let world = World::start().await;
     let key = world.key().await;
     for op in BOTH {
@@ -253,12 +252,12 @@ async fn a_conversation_has_at_most_10_000_messages() {
 }
 
 #[tokio::test]
-async fn json_is_nested_64_levels_deep_at_most() {
+async fn json_nested_more_than_64_levels_is_refused() {
     let world = World::start().await;
     let key = world.key().await;
     let bearer = bearer(&key);
     for op in BOTH {
-        // The body's own object is the first level.
+        // The object of the body itself is the first level.
         for (levels, status) in [(63, 200), (64, 400), (5_000, 400)] {
             let deep = "[".repeat(levels) + &"]".repeat(levels);
             let body = op

@@ -1,4 +1,4 @@
-//! `tollgate load`: the counts that it reports, and its exit codes.
+//! `tollgate load`: the numbers that it reports, and its exit codes.
 
 use std::{
     net::TcpListener,
@@ -39,7 +39,7 @@ fn report(output: &Output, code: i32) -> Value {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_load_survives_a_gateway_that_restarts_and_counts_the_refused_connections() {
+async fn load_command_survives_a_gateway_restart_and_counts_refused_connections() {
     let vendor = ScriptedVendor::start().await.unwrap();
     vendor.script(polite);
     let dir = tempfile::tempdir().unwrap();
@@ -69,7 +69,7 @@ async fn a_load_survives_a_gateway_that_restarts_and_counts_the_refused_connecti
     old.signal("-TERM");
     assert_eq!(old.ended().await.code(), Some(0));
     let before = vendor.received().len();
-    // A call is due every 5 ms. The new gateway starts and opens its ledger more slowly, so calls fail meanwhile.
+    // A call is due every 5 ms. The new gateway takes longer to start and open its ledger, so calls fail meanwhile.
     let new = start();
     new.serving().await;
     called(before + 50).await;
@@ -88,10 +88,11 @@ async fn a_load_survives_a_gateway_that_restarts_and_counts_the_refused_connecti
 }
 
 #[tokio::test]
-async fn failed_calls_decide_the_exit_code_by_a_threshold() {
+async fn load_command_fails_if_failed_calls_exceed_a_threshold() {
     let world = World::start().await;
     let key = world.key().await.secret;
-    // The first call checks address, key and request, and succeeds. Of the 11 calls of the load every second one fails.
+    // The first call checks the address, the key and the request, and succeeds. Of the 11 calls of the load itself,
+    // every second one fails.
     world.vendor.script({
         let calls = std::sync::atomic::AtomicU32::new(0);
         move |received| {
@@ -122,7 +123,7 @@ async fn failed_calls_decide_the_exit_code_by_a_threshold() {
 }
 
 #[tokio::test]
-async fn custom_requests_are_sent_in_turn_and_streams_are_timed_by_piece() {
+async fn load_command_sends_custom_requests_in_turn_and_times_each_piece_of_a_stream() {
     let world = World::start().await;
     world.vendor.script(polite);
     let key = world.key().await.secret;
@@ -148,12 +149,12 @@ async fn custom_requests_are_sent_in_turn_and_streams_are_timed_by_piece() {
         .iter()
         .map(|call| call.json()["messages"][0]["content"].clone())
         .collect();
-    // The first request is sent twice: for the check, and as a call of the load.
+    // The first request is sent twice: once for the check, and once as a call of the load.
     assert_eq!(texts, ["один", "один", "два", "один", "два"]);
 }
 
 #[tokio::test]
-async fn invalid_load_request_is_reported_once_before_the_load() {
+async fn load_command_reports_an_invalid_request_once_before_the_load() {
     let world = World::start().await;
     let key = world.key().await.secret;
     let url = world.url("");

@@ -1,4 +1,4 @@
-//! Vendors that accept no fixed key: tokens over real sockets, and headers, paths and queries of their own.
+//! Vendors that accept no fixed key: tokens over real sockets, and vendors with their own headers, paths and queries.
 
 use std::{
     sync::{
@@ -21,7 +21,7 @@ use crate::{
 
 const NAME: &str = "name = \"chat-vendor\"\n";
 
-/// A gateway whose chat vendor has these additional lines in its configuration.
+/// A gateway whose chat vendor has these further lines in its configuration.
 async fn with_lines(lines: &str) -> World {
     let edit = format!("{NAME}{lines}\n");
     Setup::default().edit(NAME, &edit).start().await
@@ -64,7 +64,7 @@ fn accept_from(world: &World, first: &Arc<AtomicUsize>) {
 }
 
 #[tokio::test]
-async fn one_token_serves_all_calls_until_the_vendor_refuses_it() {
+async fn one_login_token_serves_all_calls_until_the_vendor_refuses_it() {
     let endpoint = token_endpoint().await;
     let world = with_tokens_of(&endpoint).await;
     let first = Arc::new(AtomicUsize::new(0));
@@ -99,7 +99,7 @@ async fn one_token_serves_all_calls_until_the_vendor_refuses_it() {
 }
 
 #[tokio::test]
-async fn refused_login_is_a_503_that_costs_nothing_and_has_no_secret() {
+async fn refused_vendor_login_is_a_free_503_without_secrets() {
     let endpoint = ScriptedVendor::start().await.unwrap();
     endpoint.script(|_| {
         Reply::json(
@@ -119,7 +119,7 @@ async fn refused_login_is_a_503_that_costs_nothing_and_has_no_secret() {
 }
 
 #[tokio::test]
-async fn vendor_that_refuses_every_token_is_called_twice() {
+async fn vendor_that_refuses_every_login_token_is_called_twice() {
     let endpoint = token_endpoint().await;
     let world = with_tokens_of(&endpoint).await;
     let first = Arc::new(AtomicUsize::new(0));
@@ -135,7 +135,7 @@ async fn vendor_that_refuses_every_token_is_called_twice() {
 }
 
 #[tokio::test]
-async fn key_of_another_header_path_query_and_headers_arrive() {
+async fn vendor_gets_the_configured_key_header_path_query_and_headers() {
     let lines = "path = \"/deployments/{model}/chat/completions\"\n\
                  query = { api-version = \"2024-10-21\" }\n\
                  headers = { OpenAI-Project = \"proj_1\" }\n\
@@ -154,7 +154,7 @@ async fn key_of_another_header_path_query_and_headers_arrive() {
 }
 
 #[tokio::test]
-async fn vendor_without_a_login_gets_no_key() {
+async fn vendor_whose_login_is_none_gets_no_key() {
     let world = with_lines("login = { kind = \"none\" }").await;
     let key = world.key().await;
     assert_eq!(world.chat(&key, &chat_body("x")).await.status, 200);
@@ -163,7 +163,7 @@ async fn vendor_without_a_login_gets_no_key() {
 }
 
 #[tokio::test]
-async fn request_signed_for_aws_has_the_host_it_was_sent_to() {
+async fn request_signed_for_aws_has_the_host_that_it_was_sent_to() {
     let world = with_lines(
         "login = { kind = \"aws\", region = \"eu-west-1\", access_key_id = \"AKIDEXAMPLE\", secret_access_key = \"${VENDOR_KEY}\" }",
     )

@@ -1,5 +1,5 @@
-//! Tests of the gateway as its callers, operators and vendors see it: real sockets, a scripted vendor, real ledgers.
-//! Each file tests one kind of promise.
+//! Tests of the gateway as its callers, operators and vendors see it: with real sockets, a scripted vendor and real
+//! ledgers. Each file tests one kind of promise.
 
 #![allow(
     missing_docs,

@@ -1,4 +1,4 @@
-//! Events sent by mail and to chats. The tests run a mail server and a Bot API on real sockets.
+//! Events sent by mail and to Telegram chats. The tests run a mail server and a Bot API on real sockets.
 
 use std::{
     sync::{Arc, Mutex},
@@ -30,7 +30,7 @@ struct Fake<T> {
 }
 
 impl<T: Clone + Send + 'static> Fake<T> {
-    /// `serve` runs for each connection, and adds the messages received to the shared list.
+    /// `serve` runs for each connection. It adds the received messages to the shared list.
     async fn start<F: Future<Output = ()> + Send + 'static>(
         serve: impl Fn(TcpStream, Arc<Mutex<Vec<T>>>) -> F + Send + 'static,
     ) -> Self {
@@ -65,7 +65,7 @@ impl<T: Clone + Send + 'static> Fake<T> {
     }
 }
 
-/// Recipients and lines of a mail. The fake server rejects the first mail.
+/// The recipients and lines of a mail. The fake server rejects the first mail.
 type Mail = (Vec<String>, String);
 
 async fn smtp<S>(stream: S, mails: Arc<Mutex<Vec<Mail>>>)
@@ -115,7 +115,7 @@ where
     }
 }
 
-/// Path and body of a request to the Bot API. The fake server refuses the first one as too early.
+/// The path and body of a request to the Bot API. The fake server refuses the first request as too early.
 type Message = (String, Value);
 
 async fn bot_api(mut stream: TcpStream, messages: Arc<Mutex<Vec<Message>>>) {
@@ -226,7 +226,7 @@ async fn events_are_mailed_in_russian_and_retried_until_accepted() {
 }
 
 #[tokio::test]
-async fn event_is_sent_to_a_chat_that_admits_the_bot() {
+async fn event_is_sent_to_a_telegram_chat_that_admits_the_bot() {
     let api = Fake::<Message>::start(bot_api).await;
     let section = format!(
         "[[telegram]]\nname = \"ops\"\ntoken = \"${{BOT_TOKEN}}\"\nchat = \"-100123\"\nurl = \"http://127.0.0.1:{}\"\n",

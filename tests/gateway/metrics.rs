@@ -64,12 +64,12 @@ impl Scrape {
         Self { types, samples }
     }
 
-    /// The value of a series; 0 if the scrape does not have it.
+    /// The value of a series; 0 if the scrape does not contain it.
     fn get(&self, series: &str) -> f64 {
         self.samples.get(series).copied().unwrap_or_default()
     }
 
-    /// The names of the labels of a metric's series, without the `le` of histograms.
+    /// The label names of a metric's series, without the `le` of histograms.
     fn labels(&self, name: &str, kind: &str) -> BTreeSet<String> {
         let name = match kind {
             "histogram" => format!("{name}_count"),
@@ -110,7 +110,8 @@ async fn scrape(world: &World) -> Scrape {
     Scrape::parse(&text)
 }
 
-/// Scrapes until these series have these values, because a call is counted after its answer. Returns that scrape.
+/// Scrapes until these series have these values, and returns that scrape. Several scrapes may be needed, because a call
+/// is counted only after its answer.
 pub async fn shows(world: &World, expected: &[(&str, f64)]) -> Scrape {
     let mut last = None;
     let seen = tokio::time::timeout(Duration::from_secs(5), async {
@@ -169,7 +170,7 @@ async fn documented_metrics_equal_those_of_a_scrape() {
     let hook = "[[webhook]]\nname = \"w\"\nurl = \"https://hooks.example/\"\nsecrets = [\"${WEBHOOK_SECRET}\"]\n[ledger]";
     let setup = Setup::default().edit(route, &with_cost);
     let world = setup.edit("[ledger]", hook).start().await;
-    // A series of refusals appears with the first refusal of its code.
+    // A series of refusals exists only after the first refusal with its code.
     let refused = world.get("/v1/models", &[]).await;
     assert_eq!(refused.status, 401);
     let scrape = scrape(&world).await;
@@ -228,7 +229,7 @@ async fn prometheus_can_parse_the_metrics() {
 }
 
 #[tokio::test]
-async fn calls_are_counted_by_tokens_rubles_and_ends() {
+async fn calls_are_counted_with_their_tokens_rubles_and_end_reasons() {
     let world = World::start().await;
     let key = world.key().await;
     says(&world, Op::Chat, 9, 2);
@@ -247,7 +248,7 @@ async fn calls_are_counted_by_tokens_rubles_and_ends() {
             ("tollgate_tokens_total{model=\"chat\",class=\"input\"}", 9.0),
             ("tollgate_tokens_total{model=\"chat\",class=\"output\"}", 2.0),
             ("tollgate_tokens_total{model=\"messages\",class=\"output\"}", 2.0),
-            // A call of `chat` costs 9 × 100 + 2 × 200 µ₽, and a call of `messages` ten times that.
+            // A call of `chat` costs 9 × 100 + 2 × 200 µ₽, and a call of `messages` costs ten times that.
             ("tollgate_charged_rubles_total{model=\"chat\"}", 0.0013),
             ("tollgate_charged_rubles_total{model=\"messages\"}", 0.013),
             ("tollgate_loss_rubles_total", 0.0),
@@ -370,7 +371,7 @@ async fn refusals_are_counted_by_status_and_code() {
 }
 
 #[tokio::test]
-async fn overruns_losses_and_estimates_are_counted() {
+async fn calls_beyond_their_hold_losses_and_estimates_are_counted() {
     let world = World::start().await;
     let rich = world.key().await;
     // The hold counts these 3000 bytes as 2000 tokens, but the vendor may count up to 3000.
@@ -384,7 +385,7 @@ async fn overruns_losses_and_estimates_are_counted() {
     let said = answer(Op::Chat, "да", &Value::Null);
     world.vendor.script(move |_| Reply::json(200, &said));
     assert_eq!(world.chat(&rich, &chat_body("x")).await.status, 200);
-    // The vendor counts 150 output tokens, but the request allows only 100.
+    // The vendor reports 150 output tokens, but the request allows only 100.
     says(&world, Op::Chat, 9, 150);
     assert_eq!(world.chat(&rich, &chat_body("x")).await.status, 200);
     let loss = f64::from(u32::try_from(320_000 - funds + 50 * 200).unwrap()) / 1e6;
@@ -401,7 +402,7 @@ async fn overruns_losses_and_estimates_are_counted() {
 }
 
 #[tokio::test]
-async fn calls_with_more_input_than_is_priced_are_counted() {
+async fn calls_with_more_input_than_the_prices_cover_are_counted() {
     let setup = Setup::default().edit(
         "output_tokens_max = 4000",
         "output_tokens_max = 4000\ninput_tokens_priced_max = 2600",
@@ -420,7 +421,7 @@ async fn calls_with_more_input_than_is_priced_are_counted() {
 }
 
 #[tokio::test]
-async fn further_classes_and_unpriced_calls_are_counted() {
+async fn tokens_of_further_rate_classes_and_unpriced_calls_are_counted() {
     let used = json!({ "input_tokens": 9, "output_tokens": 2, "cache_creation_input_tokens": 7,
         "cache_creation": { "ephemeral_1h_input_tokens": 4, "ephemeral_5m_input_tokens": 3 },
         "server_tool_use": { "web_search_requests": 2 } });
@@ -433,7 +434,7 @@ async fn further_classes_and_unpriced_calls_are_counted() {
         (of_class("cache_write_1h"), 4.0),
         (of_class("web_search_call"), 2.0),
     ];
-    // The first gateway has a price for every class, the second one only for the four usual classes.
+    // The first gateway has a price for every class, the second only for the four usual classes.
     for (setup, unpriced) in [(with_rules(), 0.0), (Setup::default(), 1.0)] {
         let world = setup.start().await;
         let key = world.key().await;
@@ -453,7 +454,7 @@ async fn further_classes_and_unpriced_calls_are_counted() {
 }
 
 #[tokio::test]
-async fn failing_vendor_is_counted_and_its_breaker_opens() {
+async fn metrics_count_vendor_failures_and_show_the_open_breaker() {
     let world = World::start().await;
     let key = world.key().await;
     world.vendor.script(|_| refusal(500, "x"));
@@ -549,7 +550,7 @@ async fn model_missing_at_its_vendor_has_a_metric_and_is_not_a_failure() {
 }
 
 #[tokio::test]
-async fn running_calls_are_shown_while_they_run() {
+async fn metrics_show_calls_in_flight() {
     let world = limits("in_flight_max = 1").start().await;
     let key = world.key().await;
     for op in BOTH {
@@ -580,7 +581,7 @@ async fn running_calls_are_shown_while_they_run() {
 }
 
 #[tokio::test]
-async fn a_client_that_leaves_before_the_answer_is_counted_as_499() {
+async fn client_that_disconnects_before_the_answer_is_counted_as_499() {
     let world = World::start().await;
     let key = world.key().await;
     let never = Arc::new(Notify::new());
@@ -644,7 +645,7 @@ async fn callers_cannot_create_metric_series() {
 }
 
 #[tokio::test]
-async fn names_with_special_characters_are_valid_labels() {
+async fn names_with_special_characters_are_valid_metric_labels() {
     let name = "a \\\"model\\\" \\\\ of mine";
     let setup = Setup::default().edit("id = \"chat\"", &format!("id = \"{name}\""));
     let world = setup.start().await;
@@ -656,7 +657,7 @@ async fn names_with_special_characters_are_valid_labels() {
 
 /// While Redis does not answer, a scrape returns the last known values without waiting.
 #[tokio::test]
-async fn a_scrape_does_not_wait_for_redis() {
+async fn metrics_scrape_does_not_wait_for_redis() {
     let server = RedisServer::start().await;
     let world = Setup::default().ledger(&server.url()).start().await;
     let key = world.key().await;
@@ -685,7 +686,7 @@ async fn a_scrape_does_not_wait_for_redis() {
 }
 
 #[tokio::test]
-async fn a_reload_brings_series_of_new_models_and_keeps_the_old_ones() {
+async fn reload_adds_metric_series_of_new_models_and_keeps_the_old_series() {
     let edge = Edge::start("").await;
     let config = edge.dir.path().join("tollgate.toml");
     let first = std::fs::read_to_string(&config).unwrap();
@@ -709,7 +710,7 @@ async fn a_reload_brings_series_of_new_models_and_keeps_the_old_ones() {
         (scrape.get("tollgate_config_reloads_total{result=\"ok\"}") == 1.0).then_some(())
     })
     .await;
-    // The scrape that first counted the reload may still lack the new model, so the test scrapes again.
+    // The scrape that first counts the reload may not have the new model yet, so the test scrapes again.
     let after = scrape().await;
     for model in ["chat", "newer"] {
         assert!(after.samples.contains_key(&tokens(model)), "{model}");
@@ -724,9 +725,9 @@ async fn a_reload_brings_series_of_new_models_and_keeps_the_old_ones() {
     .await;
 }
 
-/// The embedding program's own report of an event panics. The gateway still settles calls.
+/// The embedding program's handler of a call's end panics. The gateway still settles calls.
 #[tokio::test]
-async fn panic_in_a_metrics_report_stops_nothing() {
+async fn panic_in_a_metrics_report_stops_no_other_work() {
     let vendor = ScriptedVendor::start().await.unwrap();
     let text = config_text(vendor.address(), "memory:", "unused.db");
     let config = Config::parse(&text, &secret).unwrap_or_else(|errors| panic!("{errors}"));

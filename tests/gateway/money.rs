@@ -1,4 +1,4 @@
-//! Decisions, "Money": the cost of a call, to the micro-ruble, and calls that cost nothing.
+//! Decisions, "Money": the cost of a call, exact to the micro-ruble, and calls that cost nothing.
 
 use rust_decimal::{Decimal, prelude::ToPrimitive};
 use serde_json::{Value, json};
@@ -67,7 +67,7 @@ async fn charge_can_be_recomputed_from_the_catalog() {
                 .zip(used)
                 .map(|((_, rate), count)| Decimal::from(count) * decimal(&model[rate]))
                 .sum();
-            // Rubles per million tokens are micro-rubles per token. Rounded up, once.
+            // Rubles per million tokens are micro-rubles per token. The sum is rounded up, once.
             let cost = sum.ceil().to_i64().unwrap();
             assert_eq!(micro(&receipt["charged_rub"]), cost, "{used:?}: {receipt}");
             assert_eq!(receipt["cost_rub"], receipt["charged_rub"]);
@@ -85,7 +85,7 @@ async fn charge_can_be_recomputed_from_the_catalog() {
 }
 
 #[tokio::test]
-async fn a_charge_is_rounded_once_a_request_and_up() {
+async fn charge_is_rounded_up_once_per_request() {
     // Every class costs 0.4 µ₽ per token.
     let world = Setup::default()
         .edit(
@@ -134,7 +134,7 @@ async fn a_stream_costs_what_the_same_plain_answer_costs() {
 }
 
 #[tokio::test]
-async fn a_call_is_priced_by_the_rates_that_it_was_admitted_with_to_its_end() {
+async fn call_is_charged_at_the_rates_in_force_when_it_was_admitted() {
     let world = World::start().await;
     let key = world.key().await;
     for op in BOTH {
@@ -162,7 +162,7 @@ async fn a_call_is_priced_by_the_rates_that_it_was_admitted_with_to_its_end() {
 }
 
 #[tokio::test]
-async fn a_receipt_keeps_the_version_the_exchange_rate_and_the_four_prices() {
+async fn receipt_keeps_the_tariff_version_exchange_rate_and_four_rates_of_its_call() {
     let world = World::start().await;
     let key = world.key().await;
     let receipt = sold(
@@ -188,7 +188,7 @@ async fn a_receipt_keeps_the_version_the_exchange_rate_and_the_four_prices() {
 }
 
 #[tokio::test]
-async fn gateways_refusals_cost_nothing() {
+async fn refusal_of_the_gateway_costs_nothing() {
     let world = World::start().await;
     let key = world.key().await;
     let limited = json!({ "ceiling_rub": "1" });
@@ -211,7 +211,7 @@ async fn gateways_refusals_cost_nothing() {
 }
 
 #[tokio::test]
-async fn a_vendors_error_costs_nothing_and_the_next_call_is_charged() {
+async fn vendor_error_costs_nothing_and_the_next_call_is_charged() {
     let world = World::start().await;
     let key = world.key().await;
     for op in BOTH {

@@ -50,7 +50,7 @@ fn rows(table: &str) -> Vec<Vec<&str>> {
 }
 
 #[tokio::test]
-async fn group_commands_create_list_change_fill_and_remove() {
+async fn group_commands_create_list_change_and_remove_groups_and_add_keys() {
     let world = World::start().await;
     let key = world.key().await;
     let none = typed(&world, "group list acme", 0).await;
@@ -161,7 +161,7 @@ async fn owner_key_command_creates_a_key_that_calls_no_models() {
 }
 
 #[tokio::test]
-async fn alert_levels_are_set_shown_and_removed() {
+async fn alert_levels_can_be_set_shown_and_removed_by_command() {
     let world = World::start().await;
     let key = world.key().await;
     let of_account = async |line: &str, shown: &str| {
@@ -198,7 +198,7 @@ async fn alert_levels_are_set_shown_and_removed() {
 }
 
 #[tokio::test]
-async fn events_are_listed_by_place_account_and_kind() {
+async fn events_command_filters_by_number_account_and_kind() {
     let world = World::start().await;
     for account in ["acme", "beta"] {
         world.key_with(account, "10", json!({})).await;
@@ -235,7 +235,7 @@ async fn events_are_listed_by_place_account_and_kind() {
         (&answer["last"], &answer["events"][2]["entry"]),
         (&json!(3), &json!("second"))
     );
-    // A filter also finds events that are more than a page old.
+    // A filter also finds events that are further back than one page.
     let store = world.gateway.store();
     for number in 1..=1200 {
         let event = OnceEvent {
@@ -263,7 +263,7 @@ async fn events_are_listed_by_place_account_and_kind() {
     refused(&world, "event list --limit 0", 64).await;
 }
 
-/// A gateway with a receiver that answers with this status, which the test may change.
+/// A gateway with a receiver that answers with this status. The test may change the status.
 async fn with_receiver() -> (Hook, Arc<AtomicU16>, World) {
     let hook = Hook::start().await;
     let status = Arc::new(AtomicU16::new(200));
@@ -275,7 +275,7 @@ async fn with_receiver() -> (Hook, Arc<AtomicU16>, World) {
 }
 
 #[tokio::test]
-async fn a_receiver_is_shown_stopped_resumed_and_sent_events_again() {
+async fn receiver_can_be_shown_stopped_resumed_and_sent_events_again() {
     let (hook, status, world) = with_receiver().await;
     world.key().await;
     hook.has(1).await;
@@ -308,7 +308,7 @@ async fn a_receiver_is_shown_stopped_resumed_and_sent_events_again() {
     };
     assert_eq!(sent(0), [1, 2]);
 
-    // `event replay` sends also events that the receiver has accepted, in the order of the command.
+    // `event replay` also sends events that the receiver has accepted before, in the order of the command.
     let again = typed(&world, "event replay crm 2 1", 0).await;
     assert_eq!(again, "event 2 is taken\nevent 1 is taken\n");
     assert_eq!(sent(2), [2, 1]);
@@ -323,7 +323,7 @@ async fn a_receiver_is_shown_stopped_resumed_and_sent_events_again() {
         "nothing to send\n"
     );
     assert_eq!(answered(&world, "event dead crm").await["dead"], json!([]));
-    // Stores a dead letter, as the gateway does after days of retries.
+    // Stores a dead letter, as the gateway does after retrying for days.
     let events = answered(&world, "event list --after 0").await;
     let letter = json!({ "event": events["events"][1], "dead_ms": 1_795_000_000_000_u64, "error": "answered 500" });
     let name = format!("dead/crm/{:020}", 2);

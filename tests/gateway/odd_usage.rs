@@ -1,5 +1,5 @@
-//! docs/prices.md: arbitrary usage reports of a vendor, with every class priced. Nothing is free, every charge is
-//! explained by its receipt, and the books balance.
+//! docs/prices.md: arbitrary usage reports of a vendor, at a model with a price for every class. Nothing is free, every
+//! receipt explains its charge, and the books balance.
 
 use http::Method;
 use rust_decimal::Decimal;
@@ -20,7 +20,7 @@ const CALLS: u64 = 120;
 const SEED: u64 = 3;
 const FUNDS_RUB: &str = "100000000";
 
-/// A random value of a usage field: sometimes one that no honest vendor reports.
+/// A random value of a usage field, including values that no honest vendor reports.
 fn odd(random: &mut Random) -> Value {
     match random.between(0, 13) {
         0 => Value::Null,
@@ -51,7 +51,7 @@ fn some(random: &mut Random, fields: &[&str]) -> Value {
     object.into()
 }
 
-/// The format of a request, and of the answer to it.
+/// The format of a request and of its answer.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Form {
     Of(Op),
@@ -60,7 +60,7 @@ enum Form {
 
 const FORMS: [Form; 3] = [Form::Of(Op::Chat), Form::Of(Op::Messages), Form::Responses];
 
-/// A setup with prices for every class, and with price rules for every set of conditions. One vendor speaks two
+/// A setup with prices for every class, and with price rules for every combination of conditions. One vendor speaks two
 /// formats.
 fn with_all_priced() -> Setup {
     let classes = |times: u32| {
@@ -113,12 +113,12 @@ fn with_all_priced() -> Setup {
     setup
 }
 
-/// The parts of a request that are billed separately: names of classes, and of fields that choose how it is served.
+/// The parts of a request that are billed separately: the names of classes, and of fields that choose the service.
 #[derive(Debug, Default)]
 struct Asked(Vec<&'static str>);
 
 impl Asked {
-    /// Whether every class and condition of this receipt was requested.
+    /// Whether every class and condition on this receipt was requested.
     fn covers(&self, receipt: &Value) -> bool {
         let of = |object: &Value| -> Vec<String> {
             let names = object.as_object().into_iter().flatten();
@@ -134,7 +134,7 @@ impl Asked {
     }
 }
 
-/// A random body that requests some of the separately billed parts, and the list of these parts.
+/// A random body that requests some separately billed parts, and the list of these parts.
 fn body(form: Form, random: &mut Random) -> (Value, Asked) {
     let mut asked = Asked::default();
     let mut fields = Map::new();
@@ -200,7 +200,7 @@ fn body(form: Form, random: &mut Random) -> (Value, Asked) {
     (with(body, fields.into()), asked)
 }
 
-/// A random usage, and random fields that an answer has next to its usage.
+/// A random usage, and the random fields that an answer has next to its usage.
 fn usage(form: Form, random: &mut Random) -> (Value, Value) {
     const OF_INPUT: &[&str] = &[
         "cached_tokens",
@@ -272,7 +272,7 @@ fn usage(form: Form, random: &mut Random) -> (Value, Value) {
         ] {
             if random.chance(300) {
                 let word = json!(words[random.index(5)]);
-                // In the messages format this field is in the usage object, in other formats next to it.
+                // In the messages format this field is inside the usage object, in other formats next to it.
                 match form {
                     Form::Of(Op::Messages) => drop(said.insert(field.into(), word)),
                     _ => drop(beside.insert(field.into(), word)),
@@ -287,7 +287,7 @@ fn usage(form: Form, random: &mut Random) -> (Value, Value) {
     (said, beside.into())
 }
 
-/// The vendor's answer with this usage, plain or streamed. `beside` are fields next to the usage.
+/// The vendor's answer with this usage, plain or streamed. The fields in `beside` are added next to the usage.
 fn reply(form: Form, streamed: bool, said: &Value, beside: Value) -> Reply {
     match (form, streamed) {
         (Form::Of(op), false) => Reply::json(200, &with(answer(op, "да и нет", said), beside)),
@@ -324,7 +324,7 @@ async fn call(world: &World, key: &Key, form: Form, body: &Value) -> Answer {
     }
 }
 
-/// The usage that an answer has. In a stream, later events override earlier ones.
+/// The usage in an answer. In a stream, later events override earlier ones.
 fn stated(answer: &Answer, streamed: bool) -> Value {
     if !streamed {
         return answer.json()["usage"].clone();
@@ -342,7 +342,7 @@ fn stated(answer: &Answer, streamed: bool) -> Value {
     usage
 }
 
-/// The counts of input and of output in a usage of this format.
+/// The input and output counts in a usage of this format.
 fn totals(form: Form, usage: &Value) -> (u64, u64) {
     let count = |name: &str| usage[name].as_u64().unwrap_or_default();
     match form {
@@ -355,7 +355,7 @@ fn totals(form: Form, usage: &Value) -> (u64, u64) {
     }
 }
 
-/// The counts of input and of output in a receipt.
+/// The input and output counts in a receipt.
 fn charged_tokens(receipt: &Value) -> (u64, u64) {
     let usage = &receipt["usage"];
     let count = |name: &str| usage[name].as_u64().expect("a count");
@@ -395,7 +395,7 @@ fn reckoned(receipt: &Value) -> Decimal {
 }
 
 #[tokio::test]
-async fn books_balance_after_any_usage_of_a_vendor() {
+async fn books_balance_whatever_usage_a_vendor_reports() {
     let seed = seed(SEED);
     let world = with_all_priced().start().await;
     let key = world.key_with("odd", FUNDS_RUB, json!({})).await;
@@ -431,12 +431,13 @@ async fn books_balance_after_any_usage_of_a_vendor() {
                     "{what}"
                 );
             }
-            // If the usage was estimated, the answer has the charged counts, unless the vendor's stream had no usage.
+            // If the usage was estimated, the answer has the charged counts, unless the vendor's stream had no usage at
+            // all.
             if receipt["estimated"] == true && (!streamed || !said.is_null()) {
                 let stated = stated(&answered, streamed);
                 assert_eq!(totals(form, &stated), tokens, "{what}: {stated}");
             }
-            // If the vendor used only what was requested, the hold covered the cost.
+            // If the vendor provided only what was requested, the hold covered the cost.
             if receipt["bounded"] == false
                 && receipt.get("unpriced").is_none()
                 && asked.covers(&receipt)
@@ -456,7 +457,7 @@ async fn books_balance_after_any_usage_of_a_vendor() {
     assert_eq!(audit.json()["breaches"], json!([]), "{audit:?}");
 }
 
-/// A usage whose 400 cached tokens cannot be a part of its prompt, which has 30.
+/// A usage whose 400 cached tokens cannot be a part of its prompt of 30 tokens.
 fn beside_the_prompt(vendor: Form) -> Value {
     let cached = json!({ "cached_tokens": 400 });
     match vendor {
@@ -468,7 +469,7 @@ fn beside_the_prompt(vendor: Form) -> Value {
 }
 
 #[tokio::test]
-async fn cache_not_included_in_the_prompt_is_charged_and_stated_as_cached() {
+async fn cached_tokens_not_included_in_the_prompt_are_charged_and_reported_as_cached() {
     for vendor in [Form::Of(Op::Chat), Form::Responses] {
         let format = match vendor {
             Form::Responses => "format = \"responses\"",
@@ -498,8 +499,8 @@ async fn cache_not_included_in_the_prompt_is_charged_and_stated_as_cached() {
                 assert_eq!(answered.status, 200, "{answered:?}");
                 let receipt = world.receipt(&answered.number()).await;
                 let what = format!("{form:?} {vendor:?} {streamed}: {receipt}");
-                // The charge is 30 × 100 + 400 × 10 + 5 × 200 µ₽. The difference to the total is cached input, and not
-                // output.
+                // The charge is 30 × 100 + 400 × 10 + 5 × 200 µ₽. The tokens that the total has in addition are cached
+                // input, and not output.
                 assert_eq!(micro(&receipt["charged_rub"]), 8000, "{what}");
                 assert_eq!(receipt["usage"]["cached_input"], 400, "{what}");
                 assert_eq!(receipt["estimated"], true, "{what}");
@@ -512,7 +513,7 @@ async fn cache_not_included_in_the_prompt_is_charged_and_stated_as_cached() {
 }
 
 #[tokio::test]
-async fn cut_usage_is_on_the_operators_receipt_and_is_a_loss() {
+async fn usage_beyond_the_requests_bounds_is_on_the_operators_receipt_and_is_a_loss() {
     let world = World::start().await;
     let key = world.key().await;
     // The request allows 100 output tokens, and the vendor reports 700. The model generates at most 4000, so a larger
@@ -533,7 +534,7 @@ async fn cut_usage_is_on_the_operators_receipt_and_is_a_loss() {
             micro(&receipt["held_rub"]) >= micro(&receipt["charged_rub"]),
             "{receipt}"
         );
-        // The caller's receipt is marked `bounded`, but does not have the vendor's count.
+        // The caller's receipt is marked as `bounded`, but does not show the vendor's count.
         let own = format!("/v1/tollgate/receipts/{}", answered.number());
         let own = world
             .get(&own, &[("x-api-key", key.secret.as_str())])
@@ -570,7 +571,7 @@ fn counted(form: Form) -> Value {
     }
 }
 
-/// The name of the field that has the content in an answer of this format.
+/// The name of the field that contains the content of an answer in this format.
 const fn place(form: Form) -> &'static str {
     match form {
         Form::Of(Op::Chat) => "choices",
@@ -579,7 +580,7 @@ const fn place(form: Form) -> &'static str {
     }
 }
 
-/// Answers of this format without content, or with invalid text.
+/// Answers of this format that have no content, or invalid text.
 fn wordless(form: Form) -> Vec<(&'static str, Vec<u8>)> {
     let with_words = |words: Option<Value>| {
         let mut answer = counted(form);
@@ -610,7 +611,7 @@ fn wordless(form: Form) -> Vec<(&'static str, Vec<u8>)> {
 }
 
 #[tokio::test]
-async fn counted_usage_is_charged_and_usable_content_is_delivered() {
+async fn answer_with_odd_usage_is_charged_by_its_counts_and_delivered() {
     for vendor in FORMS {
         let (format, model) = match vendor {
             Form::Of(op) => ("format = \"chat\"", op.model()),

@@ -1,5 +1,5 @@
-//! The OpenAPI documents of both listeners are served as they are in `docs/`. Unit tests compare their paths with the
-//! tables of routes; `tests/openapi` checks the described answers against the binary.
+//! Both listeners serve their OpenAPI documents as they are in `docs/`. Unit tests compare the paths in the documents
+//! with the route tables; `tests/openapi` checks the described answers against the binary.
 
 use std::collections::BTreeMap;
 
@@ -33,7 +33,7 @@ fn described(document: &str) -> BTreeMap<&str, Vec<String>> {
     paths
 }
 
-/// The path with example values in place of its parameters.
+/// The path with example values instead of its parameters.
 fn filled(path: &str) -> String {
     let parts = path
         .split('/')
@@ -73,7 +73,7 @@ async fn callers_get_the_openapi_document_without_a_key() {
 }
 
 #[tokio::test]
-async fn the_document_has_the_names_and_addresses_of_the_configuration() {
+async fn openapi_document_has_the_configured_names_and_addresses() {
     let world = Setup::default()
         .edit("base_url = ", "service = \"gate\"\nbase_url = ")
         .start()
@@ -89,7 +89,7 @@ async fn the_document_has_the_names_and_addresses_of_the_configuration() {
 }
 
 #[tokio::test]
-async fn operators_document_needs_no_admin_key() {
+async fn openapi_document_for_operators_needs_no_admin_key() {
     let world = World::start().await;
     let url = format!(
         "http://{}/openapi.yaml",
@@ -104,7 +104,7 @@ async fn operators_document_needs_no_admin_key() {
 }
 
 #[tokio::test]
-async fn every_path_of_callers_is_described_with_its_methods_and_counted_under_its_name() {
+async fn every_path_for_callers_is_in_openapi_and_has_its_own_metric_label() {
     let world = World::start().await;
     let paths = described(PUBLIC);
     for (path, methods) in &paths {
@@ -124,7 +124,7 @@ async fn every_path_of_callers_is_described_with_its_methods_and_counted_under_i
 }
 
 #[tokio::test]
-async fn every_path_of_operators_is_described_with_its_methods() {
+async fn every_path_for_operators_is_in_openapi_with_its_methods() {
     let world = World::start().await;
     let address = world.gateway.admin_address().unwrap();
     let paths = described(ADMIN);

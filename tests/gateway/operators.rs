@@ -67,7 +67,7 @@ async fn an_account_is_created_shown_listed_and_renamed() {
 }
 
 #[tokio::test]
-async fn an_account_shows_its_keys_its_holds_and_what_was_spent_lately() {
+async fn account_shows_its_keys_its_holds_and_its_recent_spending() {
     let world = World::start().await;
     let key = world.key().await;
     let other = world
@@ -103,7 +103,7 @@ async fn an_account_shows_its_keys_its_holds_and_what_was_spent_lately() {
 }
 
 #[tokio::test]
-async fn a_top_up_applies_once_for_each_id() {
+async fn top_up_with_a_repeated_id_applies_once() {
     let world = with_account().await;
     for _ in 0..3 {
         let body = json!({ "id": "payment-1", "amount_rub": "100.50" });
@@ -122,7 +122,7 @@ async fn a_top_up_applies_once_for_each_id() {
 }
 
 #[tokio::test]
-async fn the_same_top_up_many_times_at_once_applies_once() {
+async fn top_up_sent_many_times_at_once_applies_once() {
     let world = with_account().await;
     let body = json!({ "id": "payment", "amount_rub": "10" });
     let same = || post(&world, TOPUPS, body.clone());
@@ -167,7 +167,7 @@ async fn payment_requires_an_id() {
 }
 
 #[tokio::test]
-async fn an_adjustment_goes_either_way_needs_a_reason_and_applies_once() {
+async fn correction_may_be_negative_needs_a_reason_and_applies_once() {
     let world = with_account().await;
     for (id, amount, balance) in [
         ("a", "10", "10.00"),
@@ -192,7 +192,7 @@ async fn an_adjustment_goes_either_way_needs_a_reason_and_applies_once() {
 }
 
 #[tokio::test]
-async fn an_adjustment_below_what_is_held_is_409() {
+async fn correction_that_would_take_held_money_is_409() {
     let world = World::start().await;
     let key = world.key().await;
     let running = Running::start(&world, Op::Chat, &key, &Op::Chat.body("x")).await;
@@ -210,7 +210,7 @@ async fn an_adjustment_below_what_is_held_is_409() {
 }
 
 #[tokio::test]
-async fn an_unknown_field_is_400_and_not_ignored() {
+async fn unknown_field_in_an_admin_request_is_400() {
     let world = with_account().await;
     let key = world.another_key("acme", json!({})).await;
     let (account, of_key) = (
@@ -263,7 +263,7 @@ async fn an_unknown_field_is_400_and_not_ignored() {
 }
 
 #[tokio::test]
-async fn only_the_admin_key_is_accepted_and_probes_need_none() {
+async fn admin_api_accepts_only_the_admin_key_and_probes_need_none() {
     let world = with_account().await;
     let key = world.another_key("acme", json!({})).await;
     let address = world.gateway.admin_address().unwrap();
@@ -326,7 +326,7 @@ async fn admin_key_guesses_are_limited_per_forwarded_address() {
         no(&answer, 429);
         assert!(answer.headers.contains_key("retry-after"), "{answer:?}");
     }
-    // A caller may forge entries before the one that the proxy appends. The limit counts only the proxy's entry.
+    // A caller may forge entries before the entry that the proxy appends. The limit counts only the proxy's entry.
     for forged in 0..20 {
         let from = format!("198.51.100.{forged}, 203.0.113.1");
         no(&ask("Bearer wrong", &from).await, 429);
@@ -335,7 +335,7 @@ async fn admin_key_guesses_are_limited_per_forwarded_address() {
 }
 
 #[tokio::test]
-async fn the_admin_api_is_not_on_the_callers_port_and_calls_are_not_on_the_operators() {
+async fn admin_api_and_calls_are_served_only_on_their_own_ports() {
     let world = with_account().await;
     let bearer = format!("Bearer {ADMIN_KEY}");
     let headers = [("authorization", bearer.as_str())];
@@ -348,7 +348,7 @@ async fn the_admin_api_is_not_on_the_callers_port_and_calls_are_not_on_the_opera
 }
 
 #[tokio::test]
-async fn unknown_resource_is_404_and_wrong_method_405() {
+async fn unknown_admin_resource_is_404_and_wrong_method_is_405() {
     let world = with_account().await;
     let number = "01890000-0000-7000-8000-000000000000";
     for path in [

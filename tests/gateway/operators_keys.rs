@@ -25,7 +25,7 @@ async fn call(world: &World, key: &Key) -> Answer {
 }
 
 #[tokio::test]
-async fn a_key_is_created_with_its_secret_once_and_shown_without() {
+async fn secret_of_a_key_is_shown_only_when_it_is_created() {
     let world = World::start().await;
     world.key().await;
     let fields = json!({
@@ -104,7 +104,7 @@ async fn key_is_disabled_enabled_and_deleted_permanently() {
 }
 
 #[tokio::test]
-async fn key_disabled_during_a_call_finishes_it_and_gets_no_other() {
+async fn key_disabled_during_a_call_can_finish_that_call_but_start_no_other() {
     let world = World::start().await;
     let key = world.key().await;
     for op in BOTH {
@@ -120,7 +120,7 @@ async fn key_disabled_during_a_call_finishes_it_and_gets_no_other() {
 }
 
 #[tokio::test]
-async fn key_disabled_on_another_node_gets_no_hold_despite_this_nodes_cache() {
+async fn key_disabled_at_another_gateway_gets_no_hold_despite_a_cached_key_record() {
     let redis = RedisServer::start().await;
     let here = Setup::default().ledger(&redis.url()).start().await;
     let there = Setup::default().ledger(&redis.url()).start().await;
@@ -142,7 +142,7 @@ async fn key_disabled_on_another_node_gets_no_hold_despite_this_nodes_cache() {
 }
 
 #[tokio::test]
-async fn ceiling_is_set_raised_and_removed() {
+async fn ceiling_of_a_key_can_be_set_raised_and_removed() {
     let world = World::start().await;
     let key = world.key().await;
     assert_eq!(call(&world, &key).await.status, 200);
@@ -167,7 +167,7 @@ async fn ceiling_is_set_raised_and_removed() {
 }
 
 #[tokio::test]
-async fn renamed_key_has_the_time_of_the_change() {
+async fn renamed_key_shows_the_time_of_the_change() {
     let world = World::start().await;
     let key = world.key().await;
     let before = world.admin(Method::GET, &path(&key), None).await.json();
@@ -188,7 +188,7 @@ async fn renamed_key_has_the_time_of_the_change() {
 }
 
 #[tokio::test]
-async fn invalid_key_field_is_400_and_named() {
+async fn invalid_field_of_a_key_is_400_and_named() {
     let world = World::start().await;
     let key = world.key().await;
     let keys = "/admin/v1/accounts/acme/keys";
@@ -255,7 +255,7 @@ async fn the_models_and_addresses_of_a_key_can_be_changed() {
 }
 
 #[tokio::test]
-async fn a_key_shows_what_it_spent_and_holds_apart_from_other_keys() {
+async fn key_shows_only_its_own_spending_and_holds() {
     let world = World::start().await;
     let one = world.key().await;
     let two = world.another_key("acme", json!({})).await;
@@ -272,7 +272,7 @@ async fn a_key_shows_what_it_spent_and_holds_apart_from_other_keys() {
 }
 
 #[tokio::test]
-async fn key_expiry_must_be_in_the_future_and_is_shown_in_utc() {
+async fn expiry_of_a_key_must_be_in_the_future_and_is_shown_in_utc() {
     let world = World::start().await;
     let key = world.key().await;
     for bad in ["2001-01-01", "soon", "2099-02-30"] {

@@ -1,4 +1,4 @@
-//! The chat and the messages operation behind one type, so that a test can check both with the same code.
+//! The chat operation and the messages operation behind one type, so that a test can check both with the same code.
 
 use bytes::Bytes;
 use http::{Method, Request};
@@ -24,7 +24,7 @@ impl Op {
         }
     }
 
-    /// The name, in the catalog, of the model whose vendor speaks this operation's format.
+    /// The catalog name of the model whose vendor speaks this operation's format.
     pub const fn model(self) -> &'static str {
         match self {
             Self::Chat => "chat",
@@ -32,7 +32,7 @@ impl Op {
         }
     }
 
-    /// The name under which the vendor sells that model.
+    /// The vendor's name of that model.
     pub const fn vendor_model(self) -> &'static str {
         match self {
             Self::Chat => "vendor-chat-1",
@@ -93,12 +93,12 @@ pub fn limits(lines: &str) -> Setup {
     Setup::default().edit("[tariff]", &format!("[limits]\n{lines}\n[tariff]"))
 }
 
-/// A setup with these lines at the top of the configuration, outside any section.
+/// A setup with these lines at the beginning of the configuration, outside any section.
 pub fn top(lines: &str) -> Setup {
     Setup::default().edit("base_url =", &format!("{lines}\nbase_url ="))
 }
 
-/// A setup whose two vendors have another address, like `127.0.0.1:1`, and these further lines.
+/// A setup whose two vendors have another address, like `127.0.0.1:1`, and these further configuration lines.
 pub fn vendors_at(address: &str, lines: &str) -> Setup {
     ["chat", "messages"]
         .into_iter()
@@ -110,7 +110,7 @@ pub fn vendors_at(address: &str, lines: &str) -> Setup {
         })
 }
 
-/// A setup with these further lines for both vendors.
+/// A setup with these further configuration lines for both vendors.
 pub fn vendors(lines: &str) -> Setup {
     Setup::default().edit(
         "key = \"${VENDOR_KEY}\"",

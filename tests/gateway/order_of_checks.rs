@@ -1,5 +1,5 @@
-//! Decisions, "Order of checks": if a request has two faults, the gateway reports the one that it checks first. Each
-//! test takes two neighbours of this order:
+//! Decisions, "Order of checks": if a request has two faults, the gateway reports the fault that it checks first. Each
+//! test takes two neighbours in this order:
 //!
 //! path, method → overload → address limit → key → declared size → body → model exists → model allowed → hold → vendor.
 
@@ -50,12 +50,13 @@ async fn wrong_path_or_method_is_refused_before_the_body_is_read() {
 }
 
 #[tokio::test]
-async fn overload_refuses_before_the_address_limit() {
+async fn overload_is_checked_before_the_address_limit() {
     let world = limits("in_flight_max = 1\nrequests_per_second = 1")
         .start()
         .await;
     let key = world.key().await;
-    // The running call is the only one that the gateway admits, and uses the address's only request of this second.
+    // The gateway admits only one call, the running one. That call has also used the address's only request of this
+    // second.
     let running = Running::start(&world, Op::Chat, &key, &Op::Chat.body("x")).await;
     for op in BOTH {
         let answer = op.call(&world, &key, &op.body("x")).await;
@@ -65,7 +66,7 @@ async fn overload_refuses_before_the_address_limit() {
 }
 
 #[tokio::test]
-async fn address_limit_refuses_before_the_key_check() {
+async fn address_limit_is_checked_before_the_key() {
     let world = limits("requests_per_second = 1").start().await;
     for op in BOTH {
         let answer = over_the_limit(async || {
@@ -113,7 +114,7 @@ async fn declared_size_is_refused_before_the_body_is_read() {
     let world = limits("body_bytes_max = 1000").start().await;
     let key = world.key().await;
     for op in BOTH {
-        // The request has more faults: its body is not JSON, its content type is wrong, and its format version is
+        // The request has further faults: its body is not JSON, its content type is wrong, and its format version is
         // missing.
         let head = head(op, Some(&key.secret), "content-length: 1001\r\n")
             .replace("application/json", "text/plain")

@@ -1,4 +1,4 @@
-//! Owner keys: they manage their account's keys, and cannot call models.
+//! Owner keys: they manage the keys of their account, and cannot call models.
 
 use http::Method;
 use serde_json::{Value, json};
@@ -41,7 +41,7 @@ async fn owner(world: &World) -> Key {
     world.another_key("acme", json!({ "kind": "owner" })).await
 }
 
-/// Checks the permissions of an owner key, on the ledger of this gateway.
+/// Checks what an owner key may do, on the ledger of this gateway.
 async fn looks_after_keys(world: &World) {
     let caller = world.key().await;
     let owner = owner(world).await;
@@ -66,7 +66,7 @@ async fn looks_after_keys(world: &World) {
         .number();
     let receipt = world.receipt(&number).await;
 
-    // The owner key sees all keys, spending and receipts of its account, but no secret.
+    // The owner key sees all keys, the spending and the receipts of its account, but no secret.
     let listed = done(world, &owner, Method::GET, KEYS, None).await;
     let keys = listed["keys"].as_array().unwrap();
     assert_eq!(keys.len(), 3, "{listed}");
@@ -83,7 +83,7 @@ async fn looks_after_keys(world: &World) {
     let one = format!("/v1/tollgate/receipts/{number}");
     done(world, &owner, Method::GET, &one, None).await;
 
-    // The owner key limits and then deletes the ordinary key. The gateway applies each change to the next call.
+    // The owner key limits the ordinary key, and then deletes it. The gateway applies each change to the next call.
     let path = format!("{KEYS}/{}", ci.id);
     let change = json!({ "status": "disabled", "ceiling_day_rub": null });
     let changed = done(world, &owner, Method::PATCH, &path, Some(change)).await;
@@ -117,25 +117,26 @@ async fn looks_after_keys(world: &World) {
         matches!(held, Err(LedgerError::Refused(Refusal::Disabled))),
         "{held:?}"
     );
-    // Gateways that do not know owner keys see a key whose only model does not exist, so they refuse its calls too.
+    // Gateways of a version without owner keys read a key whose only model does not exist, so they refuse its calls
+    // too.
     let record = world.gateway.store().key(&hold.key).await.unwrap().record;
     assert_eq!(record.models, [OWNER_MARK]);
 }
 
 #[tokio::test]
-async fn in_memory_owner_key_manages_keys_and_calls_no_models() {
+async fn owner_key_in_a_memory_ledger_manages_keys_and_calls_no_models() {
     looks_after_keys(&World::start().await).await;
 }
 
 #[tokio::test]
-async fn in_sqlite_owner_key_manages_keys_and_calls_no_models() {
+async fn owner_key_in_a_sqlite_ledger_manages_keys_and_calls_no_models() {
     let folder = folder();
     let url = format!("sqlite:{}", folder.path().join("books.db").display());
     looks_after_keys(&Setup::default().ledger(&url).start().await).await;
 }
 
 #[tokio::test]
-async fn in_redis_owner_key_manages_keys_and_calls_no_models() {
+async fn owner_key_in_a_redis_ledger_manages_keys_and_calls_no_models() {
     let server = RedisServer::start().await;
     looks_after_keys(&Setup::default().ledger(&server.url()).start().await).await;
 }
@@ -209,7 +210,7 @@ async fn limits_of_an_owner_key_apply_to_its_created_keys() {
 }
 
 #[tokio::test]
-async fn misspelt_field_creates_and_changes_no_key() {
+async fn misspelt_field_is_refused_and_creates_or_changes_no_key() {
     let world = World::start().await;
     world.key().await;
     let owner = owner(&world).await;

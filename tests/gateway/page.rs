@@ -43,7 +43,7 @@ pub fn tags(html: &str) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn a_browser_gets_the_prices_and_a_tool_an_empty_answer() {
+async fn root_path_shows_prices_to_browsers_and_is_empty_for_tools() {
     let world = World::start().await;
     let shown = world.get("/", &[BROWSER]).await;
     assert_eq!(shown.headers["content-type"], "text/html; charset=utf-8");
@@ -97,7 +97,7 @@ async fn price_page_has_every_model_with_its_exact_price_and_usage() {
 }
 
 #[tokio::test]
-async fn page_is_self_contained_and_runs_no_script() {
+async fn price_page_is_self_contained_and_runs_no_script() {
     let world = World::start().await;
     let answer = world.get("/", &[BROWSER]).await;
     let policy = answer.headers["content-security-policy"].to_str().unwrap();
@@ -133,7 +133,7 @@ async fn page_is_self_contained_and_runs_no_script() {
 }
 
 #[tokio::test]
-async fn names_are_text_and_never_markup() {
+async fn names_on_the_price_page_are_escaped() {
     let world = Setup::default()
         .edit(
             "id = \"chat\"\nfamily = \"Test\"",
@@ -149,7 +149,7 @@ async fn names_are_text_and_never_markup() {
 }
 
 #[tokio::test]
-async fn page_may_be_cached_as_long_as_the_catalog() {
+async fn price_page_may_be_cached_as_long_as_the_catalog() {
     let world = World::start().await;
     let first = world.get("/", &[BROWSER]).await;
     let catalog = world.get("/v1/tollgate/models", &[]).await;
@@ -180,7 +180,7 @@ async fn page_may_be_cached_as_long_as_the_catalog() {
 }
 
 #[tokio::test]
-async fn price_page_reports_missing_prices() {
+async fn price_page_reports_that_prices_are_missing() {
     let world = Setup::default()
         .edit(
             "fixed = \"100\"",
@@ -196,7 +196,7 @@ async fn price_page_reports_missing_prices() {
 }
 
 #[tokio::test]
-async fn page_uses_the_configured_language() {
+async fn price_page_uses_the_configured_language() {
     let russian = page(&World::start().await).await;
     assert!(russian.contains("<html lang=\"ru\">") && russian.contains("Модели и цены"));
     let world = top("language = \"en\"").start().await;

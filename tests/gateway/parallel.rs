@@ -34,10 +34,11 @@ const CALLS: usize = 200;
 const PAID_FOR: usize = 37;
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// These tests run one at a time: each opens some five hundred sockets, and some machines allow a process a thousand.
+/// These tests run one at a time: each opens about five hundred sockets, and some machines allow a process only a
+/// thousand.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::const_new(());
 
-/// Which limit of the key the calls use up.
+/// The limit of the key that the calls use up.
 #[derive(Clone, Copy)]
 enum Short {
     Balance,
@@ -52,14 +53,14 @@ const EACH: [Short; 3] = [
 ];
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn no_more_calls_are_served_than_memory_can_pay_for() {
+async fn parallel_calls_on_a_memory_ledger_are_served_only_up_to_the_balance() {
     for short in EACH {
         two_hundred_calls(Setup::default(), short).await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn no_more_calls_are_served_than_sqlite_can_pay_for() {
+async fn parallel_calls_on_a_sqlite_ledger_are_served_only_up_to_the_balance() {
     for short in EACH {
         let folder = folder();
         let path = folder.path().join("ledger.db");
@@ -69,7 +70,7 @@ async fn no_more_calls_are_served_than_sqlite_can_pay_for() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn no_more_calls_are_served_than_redis_can_pay_for() {
+async fn parallel_calls_on_a_redis_ledger_are_served_only_up_to_the_balance() {
     for short in EACH {
         let server = RedisServer::start().await;
         two_hundred_calls(Setup::default().ledger(&server.url()), short).await;
@@ -91,7 +92,7 @@ async fn two_hundred_calls(setup: Setup, short: Short) {
     leave(&world, &key, short, cost, funds).await;
     let before = world.settled(&key).await;
 
-    // The vendor answers after every call is admitted or refused, so all holds exist at the same time.
+    // The vendor answers only after every call is admitted or refused, so all holds exist at the same time.
     let decided = Arc::new(Notify::new());
     let all_decided = Arc::clone(&decided);
     let served_before = world.vendor.received().len();
@@ -143,7 +144,7 @@ async fn two_hundred_calls(setup: Setup, short: Short) {
             assert_eq!(answer.json()["error"]["code"], "insufficient_balance");
         }
     }
-    // I6: the vendor receives no refused call. I3: each served call is charged once.
+    // I6: no refused call reaches the vendor. I3: each served call is charged once.
     assert_eq!(world.vendor.received().len() - served_before, PAID_FOR);
     let after = world.settled(&key).await;
     let spent = cost * i64::try_from(PAID_FOR).unwrap();
@@ -158,7 +159,8 @@ async fn two_hundred_calls(setup: Setup, short: Short) {
     is_sound(world.gateway.store()).await;
 }
 
-/// Changes the balance or the ceiling so that the key, which has spent `cost` of 1000 ₽, may spend exactly `funds`.
+/// Changes the balance or the ceiling so that the key may spend exactly `funds`. The key has spent `cost` of 1000 ₽
+/// before.
 async fn leave(world: &World, key: &Key, short: Short, cost: i64, funds: i64) {
     world.settled(key).await;
     let text = |amount| MicroRub::new(amount).to_string();
@@ -187,7 +189,7 @@ async fn leave(world: &World, key: &Key, short: Short, cost: i64, funds: i64) {
     assert_eq!(rubles(&shown["free_rub"]), funds, "{shown}");
 }
 
-/// An amount of an answer in micro-rubles.
+/// An amount in an answer, in micro-rubles.
 fn rubles(amount: &Value) -> i64 {
     let amount = amount.as_str().unwrap_or_else(|| panic!("{amount}"));
     amount.parse::<MicroRub>().unwrap().micro()
@@ -205,12 +207,12 @@ async fn until(what: &str, mut probe: impl AsyncFnMut() -> bool) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn no_more_holds_are_granted_than_a_ledger_in_memory_can_pay_for() {
+async fn parallel_holds_in_a_memory_ledger_are_granted_only_up_to_the_balance() {
     two_hundred_holds(&MemoryLedger::new()).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn no_more_holds_are_granted_than_a_ledger_in_sqlite_can_pay_for() {
+async fn parallel_holds_in_a_sqlite_ledger_are_granted_only_up_to_the_balance() {
     let folder = folder();
     let ledger = in_file(&folder);
     two_hundred_holds(&ledger).await;
@@ -218,7 +220,7 @@ async fn no_more_holds_are_granted_than_a_ledger_in_sqlite_can_pay_for() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn no_more_holds_are_granted_than_a_ledger_in_redis_can_pay_for() {
+async fn parallel_holds_in_a_redis_ledger_are_granted_only_up_to_the_balance() {
     let server = RedisServer::start().await;
     two_hundred_holds(&over(&server).await).await;
 }

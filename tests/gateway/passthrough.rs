@@ -1,4 +1,4 @@
-//! Hardening, "Headers", and architecture, rule 4: which data the gateway forwards between caller and vendor.
+//! Hardening, "Headers", and architecture, rule 4: the data that the gateway forwards between caller and vendor.
 
 use http::HeaderMap;
 use serde_json::json;
@@ -10,7 +10,7 @@ use crate::{
     replies::{answer, events, refusal, usage},
 };
 
-/// The headers of a caller that sends many headers, some of which the vendor must not receive.
+/// The headers of a caller that sends many, some of which the vendor must not receive.
 fn talkative(key: &str) -> Vec<(&'static str, &str)> {
     vec![
         ("authorization", key),
@@ -44,7 +44,7 @@ fn names(headers: &HeaderMap) -> Vec<&str> {
 }
 
 #[tokio::test]
-async fn headers_to_vendors_are_built_from_scratch() {
+async fn vendor_gets_only_headers_that_the_gateway_sets() {
     let world = World::start().await;
     let key = world.key().await;
     let bearer = bearer(&key);
@@ -81,7 +81,7 @@ async fn headers_to_vendors_are_built_from_scratch() {
             assert!(agent.starts_with("tollgate/"), "{agent}");
             let host = world.vendor.address().to_string();
             assert_eq!(headers["host"], host.as_str());
-            // The gateway stores the session that the caller's header names in the receipt.
+            // The gateway stores in the receipt the session that the caller's header names.
             let receipt = world.receipt(&answer.number()).await;
             assert_eq!(receipt["session"], "s-1");
         }
@@ -111,7 +111,7 @@ async fn anthropic_version_and_beta_headers_are_forwarded_unchanged() {
 }
 
 #[tokio::test]
-async fn the_vendor_gets_our_key_and_never_the_callers() {
+async fn vendor_gets_the_gateways_key_and_never_the_callers() {
     let world = World::start().await;
     let key = world.key().await;
     let bearer = bearer(&key);
@@ -178,7 +178,7 @@ fn only_ours(what: &str, answer: &Answer, key: &Key) {
 }
 
 #[tokio::test]
-async fn headers_to_clients_are_built_from_scratch() {
+async fn client_gets_only_headers_that_the_gateway_sets() {
     let world = World::start().await;
     let key = world.key().await;
     for op in BOTH {
@@ -225,7 +225,7 @@ async fn a_plain_answer_reaches_the_client_byte_for_byte() {
 }
 
 #[tokio::test]
-async fn fields_that_we_do_not_read_reach_the_vendor_byte_for_byte() {
+async fn fields_that_the_gateway_does_not_read_reach_the_vendor_byte_for_byte() {
     let world = World::start().await;
     let key = world.key().await;
     let bearer = bearer(&key);
@@ -242,7 +242,7 @@ async fn fields_that_we_do_not_read_reach_the_vendor_byte_for_byte() {
             let body = body.replace("MODEL", model);
             let answer = op.post(&world, &headers, body.clone()).await;
             assert_eq!(answer.status, 200, "{body}: {answer:?}");
-            // The gateway may change only the value of the top-level field `model`, in place.
+            // The gateway may change only the value of the top-level field `model`. All other bytes stay as they are.
             let name = if body.contains("mod\\u0065l") { "\"mod\\u0065l\"" } else { "\"model\"" };
             let at = body
                 .match_indices(name)
@@ -285,7 +285,7 @@ async fn large_body_reaches_the_vendor_unchanged_except_its_model() {
 }
 
 #[tokio::test]
-async fn extra_parameters_of_the_format_are_accepted() {
+async fn further_parameters_of_the_format_are_accepted() {
     let world = World::start().await;
     let key = world.key().await;
     for op in BOTH {

@@ -1,5 +1,5 @@
-//! docs/prices.md, "Prices of some customers": the hold chooses one price rule, the receipt names it, and its customers
-//! see their own prices.
+//! docs/prices.md, "Prices of some customers": the hold chooses one price rule, the receipt names that rule, and the
+//! customers of the rule see their own prices.
 
 use serde_json::{Value, json};
 use tollgate::config::Config;
@@ -15,8 +15,7 @@ use crate::{
 
 const LAST: &str = "model = \"vendor-messages-1\" } ]";
 
-/// Price rules for acme and for the partners. For other customers a million tokens cost 100 ₽ per USDT of the vendor's
-/// price.
+/// Price rules for acme and for the group `partners`. Other customers pay 100 ₽ for each USDT of the base price.
 fn rules(acme_times: &str) -> (String, String) {
     let rules = format!(
         r#"{LAST}
@@ -48,7 +47,7 @@ fn with_lists() -> Setup {
     Setup::default().edit(&from, &to)
 }
 
-/// By account and model: the price of a million input tokens, and the rule that sets it.
+/// For an account and a model: the price of a million input tokens, and the rule that sets the price.
 const PAID: [(&str, Op, &str, Option<&str>); 6] = [
     ("acme", Op::Chat, "150.00", Some("acme 2026")),
     ("acme", Op::Messages, "700.00", Some("acme, by hand")),
@@ -73,7 +72,7 @@ async fn own(world: &World, key: &Key, path: &str) -> Answer {
     answer
 }
 
-/// The receipt of a call, after checking its sum, its hold and its rule.
+/// The receipt of a call. Checks the receipt's sum, hold and rule.
 async fn receipt(world: &World, number: &str, rule: Option<&str>) -> Value {
     let receipt = world.receipt(number).await;
     assert_eq!(
@@ -119,25 +118,25 @@ async fn everyone_pays_its_own_price(ledger: &str) {
 }
 
 #[tokio::test]
-async fn each_account_pays_its_own_price_in_memory() {
+async fn each_account_pays_its_own_price_with_a_memory_ledger() {
     everyone_pays_its_own_price("memory:").await;
 }
 
 #[tokio::test]
-async fn each_account_pays_its_own_price_on_sqlite() {
+async fn each_account_pays_its_own_price_with_a_sqlite_ledger() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("books.db");
     everyone_pays_its_own_price(&format!("sqlite:{}", path.display())).await;
 }
 
 #[tokio::test]
-async fn each_account_pays_its_own_price_on_redis() {
+async fn each_account_pays_its_own_price_with_a_redis_ledger() {
     let server = RedisServer::start().await;
     everyone_pays_its_own_price(&server.url()).await;
 }
 
 #[tokio::test]
-async fn key_sees_its_own_prices_and_the_public_list_is_general() {
+async fn key_sees_its_own_prices_while_the_public_list_shows_general_prices() {
     let cost = r#"model = "vendor-chat-1", cost_usdt_mtok = { input = "0.123", cached_input = "0.123", output = "0.123", cache_write = "0.123" } }"#;
     let world = with_lists()
         .edit("model = \"vendor-chat-1\" }", cost)
@@ -204,7 +203,7 @@ async fn key_sees_its_own_prices_and_the_public_list_is_general() {
 }
 
 #[tokio::test]
-async fn rules_for_others_do_not_change_a_keys_prices() {
+async fn price_rules_for_other_accounts_do_not_change_a_keys_prices() {
     let (usual, ruled) = (World::start().await, with_lists().start().await);
     let mut shown = Vec::new();
     for world in [&usual, &ruled] {
@@ -230,7 +229,7 @@ async fn rules_for_others_do_not_change_a_keys_prices() {
 }
 
 #[tokio::test]
-async fn a_call_is_charged_by_the_rule_that_it_was_held_for() {
+async fn call_is_charged_by_the_price_rule_that_its_hold_used() {
     let mut world = with_lists().start().await;
     let keys = keys(&world).await;
     let acme = of(&keys, "acme");
@@ -247,7 +246,7 @@ async fn a_call_is_charged_by_the_rule_that_it_was_held_for() {
         );
         let mut edit = rules(next);
         if op == Op::Messages {
-            // No rule applies to the account after the reload, so the general price of the model does.
+            // After the reload no rule applies to the account, so it pays the general price of the model.
             edit.1 = LAST.to_owned();
         }
         let config = Config::parse(&edited(text, &[edit]), &secret).unwrap();
@@ -270,7 +269,7 @@ async fn a_call_is_charged_by_the_rule_that_it_was_held_for() {
 }
 
 #[tokio::test]
-async fn every_key_of_an_account_pays_the_accounts_price() {
+async fn every_key_of_an_account_pays_the_price_of_the_account() {
     let world = with_lists().start().await;
     let first = world.key_with("acme", "1000", json!({})).await;
     let other = world.another_key("acme", json!({})).await;

@@ -1,4 +1,4 @@
-//! docs/prices.md: the hold uses the highest price that a call may have, and the charge the price of the service that
+//! docs/prices.md: the hold uses the highest price that a call may have. The charge uses the price of the service that
 //! the vendor reports. The receipt has everything to compute the charge again.
 
 use http::Method;
@@ -13,7 +13,7 @@ use crate::{
     usage_report::{said, tollgate},
 };
 
-/// A setup with price rules. At its rate a million tokens cost 100 ₽ for each USDT, so one token costs 100 µ₽.
+/// A setup with price rules. At its exchange rate, one USDT per million tokens is 100 ₽, which is 100 µ₽ per token.
 pub fn with_rules() -> Setup {
     let rules = |input: u32, output: u32| {
         let rule = |condition: &str, times: u32, search: &str| {
@@ -67,8 +67,8 @@ pub fn with_rules() -> Setup {
     .fold(Setup::default(), |setup, (from, to)| setup.edit(from, to))
 }
 
-/// The charge computed again from the receipt: tokens and tool calls, each times its price, and the sum rounded up
-/// once.
+/// The charge computed again from the receipt: tokens and tool calls, each multiplied by its price, and the sum rounded
+/// up once.
 pub fn computed(receipt: &Value) -> i64 {
     let (usage, price) = (&receipt["usage"], &receipt["price"]);
     let tokens = ["input", "cached_input", "cache_write", "output"]
@@ -93,7 +93,7 @@ pub fn computed(receipt: &Value) -> i64 {
     i64::try_from((sum + 999_999) / 1_000_000).unwrap()
 }
 
-/// The receipt of an answered call, after checking its charge and its hold.
+/// The receipt of an answered call. Checks the receipt's charge and hold.
 pub async fn receipt(world: &World, answer: &Answer) -> Value {
     assert_eq!(answer.status, 200, "{answer:?}");
     let receipt = world.receipt(&answer.number()).await;
@@ -124,14 +124,14 @@ pub fn usage(op: Op, input: u64, more: Value) -> Value {
     }
 }
 
-/// Makes a call with about `text` tokens of input, and these further fields.
+/// Makes a call with about `text` input tokens, and these further fields.
 pub async fn ask(world: &World, key: &Key, op: Op, text: usize, more: Value) -> Answer {
     let body = with(op.body(&"x ".repeat(text)), more);
     op.call(world, key, &body).await
 }
 
 #[tokio::test]
-async fn long_call_is_held_and_charged_at_the_long_price_in_every_class() {
+async fn call_with_long_input_is_held_and_charged_at_the_long_price_in_every_class() {
     let world = with_rules().start().await;
     let key = world.key().await;
     for op in BOTH {
@@ -149,7 +149,7 @@ async fn long_call_is_held_and_charged_at_the_long_price_in_every_class() {
 }
 
 #[tokio::test]
-async fn tier_is_sold_only_with_a_price_and_billed_as_served() {
+async fn service_tier_is_sold_only_with_a_price_and_charged_as_the_vendor_served_it() {
     let world = with_rules().start().await;
     let key = world.key().await;
     for op in BOTH {
@@ -157,7 +157,7 @@ async fn tier_is_sold_only_with_a_price_and_billed_as_served() {
         for (served, condition) in [
             ("priority", json!({ "service_tier": "priority" })),
             ("default", Value::Null),
-            // If the vendor reports no tier, the gateway assumes that it served the requested one.
+            // If the vendor reports no tier, the gateway assumes that the vendor served the requested tier.
             ("", json!({ "service_tier": "priority" })),
         ] {
             let told = match served {
@@ -178,7 +178,7 @@ async fn tier_is_sold_only_with_a_price_and_billed_as_served() {
         let answer = ask(&world, &key, op, 1, streamed).await;
         let receipt = receipt(&world, &answer).await;
         assert_eq!(receipt["price"]["condition"], tier("priority"), "{receipt}");
-        // The service tier is not sent to a vendor of another format, so it does not change the price there.
+        // The service tier is not sent to a vendor of another format, so it does not change the price of that call.
         let vendor = if op == Op::Chat {
             Op::Messages
         } else {
@@ -243,7 +243,7 @@ async fn speed_and_region_are_refused_if_no_price_covers_them() {
             Value::Null,
             "1.40",
         ),
-        // If the answer reports neither tier nor speed, the requested ones are charged.
+        // If the answer reports neither tier nor speed, the call is charged at the requested ones.
         (json!({}), both.clone(), "3.08"),
     ] {
         for stream in [false, true] {
@@ -287,7 +287,7 @@ async fn speed_and_region_are_refused_if_no_price_covers_them() {
 }
 
 #[tokio::test]
-async fn better_service_than_requested_is_charged_dearest_and_flagged() {
+async fn unpriced_better_tier_than_requested_is_charged_at_the_highest_rate_and_flagged() {
     let world = with_rules().start().await;
     let key = world.key().await;
     for op in BOTH {
@@ -300,7 +300,7 @@ async fn better_service_than_requested_is_charged_dearest_and_flagged() {
         assert_eq!(answer.status, 200, "{answer:?}");
         let receipt = world.receipt(&answer.number()).await;
         assert_eq!(receipt["unpriced"], true, "{receipt}");
-        // No price covers what the vendor reports, so the dearest rule applies: six times the usual price.
+        // No price covers what the vendor reports, so the most expensive rule applies: six times the usual price.
         let dearest = if op == Op::Chat { "600.00" } else { "6000.00" };
         assert_eq!(receipt["price"]["input"], dearest, "{receipt}");
         assert_eq!(micro(&receipt["cost_rub"]), computed(&receipt), "{receipt}");
@@ -308,7 +308,7 @@ async fn better_service_than_requested_is_charged_dearest_and_flagged() {
 }
 
 #[tokio::test]
-async fn searches_that_the_vendor_runs_are_held_up_to_their_end_and_charged_by_their_number() {
+async fn vendor_searches_are_held_up_to_their_maximum_and_charged_by_number() {
     let world = with_rules().start().await;
     let key = world.key().await;
     let op = Op::Messages;
@@ -370,7 +370,7 @@ async fn search_results_are_held_and_charged_by_the_vendors_count() {
 }
 
 #[tokio::test]
-async fn call_that_searches_may_lengthen_is_held_at_the_long_price() {
+async fn call_whose_searches_may_lengthen_its_input_is_held_at_the_long_price() {
     let world = with_rules().start().await;
     let key = world.key().await;
     let tool = json!({ "type": "web_search_20250305", "name": "web_search", "max_uses": 2 });
@@ -412,7 +412,7 @@ async fn vendor_cost_is_visible_to_operators_and_not_to_callers() {
 }
 
 #[tokio::test]
-async fn vendor_costs_follow_their_own_rules_and_margins_are_summed() {
+async fn vendor_costs_follow_their_own_price_rules_and_margins_are_summed() {
     let cost = |rate: u32| {
         format!(
             "cost_usdt_mtok = {{ input = \"{rate}\", cached_input = \"{rate}\", output = \"{rate}\", cache_write = \"{rate}\" }}"
@@ -432,7 +432,7 @@ async fn vendor_costs_follow_their_own_rules_and_margins_are_summed() {
     let with_cost_rules = format!("{}, cost_rules = [ {} ]", cost(1), rules.join(", "));
     let setup = with_rules()
         .edit(&cost(1), &with_cost_rules)
-        // The model `messages` has no `cost`, so its margin is unknown.
+        // The model `messages` has no configured `cost`, so its margin is unknown.
         .edit(&format!(", {}", cost(10)), "");
     let world = setup.start().await;
     let key = world.key().await;
@@ -520,7 +520,7 @@ async fn vendor_costs_follow_their_own_rules_and_margins_are_summed() {
 }
 
 #[tokio::test]
-async fn estimate_lists_the_prices_that_may_apply() {
+async fn estimate_lists_all_prices_that_may_apply() {
     let world = with_rules().start().await;
     let key = world.key().await;
     let bearer = [
@@ -573,7 +573,7 @@ async fn estimate_lists_the_prices_that_may_apply() {
 }
 
 #[tokio::test]
-async fn catalog_lists_further_prices_only_of_models_that_have_them() {
+async fn catalog_lists_conditional_prices_only_for_models_that_have_them() {
     let world = with_rules().start().await;
     let catalog = world.get("/v1/tollgate/models", &[]).await.json();
     let rules = &catalog["models"][0]["price_rules"];

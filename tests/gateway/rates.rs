@@ -1,5 +1,5 @@
-//! docs/leases.md, "Rates": the limits of requests and tokens per minute of a key, over three gateways on one Redis or
-//! on a Cluster.
+//! docs/leases.md, "Rates": a key's limits of requests and tokens per minute, across three gateways on one Redis or on
+//! a Cluster.
 
 use std::{
     sync::Arc,
@@ -34,7 +34,7 @@ async fn three(url: &str) -> Vec<Arc<World>> {
     gateways
 }
 
-/// Sends calls to each gateway at these rates for `time`. Returns the answered calls, and how long they took in total.
+/// Sends calls to each gateway at these rates for `time`. Returns the answered calls and the total time.
 async fn load(
     gateways: &[Arc<World>],
     key: &Key,
@@ -70,7 +70,7 @@ async fn load(
     (good.collect(), elapsed)
 }
 
-/// Commands that all gateways have sent to Redis for the rates of keys.
+/// The number of commands that all gateways have sent to Redis for the rates of keys.
 async fn commands(gateways: &[Arc<World>]) -> f64 {
     let mut sum = 0.0;
     for gateway in gateways {
@@ -104,28 +104,28 @@ async fn requests_hold(url: &str, what: &str, per_second: [u32; 3]) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn requests_a_minute_hold_over_three_gateways_under_even_load() {
+async fn requests_per_minute_are_limited_across_three_gateways_under_even_load() {
     let redis = RedisServer::start().await;
     requests_hold(&redis.url(), "even", [15, 15, 15]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn requests_a_minute_hold_over_three_gateways_under_uneven_load() {
+async fn requests_per_minute_are_limited_across_three_gateways_under_uneven_load() {
     let redis = RedisServer::start().await;
     requests_hold(&redis.url(), "uneven", [40, 4, 1]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn requests_a_minute_hold_over_three_gateways_on_a_cluster() {
+async fn requests_per_minute_are_limited_across_three_gateways_on_a_redis_cluster() {
     let cluster = RedisCluster::start(3, 0).await;
     requests_hold(&cluster.url(), "cluster", [25, 12, 3]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_few_requests_a_minute_are_exact_over_three_gateways_and_the_wait_is_true() {
+async fn few_requests_per_minute_are_limited_exactly_with_a_true_wait_across_gateways() {
     let redis = RedisServer::start().await;
     let gateways = three(&redis.url()).await;
-    // 30 requests per minute: a burst of five, and one every two seconds.
+    // 30 requests per minute: a burst of five, and then one every two seconds.
     let limited = json!({ "requests_per_minute": 30 });
     let key = gateways[0].key_with("acme", "1000", limited).await;
     let began = Instant::now();
@@ -145,7 +145,7 @@ async fn a_few_requests_a_minute_are_exact_over_three_gateways_and_the_wait_is_t
             }
         }
     };
-    // Five calls are a burst, and each of the other five waits two seconds.
+    // Five calls are the burst, and each of the other five waits two seconds.
     assert!(began.elapsed() < Duration::from_secs(12), "a slow machine");
     assert_eq!(good, 10);
     let wait: u64 = last.headers["retry-after"]
@@ -179,19 +179,19 @@ async fn tokens_hold(url: &str, what: &str, per_second: [u32; 3]) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn tokens_a_minute_hold_over_three_gateways_under_even_load() {
+async fn tokens_per_minute_are_limited_across_three_gateways_under_even_load() {
     let redis = RedisServer::start().await;
     tokens_hold(&redis.url(), "tokens, even", [18, 18, 18]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn tokens_a_minute_hold_over_three_gateways_under_uneven_load_on_a_cluster() {
+async fn tokens_per_minute_are_limited_across_gateways_on_a_cluster_under_uneven_load() {
     let cluster = RedisCluster::start(3, 0).await;
     tokens_hold(&cluster.url(), "tokens, uneven, cluster", [45, 8, 1]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn rate_limits_of_a_busy_key_need_far_less_than_one_redis_command_per_call() {
+async fn rate_limits_of_a_busy_key_need_far_fewer_redis_commands_than_calls() {
     let redis = RedisServer::start().await;
     let gateways = three(&redis.url()).await;
     let limited = json!({ "requests_per_minute": 60_000, "tokens_per_minute": 10_000_000 });
@@ -219,7 +219,7 @@ async fn rate_limits_of_a_busy_key_need_far_less_than_one_redis_command_per_call
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn calls_without_redis_are_refused_by_the_ledger_without_waiting_for_a_rate() {
+async fn calls_are_refused_without_waiting_for_rate_limits_while_redis_is_down() {
     let redis = RedisServer::start().await;
     let gateway = Setup::default().ledger(&redis.url()).start().await;
     let limited = json!({ "requests_per_minute": 600, "tokens_per_minute": 1000 });
@@ -243,7 +243,7 @@ async fn store_returns_permits_of_a_lost_gateway_and_counts_each_batch_once() {
     let url = redis.url();
     let conn = RedisConn::connect(&url, RedisSettings::default());
     let store = RedisRates::new(conn.await.unwrap());
-    // One permit per minute refills, which is none during the test.
+    // One permit refills per minute, which is none during the test.
     let quota = Quota::per_minute(1).with_burst(20);
     let take = async |node: u64, take: Take, ttl_ms: u64| {
         let ttl = Duration::from_millis(ttl_ms);
@@ -273,7 +273,7 @@ async fn store_returns_permits_of_a_lost_gateway_and_counts_each_batch_once() {
         take(here, calls(20), 300).await.ok()
     });
     assert_eq!(came_back.await, 12);
-    // A gateway returns five permits, which another gateway can take at once, and only once.
+    // A gateway returns five permits. Another gateway can take them at once, and only once.
     assert_eq!(take(here, back(5), 300).await, Ok(0));
     assert_eq!(take(other, calls(20), 300).await, Ok(5));
     assert!(take(other, calls(1), 300).await.is_err());
@@ -290,9 +290,9 @@ async fn store_returns_permits_of_a_lost_gateway_and_counts_each_batch_once() {
     assert_eq!(spend(other, 3, 0).await, 1500, "it only asks");
 }
 
-/// The clock goes back, for example, if Redis fails over to a server whose clock is slow.
+/// The clock can go back, for example after a failover to a Redis server whose clock is slow.
 #[tokio::test]
-async fn token_limit_refills_after_the_servers_clock_went_back() {
+async fn token_limit_refills_after_the_redis_clock_was_set_back() {
     let redis = RedisServer::start().await;
     let url = redis.url();
     let conn = RedisConn::connect(&url, RedisSettings::default());
@@ -303,7 +303,7 @@ async fn token_limit_refills_after_the_servers_clock_went_back() {
         store.spend(1, "tokens:key", quota, batch).await.unwrap()
     };
     assert_eq!(spend(1, 50).await, 50_000);
-    // Changes the stored state as if tokens had been taken twenty minutes in the future.
+    // Changes the stored state as if tokens had been taken at a time twenty minutes in the future.
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
     let then = (now + Duration::from_secs(1200)).as_micros().to_string();
     let set: i64 = redis

@@ -18,7 +18,7 @@ async fn ask(world: &World, key: &Key, number: &str) -> Answer {
     world.get(&path, &[("authorization", &bearer)]).await
 }
 
-/// The receipt as the key sees it, once the call is booked.
+/// The receipt as the key sees it. Waits until the call is settled.
 async fn receipt(world: &World, key: &Key, number: &str) -> Value {
     eventually("the key finds its receipt", async || {
         let answer = ask(world, key, number).await;
@@ -28,7 +28,7 @@ async fn receipt(world: &World, key: &Key, number: &str) -> Value {
 }
 
 #[tokio::test]
-async fn key_reads_its_receipt_as_operators_do() {
+async fn key_gets_the_same_receipt_as_operators() {
     let world = World::start().await;
     let key = world.key().await;
     for op in BOTH {
@@ -80,7 +80,7 @@ async fn key_reads_its_receipt_as_operators_do() {
 }
 
 #[tokio::test]
-async fn receipt_has_the_end_reason_and_the_bounded_flag() {
+async fn receipt_has_the_end_reason_and_whether_its_usage_was_cut() {
     let world = World::start().await;
     let key = world.key().await;
     let running = Running::start(&world, Op::Chat, &key, &Op::Chat.body("x")).await;
@@ -100,7 +100,7 @@ async fn receipt_has_the_end_reason_and_the_bounded_flag() {
         (&json!(true), &json!(true)),
         "{own}"
     );
-    // The vendor counted more than `max_tokens`, and the receipt counts only the 100 tokens that were held.
+    // The vendor reported more than `max_tokens`, and the receipt counts only the 100 tokens that were held.
     assert_eq!(own["usage"]["output"], 100, "{own}");
 }
 
@@ -116,7 +116,7 @@ async fn receipt_has_the_session_sent_by_its_caller() {
             ("x-session-id", "nightly_7", Some("nightly_7")),
             ("x-session-affinity", "ses_2f", Some("ses_2f")),
             ("x-claude-code-agent-id", "a-1", None),
-            // The gateway ignores an invalid session id, and does not refuse the request.
+            // The gateway ignores an invalid session id, but accepts the request.
             ("x-session-id", "two words", None),
             ("x-session-id", "=cmd()", None),
             ("x-session-id", "сессия", None),
@@ -139,7 +139,7 @@ async fn receipt_has_the_session_sent_by_its_caller() {
 }
 
 #[tokio::test]
-async fn call_of_another_key_is_answered_like_an_unknown_one() {
+async fn receipt_of_another_key_is_answered_like_an_unknown_receipt() {
     let world = World::start().await;
     let key = world.key().await;
     let sibling = world.another_key("acme", json!({})).await;
@@ -162,14 +162,15 @@ async fn call_of_another_key_is_answered_like_an_unknown_one() {
     running.finish().await;
 }
 
-/// An unknown number costs one look-up, in the caller's own account, so the gateway may answer such requests for free.
+/// A request for an unknown number costs one look-up, in the caller's own account, so the gateway may answer it for
+/// free.
 #[tokio::test]
 async fn receipt_is_searched_only_in_the_callers_account() {
     let server = RedisServer::start().await;
     let world = Setup::default().ledger(&server.url()).start().await;
     let key = world.key().await;
     world.key_with("other", "10", json!({})).await;
-    // A look-up in the other account would fail, because this entry has the wrong type.
+    // This entry has the wrong type, so a look-up in the other account would fail.
     let trap = format!("tg:{{other}}:r:{UNKNOWN}");
     let _: i64 = server.ask(&["LPUSH", &trap, "x"]).await.unwrap();
     let answer = ask(&world, &key, UNKNOWN).await;
@@ -190,7 +191,7 @@ async fn invalid_receipt_number_is_400_and_named() {
 }
 
 #[tokio::test]
-async fn receipts_need_a_key_and_are_under_the_service_name() {
+async fn receipt_path_requires_a_key_and_contains_the_service_name() {
     let world = top("service = \"acme-ai\"").start().await;
     let key = world.key().await;
     let bearer = bearer(&key);

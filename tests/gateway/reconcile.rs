@@ -1,5 +1,5 @@
-//! `tollgate reconcile` compares the books with a vendor's own export: agreement, differences with the receipts that
-//! explain them, and unreadable files.
+//! `tollgate reconcile` compares the books with a vendor's own export. Tests agreement, differences that the receipts
+//! explain, and unreadable files.
 
 use std::{fs, path::Path};
 
@@ -22,7 +22,7 @@ const TOKENS: Tokens = Tokens {
     output: 10,
 };
 
-/// Makes three calls, and returns the day on which all of them were booked.
+/// Makes three calls. Returns the day on which all of them were charged.
 async fn three_calls(world: &World, op: Op, key: &Key) -> String {
     let reply = replies::answer(op, "ответ", &TOKENS.usage(op));
     world.vendor.script(move |_| Reply::json(200, &reply));
@@ -40,7 +40,7 @@ fn day_of(receipt: &Value) -> String {
     receipt["at"].as_str().unwrap()[..10].to_owned()
 }
 
-/// The day after this one.
+/// Returns the day after `day`.
 fn next_day(day: &str) -> String {
     let begins = |text: &str| text.parse::<i64>().unwrap();
     let days = tollgate_layers::calendar::day_of_date(
@@ -62,7 +62,7 @@ fn unix(day: &str) -> i64 {
         )
 }
 
-/// A page of OpenAI's usage API with this many calls, and `more_output` tokens in addition to theirs.
+/// A page of OpenAI's usage API with this many calls, and with `more_output` further tokens.
 fn openai(day: &str, calls: u64, more_output: u64) -> Value {
     json!({
         "object": "page",
@@ -106,8 +106,8 @@ fn write(dir: &Path, name: &str, text: impl ToString) -> String {
     path.to_str().unwrap().to_owned()
 }
 
-/// Writes the gateway's configuration to a file. Its secrets are variables that are not set, which the command must
-/// accept.
+/// Writes the gateway's configuration to a file. Its secrets refer to variables that are not set. The command must
+/// accept that.
 fn config(world: &World, dir: &Path) -> String {
     write(
         dir,
@@ -116,13 +116,13 @@ fn config(world: &World, dir: &Path) -> String {
     )
 }
 
-/// Runs `tollgate reconcile` for this vendor and file, with more arguments.
+/// Runs `tollgate reconcile` for this vendor and this file, with further arguments.
 async fn run(world: &World, vendor: &str, file: &str, more: &[&str]) -> std::process::Output {
     let args = ["reconcile", "--vendor", vendor, "--file", file];
     tollgate(world, &[&args, more].concat(), "").await
 }
 
-/// Rows that drift: class, the gateway's count, the vendor's count.
+/// The rows that the command reports as drift: class, the gateway's count, the vendor's count.
 fn drifts(answer: &str) -> Vec<(String, u64, u64)> {
     let answer: Value = serde_json::from_str(answer).unwrap();
     let rows = answer["rows"].as_array().unwrap().iter();
@@ -161,7 +161,7 @@ async fn on_a_ledger(ledger: &str) {
     said(&run(&world, "chat-vendor", &chat, &named).await, 0);
     said(&run(&world, "chat-vendor", &chat, &[]).await, 1);
 
-    // The client leaves this stream, so the gateway estimates its output, and the vendor counts more.
+    // The client leaves this stream, so the gateway estimates the output, and the vendor reports more.
     let running = Running::start(&world, Op::Chat, &key, &Op::Chat.body("вопрос")).await;
     let number = running.number.clone();
     drop(running);
@@ -216,7 +216,7 @@ async fn on_a_ledger(ledger: &str) {
         "{text}"
     );
 
-    // Books read from an export give the same result as the admin API. A tolerance hides the drift.
+    // Books that are read from an export give the same result as the admin API. A tolerance hides the drift.
     let books = dir.path().join("books.ndjson").to_str().unwrap().to_owned();
     said(
         &tollgate(&world, &["export", "--output", &books], "").await,
@@ -241,7 +241,7 @@ async fn on_a_ledger(ledger: &str) {
 }
 
 #[tokio::test]
-async fn books_in_a_file_agree_or_receipts_explain_the_drift() {
+async fn reconcile_finds_agreement_or_the_receipts_that_differ_in_sqlite() {
     let folder = folder();
     on_a_ledger(&format!(
         "sqlite:{}",
@@ -251,13 +251,13 @@ async fn books_in_a_file_agree_or_receipts_explain_the_drift() {
 }
 
 #[tokio::test]
-async fn books_in_redis_agree_or_receipts_explain_the_drift() {
+async fn reconcile_finds_agreement_or_the_receipts_that_differ_in_redis() {
     let server = RedisServer::start().await;
     on_a_ledger(&server.url()).await;
 }
 
 #[tokio::test]
-async fn costs_are_compared_with_the_configured_prices() {
+async fn reconcile_compares_costs_with_the_configured_prices() {
     let (world, dir) = (World::start().await, folder());
     let key = world.key().await;
     // The vendor's costs are two USDT of input and four of output, so that a difference exceeds a cent.
@@ -269,7 +269,7 @@ async fn costs_are_compared_with_the_configured_prices() {
     let answer = Op::Chat.call(&world, &key, &body).await;
     let receipt = world.receipt(&answer.number()).await;
     // The request allows fewer tokens than the vendor reports. The receipt has the allowed count, but the vendor bills
-    // its own.
+    // the count that it reports.
     assert_eq!(receipt["bounded"], true, "{receipt}");
     let day = day_of(&receipt);
     let item = |direction: &str, value: f64| {
@@ -316,10 +316,10 @@ async fn costs_are_compared_with_the_configured_prices() {
     );
 }
 
-/// Cache writes of one hour are compared as a class of their own. Costs use the price on the day of the call, even if
-/// the configuration has changed since.
+/// Cache writes of one hour are compared as a separate class. Costs are computed at the price on the day of the call,
+/// even if the configuration has changed since.
 #[tokio::test]
-async fn classes_are_compared_separately_and_costs_as_booked() {
+async fn reconcile_compares_classes_separately_and_costs_as_recorded() {
     let rates = |input: &str, hour: &str| {
         format!(
             "input = \"{input}\", cached_input = \"{input}\", output = \"{input}\", cache_write = \"{input}\", \
@@ -382,7 +382,7 @@ async fn classes_are_compared_separately_and_costs_as_booked() {
     let writes = |short: u64, long: u64| json!({ "ephemeral_5m_input_tokens": short, "ephemeral_1h_input_tokens": long });
     result["cache_creation"] = writes(2000, 4000);
     let same = write(dir.path(), "same.json", &said_so);
-    // The vendor's total of cache writes is the same, but it counts more of them as writes of one hour.
+    // The vendor reports the same total of cache writes, but counts more of them as one-hour writes.
     said_so["data"][0]["results"][0]["cache_creation"] = writes(1000, 5000);
     let moved = write(dir.path(), "moved.json", &said_so);
     let costs = |total: &str| {
@@ -435,7 +435,7 @@ async fn classes_are_compared_separately_and_costs_as_booked() {
 }
 
 #[tokio::test]
-async fn unreadable_export_is_65_and_names_the_place() {
+async fn reconcile_exits_with_65_and_the_position_of_an_unreadable_line() {
     let (world, dir) = (World::start().await, folder());
     let day = "2026-11-20";
     let typo = openai(day, 1, 0)
@@ -488,7 +488,7 @@ async fn unreadable_export_is_65_and_names_the_place() {
         64,
     );
     assert!(errors.contains("did you mean chat-vendor?"), "{errors}");
-    // Exit code 1 is only for drift. An unreachable gateway has a code of its own.
+    // Exit code 1 means only drift. An unreachable gateway has its own exit code.
     let away = ["--admin-url", "http://127.0.0.1:1"];
     complained(&run(&world, "chat-vendor", &good, &away).await, 69);
 }

@@ -1,5 +1,5 @@
-//! Redis dies, loses its data, or stops responding: no new spending (I13), no lost charge (I7), and the gateway keeps
-//! running.
+//! Redis dies, loses its data, or stops responding. There is no new spending (I13) and no lost charge (I7), and the
+//! gateway continues to run.
 
 use std::{sync::Arc, time::Duration};
 
@@ -22,14 +22,14 @@ use crate::{
 /// A caller must be refused within this time while the ledger does not answer.
 const SOON: Duration = Duration::from_secs(1);
 
-/// The cost of `chat_body("Привет")` at the cooperative vendor, in rubles.
+/// The cost in rubles of `chat_body("Привет")` at a well-behaved vendor.
 const COST: &str = "0.0015";
 
 async fn over(url: &str) -> World {
     Setup::default().ledger(url).start().await
 }
 
-/// Checks that the call is refused soon, because the ledger is away, and with a `retry-after`.
+/// Checks that the call is soon refused with a `retry-after`, because the ledger is unreachable.
 async fn is_away(answering: impl Future<Output = Answer>) -> Answer {
     let asked = Instant::now();
     let answer = answering.await;
@@ -47,7 +47,8 @@ async fn is_away(answering: impl Future<Output = Answer>) -> Answer {
     answer
 }
 
-/// Starts a stream, kills the server in the middle of it, and checks that the stream ends normally. Returns its number.
+/// Starts a stream, kills the server in the middle of it, and checks that the stream ends normally. Returns its request
+/// number.
 async fn streams_past_its_death(server: &RedisServer, world: &World, key: &Key) -> String {
     let go_on = Arc::new(Notify::new());
     let res = half_read(world, key, &go_on).await;
@@ -58,7 +59,7 @@ async fn streams_past_its_death(server: &RedisServer, world: &World, key: &Key) 
     number
 }
 
-/// Starts a stream whose vendor waits in the middle, and reads it up to there.
+/// Starts a stream whose vendor waits in the middle, and reads up to there.
 async fn half_read(world: &World, key: &Key, go_on: &Arc<Notify>) -> Response<Incoming> {
     let go_on = Arc::clone(go_on);
     world
@@ -88,7 +89,7 @@ async fn call_is_refused_without_a_request_to_a_vendor_while_redis_is_down() {
     let server = RedisServer::start().await;
     let world = over(&server.url()).await;
     let known = world.key().await;
-    // The gateway has never looked up this key, so it cannot even read the key's record.
+    // The gateway has never looked up this key, so the key's record is not cached, and cannot be read now.
     let unknown = world.another_key("acme", json!({})).await;
     assert_eq!(world.chat(&known, &chat_body("Привет")).await.status, 200);
     world.settled(&known).await;
@@ -108,7 +109,7 @@ async fn call_is_refused_without_a_request_to_a_vendor_while_redis_is_down() {
 }
 
 #[tokio::test]
-async fn a_stream_ends_undisturbed_while_redis_is_dead_and_is_charged_once_when_it_is_back() {
+async fn stream_finishes_while_redis_is_down_and_is_charged_once_afterwards() {
     let server = RedisServer::start_durable().await;
     let world = over(&server.url()).await;
     let key = world.key().await;
@@ -127,7 +128,7 @@ async fn a_stream_ends_undisturbed_while_redis_is_dead_and_is_charged_once_when_
     is_sound(world.gateway.store()).await;
 }
 
-/// Repeats a call until it is served, and returns its number. Each earlier call must be refused with 503.
+/// Repeats a call until it is served, and returns its request number. Each earlier attempt must be refused with 503.
 async fn served_again(world: &World, key: &Key) -> String {
     let answer = eventually("calls are served again", async || {
         let answer = world.chat(key, &chat_body("Привет")).await;
@@ -140,7 +141,7 @@ async fn served_again(world: &World, key: &Key) -> String {
 
 /// While Redis has no data, the gateway must not refuse keys as unknown, and must not drop a charge.
 #[tokio::test]
-async fn redis_without_its_data_serves_no_call_until_the_data_is_back() {
+async fn no_call_is_served_from_a_redis_that_lost_its_data_until_the_data_is_restored() {
     let server = RedisServer::start_durable().await;
     let world = over(&server.url()).await;
     let key = world.key().await;
@@ -160,11 +161,11 @@ async fn redis_without_its_data_serves_no_call_until_the_data_is_back() {
         is_away(world.chat(&unknown, &chat_body("Привет"))).await;
     }
     assert_eq!(world.vendor.received().len(), 2, "I6");
-    // The stream ends normally, although its account does not exist in the empty Redis and cannot be charged now.
+    // The stream ends normally, although its account is missing from the empty Redis and cannot be charged now.
     go_on.notify_one();
     ends_undisturbed(res).await;
     is_away(world.chat(&key, &chat_body("Привет"))).await;
-    // Operators also get an error, instead of an empty ledger.
+    // Operators get an error too, instead of an empty ledger.
     for (method, path) in [
         (Method::GET, "/admin/v1/accounts"),
         (Method::GET, "/admin/v1/accounts/acme"),
@@ -202,12 +203,12 @@ async fn restarted_gateway_on_an_empty_redis_starts_a_new_ledger() {
     assert_eq!(anew.receipt(&served).await["charged_rub"], COST);
     assert_eq!(anew.settled(&newcomer).await["balance_rub"], "0.9985");
     is_sound(anew.gateway.store()).await;
-    // The first gateway does not accept the new data set, although another gateway uses it.
+    // The first gateway does not accept the new data set, even after another gateway uses it.
     is_away(world.chat(&newcomer, &chat_body("Привет"))).await;
 }
 
 #[tokio::test]
-async fn a_gateway_started_while_redis_loads_its_data_waits_and_serves() {
+async fn gateway_started_while_redis_loads_its_data_waits_and_then_serves() {
     // Redis needs one millisecond to load each entry.
     let slowly = ["--key-load-delay", "1000"];
     let often = ["--loading-process-events-interval-bytes", "1024"];
@@ -221,10 +222,10 @@ async fn a_gateway_started_while_redis_loads_its_data_waits_and_serves() {
     assert_eq!(world.chat(&key, &chat_body("Привет")).await.status, 200);
 }
 
-/// The outbox has all charges that Redis has not acknowledged, so a stop loses nothing and waits only for a limited
+/// The outbox has all charges that Redis has not acknowledged. So a shutdown loses nothing and waits only for a limited
 /// time.
 #[tokio::test]
-async fn shutdown_without_redis_is_bounded_and_the_next_start_charges() {
+async fn shutdown_without_redis_takes_bounded_time_and_the_next_start_charges() {
     let server = RedisServer::start_durable().await;
     let world = Setup::default()
         .ledger(&server.url())
@@ -236,7 +237,7 @@ async fn shutdown_without_redis_is_bounded_and_the_next_start_charges() {
     let World { gateway, dir, .. } = world;
     let told = Instant::now();
     gateway.drain().await.unwrap();
-    // The stop waits at most five seconds for calls, and five for the ledger. A busy machine adds some time.
+    // The shutdown waits at most five seconds for calls, and five for the ledger. A busy machine adds some time.
     let took = told.elapsed();
     assert!(took < Duration::from_secs(20), "{took:?}");
 
@@ -252,10 +253,10 @@ async fn shutdown_without_redis_is_bounded_and_the_next_start_charges() {
     assert_eq!(next.settled(&key).await["balance_rub"], "999.9985");
 }
 
-/// A stop waits at most `limits.drain_seconds` for charges to be acknowledged. It logs the others, and the next start
-/// sends them.
+/// A shutdown waits at most `limits.drain_seconds` for charges to be acknowledged. It logs the unacknowledged charges,
+/// and the next start sends them.
 #[tokio::test]
-async fn stop_with_unacknowledged_charges_takes_the_drain_time_and_logs_them() {
+async fn shutdown_with_unacknowledged_charges_takes_the_drain_time_and_logs_them() {
     const DRAIN: Duration = Duration::from_secs(2);
     let server = RedisServer::start_durable().await;
     let limits = format!("[limits]\ndrain_seconds = {}\n[tariff]", DRAIN.as_secs());
@@ -317,7 +318,7 @@ async fn stop_with_unacknowledged_charges_takes_the_drain_time_and_logs_them() {
 }
 
 #[tokio::test]
-async fn stopped_redis_is_unavailable_and_leaves_no_hold_when_it_continues() {
+async fn hold_requested_while_redis_was_suspended_does_not_remain() {
     let server = RedisServer::start_durable().await;
     let world = over(&server.url()).await;
     let key = world.key().await;
@@ -325,7 +326,7 @@ async fn stopped_redis_is_unavailable_and_leaves_no_hold_when_it_continues() {
     assert_eq!(world.chat(&key, &chat_body("Привет")).await.status, 200);
     world.settled(&key).await;
     server.stop_signal();
-    // The hold was sent to Redis. When Redis continues, it makes the hold, unless the release was executed before.
+    // The hold was sent to Redis. When Redis continues, it makes the hold, unless it executed the release before.
     let late = is_away(world.chat(&key, &chat_body("Привет")))
         .await
         .number();
@@ -359,9 +360,9 @@ async fn stopped_redis_is_unavailable_and_leaves_no_hold_when_it_continues() {
     assert!(late.is_err(), "{late:?}");
 }
 
-/// I10: data that was acknowledged before the server died is there when the server returns.
+/// I10: data that was acknowledged before the server died is still there after its restart.
 #[tokio::test]
-async fn payments_and_keys_outlive_redis() {
+async fn payments_and_keys_survive_a_redis_restart() {
     let server = RedisServer::start_durable().await;
     let world = over(&server.url()).await;
     let key = world
@@ -387,7 +388,7 @@ async fn payments_and_keys_outlive_redis() {
     assert!(answer.headers.contains_key("retry-after"));
 
     server.restart().await;
-    // The refusal suggests repeating the request. The payment must be booked once.
+    // The refusal suggests repeating the request. The payment must be credited once.
     for _ in 0..2 {
         let paid = eventually("the payment is taken", async || {
             let answer = pay().await;
@@ -404,7 +405,7 @@ async fn payments_and_keys_outlive_redis() {
 /// A repeated RESERVE may arrive after its call was settled and its tombstone was deleted. The new hold must not be
 /// charged.
 #[tokio::test]
-async fn hold_that_reappears_after_its_receipt_is_not_charged_again() {
+async fn hold_that_is_repeated_after_its_call_was_settled_is_not_charged() {
     let server = RedisServer::start().await;
     let ledger = ledger::over(&server).await;
     open(&ledger, 1000).await;

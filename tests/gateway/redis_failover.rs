@@ -1,5 +1,5 @@
-//! Redis with replicas, behind Sentinels, or as a Cluster: which server the ledger uses, which it waits for, and what a
-//! failover may lose.
+//! Redis with replicas, behind Sentinels, or as a Cluster: the server that the ledger uses, the servers that it waits
+//! for, and what a failover may lose.
 
 use std::time::Duration;
 
@@ -23,10 +23,10 @@ use crate::{
     support::redis::{RedisCluster, RedisSentinels, RedisServer, eventually, slot_of},
 };
 
-/// A call that need not wait is answered within this time on a busy machine. Waiting for a server that has stopped
-/// takes longer.
+/// A call that need not wait is answered within this time on a busy machine. Waiting for a suspended server takes
+/// longer.
 const AT_ONCE: Duration = Duration::from_millis(400);
-/// A call whose server is away must fail within this time.
+/// A call whose server is unreachable must fail within this time.
 const IN_TIME: Duration = Duration::from_secs(1);
 /// Calls must be served again within this time after a failover.
 const SOON: Duration = Duration::from_millis(1500);
@@ -41,14 +41,14 @@ async fn opened(ledger: &RedisLedger, account: &str, digest: u8) -> AccountId {
     id
 }
 
-/// A hold of 1 µ₽ in such an account.
+/// A hold of 1 µ₽ in an account that [`opened`] has created.
 fn hold_in(account: &AccountId, n: u128) -> Hold {
     let mut hold = hold(n, &format!("key-{account}"), 1);
     hold.account = account.clone();
     hold
 }
 
-/// Requests a hold. Returns `Ok`, or why the ledger is unavailable, and how long the answer took.
+/// Requests a hold. Returns `Ok`, or the reason why the ledger is unavailable, and the time until the answer.
 async fn timed(ledger: &RedisLedger, hold: &Hold) -> (Result<(), String>, Duration) {
     let begin = Instant::now();
     let answer = match ledger.reserve(hold).await {
@@ -59,7 +59,7 @@ async fn timed(ledger: &RedisLedger, hold: &Hold) -> (Result<(), String>, Durati
     (answer, begin.elapsed())
 }
 
-/// Why the ledger was unavailable for this command.
+/// The reason why the ledger was unavailable for this command.
 fn away<T: std::fmt::Debug>(answer: Result<T, LedgerError>) -> String {
     match answer {
         Err(LedgerError::Unavailable(cause)) => cause.to_string(),
@@ -74,9 +74,9 @@ async fn watched(ledger: &RedisLedger) -> Watch {
     .await
 }
 
-/// I10: a payment that was acknowledged to an operator is not lost with the primary.
+/// I10: a payment that was acknowledged to an operator is not lost together with the primary.
 #[tokio::test]
-async fn a_payment_is_acknowledged_when_a_replica_has_it() {
+async fn payment_is_acknowledged_only_once_a_replica_has_it() {
     let primary = RedisServer::start().await;
     let replica = RedisServer::replica_of(&primary).await;
     let ledger = over(&primary).await;
@@ -84,7 +84,7 @@ async fn a_payment_is_acknowledged_when_a_replica_has_it() {
     let pay = async || ledger.enter(&acme(), &topup("second", 500)).await;
 
     replica.stop_signal();
-    // The repeated payment changes nothing, but it is acknowledged only when a replica has the first one.
+    // The repeated payment changes nothing, but is acknowledged only once a replica has the first payment.
     for _ in 0..2 {
         match pay().await {
             Err(BookError::Unavailable(cause)) => {
@@ -124,7 +124,7 @@ async fn a_payment_is_acknowledged_when_a_replica_has_it() {
 }
 
 #[tokio::test]
-async fn ledger_check_distinguishes_a_restart_from_a_loss() {
+async fn ledger_check_distinguishes_a_redis_restart_from_lost_data() {
     let server = RedisServer::start_durable().await;
     let ledger = over(&server).await;
     open(&ledger, 1000).await;
@@ -142,7 +142,7 @@ async fn ledger_check_distinguishes_a_restart_from_a_loss() {
     for _ in 0..2 {
         assert_eq!(watched(&ledger).await, Watch::Lost);
     }
-    // A new gateway may use the empty Redis as a new ledger. The gateway that has used the lost data may not.
+    // A new gateway may use the empty Redis as a new ledger. A gateway that has used the lost data may not.
     let newcomer = over(&server).await;
     assert_eq!(watched(&newcomer).await, Watch::Same);
     assert_eq!(watched(&ledger).await, Watch::Lost);
@@ -166,7 +166,7 @@ async fn ledger_check_distinguishes_a_restart_from_a_loss() {
     }
 }
 
-/// A call may need lost data before the gateway's regular check detects the loss. Then no key may be refused as
+/// A call may need lost data before the gateway's regular check detects the loss. Even then no key may be refused as
 /// unknown, and no charge may be dropped.
 #[tokio::test]
 async fn lost_data_is_detected_by_the_first_call_that_needs_it() {
@@ -198,7 +198,7 @@ async fn lost_data_is_detected_by_the_first_call_that_needs_it() {
 }
 
 #[tokio::test]
-async fn shard_without_its_data_counts_as_data_loss() {
+async fn cluster_shard_without_its_data_counts_as_data_loss() {
     let cluster = RedisCluster::start(3, 0).await;
     let ledger = over_url(&cluster.url()).await;
     let sys = cluster.primary_of("tg:sys");
@@ -206,19 +206,19 @@ async fn shard_without_its_data_counts_as_data_loss() {
     let shard = &cluster.nodes()[(sys + 1) % 3];
     shard.ask::<String>(&["FLUSHALL"]).await.unwrap();
     assert_eq!(watched(&ledger).await, Watch::Lost);
-    // A gateway that starts now must not accept the data that is left as a complete ledger.
+    // A gateway that starts now must not accept the remaining data as a complete ledger.
     let newcomer = RedisLedger::connect(&cluster.url(), RedisSettings::default()).await;
     assert!(newcomer.is_err());
     assert_eq!(watched(&ledger).await, Watch::Lost);
 }
 
 #[tokio::test]
-async fn a_replica_that_sentinels_promote_for_a_dead_primary_is_found() {
+async fn replica_that_sentinels_promoted_for_a_dead_primary_is_found() {
     fails_over(RedisServer::kill).await;
 }
 
 #[tokio::test]
-async fn replica_promoted_for_a_stopped_primary_is_found() {
+async fn replica_that_sentinels_promoted_for_a_suspended_primary_is_found() {
     fails_over(RedisServer::stop_signal).await;
 }
 
@@ -229,7 +229,7 @@ async fn fails_over(gone: fn(&RedisServer)) {
     let ledger = over_url(&sentinels.url()).await;
     open(&ledger, 1000).await;
     ledger.reserve(&hold(1, "k1", 100)).await.unwrap();
-    // A replica has this entry once it is acknowledged, so it also has everything written before.
+    // This entry is acknowledged only once a replica has it, so the replica also has everything written before.
     ledger.enter(&acme(), &topup("second", 500)).await.unwrap();
     assert_eq!(watched(&ledger).await, Watch::Same);
 
@@ -263,7 +263,7 @@ async fn fails_over(gone: fn(&RedisServer)) {
 }
 
 #[tokio::test]
-async fn stopped_primary_delays_only_its_own_accounts() {
+async fn suspended_cluster_primary_delays_only_its_own_accounts() {
     let cluster = RedisCluster::start(3, 0).await;
     let ledger = over_url(&cluster.url()).await;
     let mut accounts = Vec::new();
@@ -273,7 +273,7 @@ async fn stopped_primary_delays_only_its_own_accounts() {
     }
     let gone = &cluster.nodes()[2];
     gone.stop_signal();
-    // The node is stopped for longer than the other nodes need to declare it failed.
+    // The node is suspended for longer than the other nodes need to declare it failed.
     let begin = Instant::now();
     let mut n = 0;
     while begin.elapsed() < Duration::from_secs(3) {
@@ -306,7 +306,7 @@ async fn stopped_primary_delays_only_its_own_accounts() {
 }
 
 #[tokio::test]
-async fn lost_primary_does_not_delay_events_of_others() {
+async fn failed_cluster_primary_does_not_delay_events_of_accounts_on_others() {
     let cluster = RedisCluster::start(3, 0).await;
     let ledger = over_url(&cluster.url()).await;
     let of_feed = cluster.primary_of("feed");
@@ -326,7 +326,7 @@ async fn lost_primary_does_not_delay_events_of_others() {
         (last == before + 1).then_some(())
     })
     .await;
-    // The gateway that emitted the lost event books a further entry.
+    // The gateway that emitted the lost event makes a further entry.
     teller
         .enter(&accounts[1], &topup("told too", 7))
         .await
@@ -339,7 +339,7 @@ async fn lost_primary_does_not_delay_events_of_others() {
 }
 
 #[tokio::test]
-async fn in_a_cluster_a_replica_takes_the_place_of_its_primary() {
+async fn calls_continue_on_the_replica_of_a_failed_cluster_primary() {
     let cluster = RedisCluster::start(3, 1).await;
     let ledger = over_url(&cluster.url()).await;
     let account = opened(&ledger, &cluster.account_on(1), 1).await;
@@ -371,9 +371,9 @@ async fn in_a_cluster_a_replica_takes_the_place_of_its_primary() {
     is_sound(&ledger).await;
 }
 
-/// Checks the answers MOVED, ASK and TRYAGAIN.
+/// Checks how the ledger follows the answers MOVED, ASK and TRYAGAIN.
 #[tokio::test]
-async fn account_is_charged_correctly_while_its_slot_moves() {
+async fn account_is_charged_correctly_while_its_cluster_slot_moves() {
     let cluster = RedisCluster::start(3, 0).await;
     let ledger = over_url(&cluster.url()).await;
     open(&ledger, 1000).await;
@@ -402,7 +402,7 @@ async fn account_is_charged_correctly_while_its_slot_moves() {
     assert!(keys.len() > 3, "{keys:?}");
     source.migrate(target, &keys).await.unwrap();
 
-    // A command that needs only one Redis key finds that key on the node where it is.
+    // A command that needs only one Redis key finds that key on the node that has it.
     let key = hold(1, "k1", 1).key;
     ledger.probe(&acme(), &key).await.unwrap();
     // While the slot moves, a missing key may be on either node, so the call must fail.
@@ -415,7 +415,7 @@ async fn account_is_charged_correctly_while_its_slot_moves() {
             node.ask::<String>(&words).await.unwrap();
         }
     };
-    // A command that may wait is repeated until the move has ended.
+    // A command that may wait is repeated until the slot has moved.
     let (expired, ()) = join(ledger.expire(), end).await;
     assert_eq!(expired.unwrap(), 0);
     assert_eq!(cluster.primary_of("acme"), {
@@ -437,9 +437,9 @@ async fn account_is_charged_correctly_while_its_slot_moves() {
     is_sound(&ledger).await;
 }
 
-/// Receipts are searched first in the accounts that had calls on the receipt's day, and then in all accounts.
+/// A receipt is searched first in the accounts that had calls on the receipt's day, and then in all accounts.
 #[tokio::test]
-async fn accounts_are_noted_under_the_day_of_their_calls() {
+async fn account_is_recorded_under_the_day_of_its_calls() {
     let server = RedisServer::start().await;
     let ledger = over(&server).await;
     open(&ledger, 1000).await;
@@ -460,7 +460,7 @@ async fn accounts_are_noted_under_the_day_of_their_calls() {
     let ttl: i64 = server.ask(&["TTL", day]).await.unwrap();
     assert!(ttl > 399 * 24 * 3600, "{ttl}");
 
-    // The gateway notes an account once a day. The receipts are found without the note, too.
+    // The gateway records an account once a day. The receipts are found without that record, too.
     server.ask::<i64>(&["DEL", day]).await.unwrap();
     let second = settle().await;
     assert_eq!(server.ask::<i64>(&["EXISTS", day]).await.unwrap(), 0);
@@ -470,7 +470,7 @@ async fn accounts_are_noted_under_the_day_of_their_calls() {
 }
 
 #[tokio::test]
-async fn settings_of_every_primary_are_checked() {
+async fn settings_of_every_redis_primary_are_checked() {
     let cluster = RedisCluster::start(3, 0).await;
     let ledger = over_url(&cluster.url()).await;
     let warnings = ledger.check_server().await.unwrap();
@@ -494,7 +494,7 @@ async fn settings_of_every_primary_are_checked() {
 }
 
 #[tokio::test]
-async fn wrong_kind_of_redis_address_is_refused_with_the_right_one() {
+async fn redis_address_of_the_wrong_kind_is_refused_with_the_right_kind() {
     let cluster = RedisCluster::start(3, 0).await;
     let single = RedisServer::start().await;
     let one = cluster.nodes()[0].address();
@@ -515,7 +515,8 @@ async fn wrong_kind_of_redis_address_is_refused_with_the_right_one() {
     }
 }
 
-/// The gateways of all tests use the Redis user of `deploy/redis.conf`, whose rights must be enough for every check.
+/// The gateways of all tests log in as the Redis user of `deploy/redis.conf`. The rights of this user must be enough
+/// for every check.
 #[tokio::test]
 async fn documented_redis_user_can_run_all_checks() {
     let primary = RedisServer::start().await;

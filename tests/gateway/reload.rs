@@ -29,7 +29,7 @@ const COST: i64 = 1500;
 const STREAMS: usize = 200;
 const RELOADS: usize = 10;
 
-/// The configuration with another price for the input of the first model, which is 1 USDT at first.
+/// The configuration with another price for the input of the first model. The price is 1 USDT at first.
 fn priced(config: &str, usdt: usize) -> String {
     let with = |price: &str| format!("input = \"{price}\", cached_input = \"0.1\"");
     assert!(config.contains(&with("1")));
@@ -71,7 +71,7 @@ async fn spent(edge: &Edge) -> i64 {
 }
 
 #[tokio::test]
-async fn ten_reloads_under_load_lose_no_call_and_each_keeps_its_price() {
+async fn ten_reloads_under_load_fail_no_call_and_change_no_running_calls_price() {
     let edge = Edge::start_with(|text| text).await;
     let key = edge.key().await;
     let held = Arc::new(Mutex::new(Vec::new()));
@@ -166,7 +166,7 @@ async fn reloaded_limits_apply_to_the_next_request_on_an_open_connection() {
 }
 
 #[tokio::test]
-async fn settings_that_a_reload_does_not_apply_are_named() {
+async fn reload_names_settings_that_it_does_not_apply() {
     let edge = Edge::start_with(|text| text).await;
     let config = edge.config();
     let other = config
@@ -187,13 +187,13 @@ async fn watching() -> Edge {
 }
 
 #[tokio::test]
-async fn changed_file_is_reloaded_and_an_invalid_one_is_reported_once() {
+async fn changed_configuration_is_reloaded_and_an_invalid_one_reported_once() {
     let edge = watching().await;
     let config = edge.config();
     edge.configure(&priced(&config, 0));
     edge.says("not reloaded: ", 1).await;
     assert!(edge.log().contains("above 0"));
-    // The gateway checks the same invalid file twice more, and must not report it again.
+    // The gateway checks the same invalid file twice more, and must not report the error again.
     sleep(Duration::from_millis(2500)).await;
     edge.configure(&config[..config.len() / 2]);
     edge.says("not reloaded: ", 2).await;
@@ -234,7 +234,7 @@ async fn changed_secret_file_is_reloaded() {
 }
 
 #[tokio::test]
-async fn silent_rate_source_delays_no_reload_and_removes_no_prices() {
+async fn rate_source_that_does_not_answer_delays_no_reload_and_removes_no_prices() {
     let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let mut kept = JoinSet::new();
     let url = format!("http://{}/rate", silent.local_addr().unwrap());

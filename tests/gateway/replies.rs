@@ -1,5 +1,5 @@
-//! Answers of a scripted vendor: usage of every class, streams, and streams that wait in the middle until the test lets
-//! them continue.
+//! Answers of a scripted vendor: usage with every class, streams, and streams that wait in the middle until the test
+//! lets them continue.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use crate::{
     ops::Op,
 };
 
-/// Counts of tokens by class, with the names that receipts use.
+/// Token counts by class, under the names that receipts use.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Tokens {
     pub input: u64,
@@ -26,7 +26,7 @@ pub struct Tokens {
 }
 
 impl Tokens {
-    /// The usage object of the format: chat counts the cache inside the prompt, messages next to it.
+    /// The usage object of the format. Chat counts the cache inside the prompt, messages in addition to it.
     pub fn usage(self, op: Op) -> Value {
         let prompt = self.input + self.cached_input + self.cache_write;
         match op {
@@ -55,7 +55,7 @@ pub fn usage(op: Op, input: u64, output: u64) -> Value {
     tokens.usage(op)
 }
 
-/// A plain answer with this text. If `usage` is null, it has none.
+/// A plain answer with this text. If `usage` is null, the answer has no usage.
 pub fn answer(op: Op, text: &str, usage: &Value) -> Value {
     let mut answer = match op {
         Op::Chat => json!({
@@ -76,7 +76,7 @@ pub fn answer(op: Op, text: &str, usage: &Value) -> Value {
     answer
 }
 
-/// The events of a stream that sends these words, with a usage of these counts.
+/// The events of a stream that sends these words, and a usage with these counts.
 pub fn events(op: Op, words: &[&str], input: u64, output: u64) -> Vec<String> {
     match op {
         Op::Chat => chat_events(words, input, output),
@@ -152,7 +152,7 @@ pub fn refusal(status: u16, text: &str) -> Reply {
     Reply::json(status, &json!({ "type": "error", "error": error }))
 }
 
-/// A running stream: the client has read its first word, and the vendor waits before the second one.
+/// A running stream: the client has read its first word, and the vendor waits before the second word.
 pub struct Running {
     pub number: String,
     body: Incoming,
@@ -187,7 +187,7 @@ impl Running {
     }
 }
 
-/// Reads a body until `text` has arrived. Returns everything read.
+/// Reads a body until `text` has arrived. Returns everything that was read.
 pub async fn read_until(body: &mut Incoming, text: &str) -> String {
     let mut seen = String::new();
     while !seen.contains(text) {
@@ -199,7 +199,7 @@ pub async fn read_until(body: &mut Incoming, text: &str) -> String {
     seen
 }
 
-/// Removes the comment with the cost from a stream. Returns the stream without it, and the cost.
+/// Separates the cost comment from a stream. Returns the stream without the comment, and the cost.
 pub fn told_cost(text: &str) -> (String, &str) {
     let (before, comment) = text
         .split_once(": cost_rub ")

@@ -1,7 +1,7 @@
-//! Hardening, "Keys": searches the `debug` logs, answers and folders of all gateways of this binary for the operator's
+//! Hardening, "Keys": searches the `debug` logs, answers and folders of all gateways in this binary for the operator's
 //! key, the vendor's key and any caller's key.
 //!
-//! `edge_headers` has a vendor that repeats everything, and a gateway in a process of its own.
+//! `edge_headers` tests a vendor that repeats everything, with a gateway in a separate process.
 
 use std::{
     io,
@@ -23,8 +23,8 @@ pub use crate::support::process::{ADMIN_KEY, BOT_TOKEN, VENDOR_KEY, WEBHOOK_SECR
 /// A caller's key: `tg-` and 48 letters and digits.
 const KEY_BYTES: usize = 51;
 
-/// Secrets found in the log. A log writer stores them here, because its panic would look like a fault of the code that
-/// logs.
+/// Secrets found in the log. The log writer stores them instead of panicking, because a panic would look like a fault
+/// of the code that logs.
 static LOGGED: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
 /// From now on every log line of this process is searched for secrets.
@@ -40,7 +40,7 @@ pub fn watch_the_log() {
     });
 }
 
-/// Whether an answer contains a secret. The answer that shows a new key to its operator may contain that key.
+/// Whether an answer contains a secret. A new key does not count in the answer that shows it to its operator.
 pub fn are_answered(headers: &HeaderMap, body: &[u8]) -> bool {
     let made = serde_json::from_slice::<Value>(body).unwrap_or_default();
     let body = String::from_utf8_lossy(body);
@@ -128,7 +128,7 @@ impl io::Write for Net {
 }
 
 #[test]
-fn secret_scan_finds_whole_secrets_only() {
+fn secret_scan_finds_only_whole_secrets() {
     let key = SecretKey::generate();
     let key = key.expose();
     for secret in [ADMIN_KEY, VENDOR_KEY, key] {

@@ -1,5 +1,5 @@
-//! Holds that shrink during a call: what the calls of a coding agent hold when they start, after the vendor has counted
-//! their input, and when they end.
+//! Holds that shrink during a call: the amounts that calls of a coding agent hold when they start, after the vendor has
+//! counted their input, and when they end.
 //!
 //! `cargo test --test gateway holds_of_a_conversation_shrink_as_documented -- --nocapture` prints the numbers of `docs/prices.md`.
 
@@ -13,7 +13,7 @@ use crate::{
     replies::{Running, Tokens},
 };
 
-/// Prices of a large model, with 104 ₽ for a USDT and at most 32 000 tokens of output.
+/// The prices of a large model, at 104 ₽ for a USDT, and an output maximum of 32 000 tokens.
 const RATES: [&str; 4] = ["10", "0.25", "50", "12.5"];
 const OUTPUT_TOKENS_MAX: u64 = 32_000;
 
@@ -21,7 +21,7 @@ const fn rubles(count: i64) -> i64 {
     count * 1_000_000
 }
 
-/// The conversation of a coding agent. Each call sends all of it.
+/// The conversation of a coding agent. Each call sends the whole conversation.
 #[derive(Clone)]
 struct Agent {
     turns: Vec<Value>,
@@ -29,8 +29,7 @@ struct Agent {
 }
 
 impl Agent {
-    /// Begins a conversation with a text of about `bytes` bytes, which the vendor counts as a token for each four
-    /// bytes.
+    /// Begins a conversation with a text of about `bytes` bytes. The vendor counts four bytes as a token.
     fn new(name: &str, bytes: usize) -> Self {
         let mut agent = Self {
             turns: Vec::new(),
@@ -47,13 +46,13 @@ impl Agent {
         self.tokens += text.len() as u64 / 4;
     }
 
-    /// Adds the vendor's last answer, and the file that the agent has read because of it.
+    /// Adds the vendor's last answer, and the file that the agent has read because of that answer.
     fn goes_on(&mut self) {
         self.say("assistant", "раз два");
         self.say("user", &"The file does not exist.\n".repeat(80));
     }
 
-    /// The body of the next call. Like Claude Code, the agent marks its last turn for the cache.
+    /// The body of the next call. Like Claude Code, the agent sets `cache_control` on its last turn.
     fn body(&self) -> Value {
         let mut turns = self.turns.clone();
         let last = turns.last_mut().unwrap();
@@ -90,7 +89,7 @@ fn stream(first: Tokens, last: Tokens) -> Reply {
     Reply::stream(events.map(event))
 }
 
-/// The stream of a vendor that has 98 % of the input in its cache, and states that in its first event.
+/// The stream of a vendor that has 98 % of the input in its cache, and reports that in its first event.
 fn honest(tokens: u64) -> Reply {
     let counted = Tokens {
         input: 4,
@@ -119,7 +118,7 @@ async fn start(edit: &str) -> World {
         .await
 }
 
-/// The receipt of a finished call. The vendor waits between its first count and its last one, so that the hold can
+/// The receipt of a finished call. The vendor waits between its first usage count and its last, so that the hold can
 /// shrink.
 async fn called(world: &World, key: &Key, body: &Value, reply: Reply) -> Value {
     let running = Running::start_with(world, Op::Messages, key, body, reply).await;
@@ -130,7 +129,7 @@ async fn called(world: &World, key: &Key, body: &Value, reply: Reply) -> Value {
     receipt
 }
 
-/// The amounts on a receipt that were held at the start, and at the end.
+/// The amounts on a receipt that were held at the start and at the end.
 fn held(receipt: &Value) -> (i64, i64) {
     let first = micro(&receipt["held_rub"]);
     let last = &receipt["held_at_end_rub"];
@@ -177,7 +176,7 @@ async fn holds_of_a_conversation_shrink_as_documented() {
 }
 
 #[tokio::test]
-async fn first_usage_count_is_trusted_once_proved_and_not_after_it_was_exceeded() {
+async fn early_usage_count_is_trusted_once_proved_and_not_after_it_was_exceeded() {
     let world = start("").await;
     let key = world.key_with("acme", "9000", json!({})).await;
     let mut calls = 0;
@@ -212,7 +211,7 @@ async fn first_usage_count_is_trusted_once_proved_and_not_after_it_was_exceeded(
 }
 
 #[tokio::test]
-async fn count_of_zero_and_calls_with_searches_keep_their_hold() {
+async fn hold_is_not_lowered_after_a_count_of_zero_or_for_calls_with_searches() {
     let search = ", web_search_call = \"10\" }";
     let world = Setup::default()
         .edit(
@@ -245,7 +244,7 @@ async fn count_of_zero_and_calls_with_searches_keep_their_hold() {
 }
 
 #[tokio::test]
-async fn known_conversation_holds_less_for_its_own_key_alone() {
+async fn known_conversation_has_a_smaller_hold_only_for_its_own_key() {
     for (edit, is_known) in [("", true), ("hold_conversations_max = 0", false)] {
         let world = start(edit).await;
         let key = world.key_with("acme", "9000", json!({})).await;
@@ -263,7 +262,7 @@ async fn known_conversation_holds_less_for_its_own_key_alone() {
 }
 
 #[tokio::test]
-async fn estimate_shows_the_hold_of_a_known_conversation() {
+async fn estimate_shows_the_smaller_hold_of_a_known_conversation() {
     let world = start("").await;
     let key = world.key_with("acme", "9000", json!({})).await;
     let agent = Agent::new("agent", 200_000);

@@ -20,8 +20,8 @@ fn priced() -> Setup {
 
 /// A WAV file of 100 ms of silence (24 kHz, 16 bits), in base64.
 pub fn sound() -> String {
-    // "RIFF....WAVEfmt " with 16 bytes of format, "data" with 4800 of samples; 48 bytes, so that the base64 texts of
-    // both parts can be concatenated.
+    // The beginning of the file: "RIFF....WAVEfmt " with 16 bytes of format, and "data" with a length of 4800 bytes. It
+    // has 48 bytes, so that its base64 text and that of the remaining samples can be concatenated.
     let head = "UklGRuQSAABXQVZFZm10IBAAAAABAAEAwF0AAIC7AAACABAAZGF0YcASAAAAAAAA";
     format!("{head}{}", "A".repeat(4797 / 3 * 4))
 }
@@ -45,7 +45,7 @@ fn spoken(modality: &str) -> Value {
 const INPUT_AUDIO: &str = "messages[0].content[1].input_audio";
 
 #[tokio::test]
-async fn unpriced_media_is_refused_by_its_field() {
+async fn unpriced_audio_or_image_field_is_refused_by_name() {
     refuses(Op::Chat, INPUT_AUDIO, [heard(&sound()), heard("AAAA")]).await;
     let voice = json!({ "audio": { "voice": "alloy", "format": "wav" } });
     refuses(Op::Chat, "audio", [with(Op::Chat.body("x"), voice)]).await;
@@ -65,7 +65,7 @@ async fn unpriced_media_is_refused_by_its_field() {
 }
 
 #[tokio::test]
-async fn priced_media_is_forwarded_unchanged_and_charged() {
+async fn priced_audio_and_images_are_forwarded_unchanged_and_charged() {
     let world = priced().start().await;
     let key = world.key().await;
     let used = json!({ "prompt_tokens": 13, "completion_tokens": 60,
@@ -100,7 +100,7 @@ async fn priced_media_is_forwarded_unchanged_and_charged() {
 }
 
 #[tokio::test]
-async fn audio_of_unknown_length_is_refused() {
+async fn audio_of_unknown_duration_is_refused() {
     let world = priced().start().await;
     let key = world.key().await;
     for (data, field) in [

@@ -1,4 +1,4 @@
-//! A large document holds what it may cost, and the caller sees the usage that is charged.
+//! The hold of a large document covers what it may cost, and the caller sees the usage that is charged.
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 use serde_json::{Value, json};
@@ -20,8 +20,8 @@ fn large_pdf() -> Value {
 }
 
 #[tokio::test]
-async fn ten_large_documents_at_once_on_a_balance_for_ten_texts_lose_nothing() {
-    // A document of this size may fill the whole context window, and the vendor bills that.
+async fn ten_large_documents_at_once_cause_no_loss_on_a_balance_for_ten_texts() {
+    // A document of this size may fill the whole context window, and then the vendor bills the whole window.
     const WINDOW: u64 = 1_000_000;
     let limit = "output_tokens_max = 4000\ninput_tokens_max = 1000000";
     let world = Setup::default()
@@ -38,8 +38,8 @@ async fn ten_large_documents_at_once_on_a_balance_for_ten_texts_lose_nothing() {
         chat_body("x"),
         json!({ "messages": [{ "role": "user", "content": content }] }),
     );
-    // The first account can pay for ten texts, and the second one for one full context window, which costs a hundred
-    // rubles.
+    // The first account can pay for ten texts. The second account can pay for one full context window, which costs a
+    // hundred rubles.
     for (account, rubles, accepted_max) in [("texts", "1", 0), ("one", "150", 1)] {
         let key = world.key_with(account, rubles, json!({})).await;
         let calls = (0..10).map(|_| world.chat(&key, &body));
@@ -59,7 +59,7 @@ async fn ten_large_documents_at_once_on_a_balance_for_ten_texts_lose_nothing() {
 }
 
 #[tokio::test]
-async fn a_translated_stream_without_usage_states_what_is_charged() {
+async fn translated_stream_without_usage_reports_the_charged_usage() {
     let world = World::start().await;
     let key = world.key().await;
     let chunk = |delta: Value, finish: Value| {

@@ -39,7 +39,7 @@ async fn expired(world: &World, account: &str) -> Key {
     }
 }
 
-/// Checks that both operations refuse a key with 401, and that the refusal names the key or the balance: see `about`.
+/// Checks that both operations refuse a key with 401. `about` is what the refusal must name: the key or the balance.
 async fn refused_with_401(what: &str, world: &World, key: &Key, code: &str, about: &str) {
     for op in BOTH {
         let answer = op.call(world, key, &op.body("x")).await;
@@ -74,9 +74,9 @@ async fn key_is_accepted_as_bearer_or_x_api_key_or_both_if_equal() {
     }
 }
 
-/// A client may also send a vendor's own key, if one is configured for it.
+/// A client that is also configured with a vendor's own key sends both.
 #[tokio::test]
-async fn key_is_accepted_next_to_a_foreign_credential() {
+async fn key_is_accepted_next_to_a_credential_of_another_service() {
     let world = World::start().await;
     let key = world.key().await;
     let (bearer, secret) = (bearer(&key), key.secret.as_str());
@@ -205,7 +205,7 @@ async fn a_key_of_an_account_without_funds_or_suspended_is_refused_with_401() {
 }
 
 #[tokio::test]
-async fn a_request_that_does_not_fit_into_the_remaining_balance_is_refused_with_403() {
+async fn request_beyond_the_remaining_balance_is_refused_with_403() {
     let world = World::start().await;
     let poor = world.key_with("a", "0.01", json!({})).await;
     let limited = world
@@ -227,7 +227,7 @@ async fn a_request_that_does_not_fit_into_the_remaining_balance_is_refused_with_
 }
 
 #[tokio::test]
-async fn a_key_that_is_not_permitted_the_model_is_refused_with_403() {
+async fn key_without_permission_for_the_model_is_refused_with_403() {
     let world = World::start().await;
     for (op, other) in [(Op::Chat, Op::Messages), (Op::Messages, Op::Chat)] {
         let fields = json!({ "models": [other.model()] });
@@ -246,7 +246,7 @@ async fn a_key_that_is_not_permitted_the_model_is_refused_with_403() {
 }
 
 #[tokio::test]
-async fn a_key_that_is_not_permitted_the_address_is_refused_with_403() {
+async fn key_used_from_an_address_that_it_does_not_permit_is_refused_with_403() {
     let world = World::start().await;
     let elsewhere = json!({ "addresses": ["203.0.113.0/24", "2001:db8::/32"] });
     let key = world.key_with("a", "10", elsewhere).await;

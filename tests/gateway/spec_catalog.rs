@@ -27,7 +27,7 @@ async fn catalog(world: &World) -> Value {
     answer.json()
 }
 
-/// A setup without an exchange rate, because nothing listens at the address of the rate's source.
+/// A setup without an exchange rate, because nothing listens at the address of the rate source.
 fn without_a_rate() -> Setup {
     Setup::default().edit(
         "fixed = \"100\"",
@@ -68,7 +68,7 @@ async fn tariff_version_has_its_start_in_utc() {
 }
 
 #[tokio::test]
-async fn a_rate_is_usdt_times_exchange_rate_times_multiplier_rounded_up_at_the_sixth_digit() {
+async fn catalog_rate_is_usdt_times_exchange_rate_times_multiplier_rounded_up() {
     let world = Setup::default()
         .edit("fixed = \"100\"", "fixed = \"81.432109\"")
         .edit(
@@ -99,7 +99,7 @@ async fn a_rate_is_usdt_times_exchange_rate_times_multiplier_rounded_up_at_the_s
 }
 
 #[tokio::test]
-async fn receipts_are_charged_by_the_catalogs_rates() {
+async fn calls_are_charged_at_the_rates_in_the_catalog() {
     let world = World::start().await;
     let key = world.key().await;
     let catalog = catalog(&world).await;
@@ -115,7 +115,7 @@ async fn receipts_are_charged_by_the_catalogs_rates() {
 }
 
 #[tokio::test]
-async fn catalog_ignores_keys() {
+async fn catalog_does_not_depend_on_the_key() {
     let world = World::start().await;
     for headers in [
         &[("authorization", "Bearer nonsense")][..],
@@ -131,7 +131,7 @@ async fn catalog_ignores_keys() {
 }
 
 #[tokio::test]
-async fn path_segment_is_configurable() {
+async fn service_name_in_the_catalog_path_is_configurable() {
     let world = top("service = \"acme-ai\"").start().await;
     assert_eq!(world.get("/v1/acme-ai/models", &[]).await.status, 200);
     let answer = world.get(CATALOG, &[]).await;
@@ -175,7 +175,7 @@ async fn refusal_of_the_catalog_is_readable_across_origins() {
 }
 
 #[tokio::test]
-async fn a_catalog_that_the_client_has_is_not_sent_again_until_it_changes() {
+async fn catalog_with_the_clients_etag_is_not_sent_again_until_it_changes() {
     let world = World::start().await;
     let first = world.get(CATALOG, &[]).await;
     let tag = first.headers["etag"].to_str().unwrap();
@@ -228,7 +228,7 @@ async fn catalog_allows_only_get_and_head() {
 }
 
 #[tokio::test]
-async fn a_version_outlives_a_restart_and_grows_by_one_when_the_tariff_changes() {
+async fn tariff_version_survives_restarts_and_grows_by_one_with_each_change() {
     let dir = tempfile::tempdir().unwrap();
     let ledger = format!("sqlite:{}", dir.path().join("ledger.db").display());
     let setup = || Setup::default().ledger(&ledger);

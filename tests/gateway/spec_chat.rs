@@ -40,7 +40,7 @@ async fn model_is_a_required_string() {
 }
 
 #[tokio::test]
-async fn messages_is_a_required_array_with_a_turn_in_it() {
+async fn messages_is_a_required_array_that_is_not_empty() {
     let bodies = [
         json!({ "model": "chat" }),
         of(Value::Null),
@@ -53,7 +53,7 @@ async fn messages_is_a_required_array_with_a_turn_in_it() {
 }
 
 #[tokio::test]
-async fn role_is_required_and_one_of_the_known_ones() {
+async fn role_is_required_and_must_be_known() {
     let bodies = [
         of(json!([{ "content": "x" }])),
         of(json!([{ "role": null, "content": "x" }])),
@@ -85,7 +85,7 @@ async fn max_tokens_is_an_integer_of_at_least_1() {
 }
 
 #[tokio::test]
-async fn max_tokens_may_be_left_out_and_may_be_1() {
+async fn max_tokens_may_be_absent_or_1() {
     let world = World::start().await;
     let key = world.key().await;
     for body in [of(turns()), also("max_tokens", json!(1))] {
@@ -111,7 +111,7 @@ async fn without_stream_or_with_false_the_answer_is_json() {
 }
 
 #[tokio::test]
-async fn every_role_reaches_the_model_and_the_turns_stay_in_order() {
+async fn every_role_reaches_the_model_with_the_turns_in_order() {
     let world = World::start().await;
     let key = world.key().await;
     let turns = json!([
@@ -175,7 +175,7 @@ async fn a_reply_that_reaches_max_tokens_finishes_with_length() {
 }
 
 #[tokio::test]
-async fn the_answer_may_contain_the_vendors_full_name_of_the_model() {
+async fn answer_may_contain_the_vendors_full_model_name() {
     let world = World::start().await;
     let key = world.key().await;
     let answer = world.chat(&key, &chat_body("x")).await;
@@ -186,8 +186,8 @@ async fn the_answer_may_contain_the_vendors_full_name_of_the_model() {
 async fn output_includes_reasoning_and_is_charged_with_it() {
     let world = World::start().await;
     let key = world.key().await;
-    // 80 of the 90 output tokens are reasoning. Most vendors count reasoning in `completion_tokens`, one vendor counts
-    // it in addition.
+    // 80 of the 90 output tokens are reasoning. Most vendors count reasoning inside `completion_tokens`, one vendor
+    // counts it in addition.
     for (completion, total) in [(90, 100), (10, 100)] {
         let usage = json!({
             "prompt_tokens": 10, "completion_tokens": completion, "total_tokens": total,

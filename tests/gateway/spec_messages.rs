@@ -76,7 +76,7 @@ async fn system_is_optional_text_that_reaches_the_model() {
 }
 
 #[tokio::test]
-async fn messages_is_a_required_array_with_a_turn_in_it() {
+async fn messages_is_a_required_array_that_is_not_empty() {
     let bodies = [
         without("messages"),
         of(Value::Null),
@@ -88,7 +88,7 @@ async fn messages_is_a_required_array_with_a_turn_in_it() {
 }
 
 #[tokio::test]
-async fn role_is_required_and_one_of_the_known_ones() {
+async fn role_is_required_and_must_be_known() {
     let bodies = [
         of(json!([{ "content": "x" }])),
         of(json!([{ "role": 1, "content": "x" }])),
@@ -123,7 +123,7 @@ async fn stream_is_a_boolean_and_false_by_default() {
 }
 
 #[tokio::test]
-async fn both_roles_reach_the_model_and_the_turns_stay_in_order() {
+async fn both_roles_reach_the_model_with_the_turns_in_order() {
     let world = World::start().await;
     let key = world.key().await;
     let turns = json!([

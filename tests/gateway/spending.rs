@@ -1,4 +1,4 @@
-//! A key's spending and latest receipts, which the page at `/usage` shows.
+//! A key's spending and latest receipts, as the page at `/usage` shows them.
 
 use http::Method;
 use serde_json::{Value, json};
@@ -23,8 +23,8 @@ async fn own_json(world: &World, key: &Key, path: &str) -> Value {
     answer.json()
 }
 
-/// Makes calls of two sessions with the key, and calls with a sibling key between them. Returns the numbers of the
-/// first key's calls, latest first.
+/// Makes calls in two sessions with the key, and calls with a sibling key in between. Returns the request numbers of
+/// the first key's calls, latest first.
 async fn busy(world: &World, key: &Key, sibling: &Key) -> Vec<String> {
     let mut numbers = Vec::new();
     for (n, session) in ["night", "night", "day", ""].into_iter().enumerate() {
@@ -84,7 +84,7 @@ async fn agrees(world: &World) {
     let charges: Vec<_> = report["models"].as_array().unwrap().iter().collect();
     assert!(charges.is_sorted_by_key(|row| -micro(&row["charged_rub"])));
 
-    // With every page size, the list has each call of the key once, latest first, and no call of the sibling.
+    // With every page size, the list has each call of the key once, latest first, and no call of the sibling key.
     for (filter, wanted) in [
         ("", (0..8).collect()),
         ("&model=chat", vec![1, 3, 5, 7]),
@@ -116,25 +116,25 @@ async fn agrees(world: &World) {
 }
 
 #[tokio::test]
-async fn in_memory_sums_and_receipts_equal_the_operators_report() {
+async fn key_sees_the_same_sums_and_receipts_as_operators_in_memory() {
     agrees(&World::start().await).await;
 }
 
 #[tokio::test]
-async fn in_sqlite_sums_and_receipts_equal_the_operators_report() {
+async fn key_sees_the_same_sums_and_receipts_as_operators_in_sqlite() {
     let folder = folder();
     let url = format!("sqlite:{}", folder.path().join("books.db").display());
     agrees(&Setup::default().ledger(&url).start().await).await;
 }
 
 #[tokio::test]
-async fn in_redis_sums_and_receipts_equal_the_operators_report() {
+async fn key_sees_the_same_sums_and_receipts_as_operators_in_redis() {
     let server = RedisServer::start().await;
     agrees(&Setup::default().ledger(&server.url()).start().await).await;
 }
 
 #[tokio::test]
-async fn receipts_are_found_by_model_session_and_time() {
+async fn receipts_of_a_key_are_found_by_model_session_and_time() {
     let world = World::start().await;
     let key = world.key().await;
     let sibling = world.another_key("acme", json!({})).await;
@@ -156,7 +156,7 @@ async fn receipts_are_found_by_model_session_and_time() {
 }
 
 #[tokio::test]
-async fn misspelt_query_is_refused_by_name_and_a_key_is_required() {
+async fn usage_endpoint_refuses_a_misspelt_parameter_and_requires_a_key() {
     let world = World::start().await;
     let key = world.key().await;
     for (path, field) in [

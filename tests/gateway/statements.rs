@@ -1,4 +1,4 @@
-//! Statements: the month of an account for its accountant, from the admin API and from the command.
+//! Statements: an account's month for its accountant, from the admin API and from the command.
 
 use std::{collections::BTreeMap, path::Path};
 
@@ -18,7 +18,7 @@ use crate::{
 const SELLER: &str =
     "[seller]\nname = \"ООО «Ромашка»\"\ninn = \"7701234567\"\nvat_percent = \"20\"\n[tariff]";
 
-/// The month, in UTC, of a time.
+/// The UTC month of a time.
 fn month_of(at: &str) -> String {
     at[..7].to_owned()
 }
@@ -41,7 +41,7 @@ async fn correct(world: &World, id: &str, rubles: &str) {
     assert!(answer.status.is_success(), "{answer:?}");
 }
 
-/// Makes calls of both models and one correction. Returns their month; `None` if a month ended meanwhile.
+/// Makes calls of both models and one correction. Returns their month, or `None` if a month ended meanwhile.
 async fn busy(world: &World, key: &Key) -> Option<String> {
     let mut months = Vec::new();
     for op in BOTH {
@@ -93,7 +93,7 @@ fn adds_up(statement: &Value) {
     assert_eq!(exact, spending.1, "{statement}");
 }
 
-/// In every store the statement agrees with the usage report, the account and the audit.
+/// In every store, the statement agrees with the usage report, the account and the audit.
 #[tokio::test]
 async fn statement_agrees_with_the_books() {
     let (server, folder) = (RedisServer::start().await, folder());
@@ -175,7 +175,7 @@ async fn statement_agrees_with_the_books() {
 }
 
 #[tokio::test]
-async fn a_statement_comes_as_a_page_as_csv_and_as_json() {
+async fn statement_is_available_as_a_page_as_csv_and_as_json() {
     let world = Setup::default().edit("[tariff]", SELLER).start().await;
     let key = world.key().await;
     busy(&world, &key).await;
@@ -199,7 +199,7 @@ async fn a_statement_comes_as_a_page_as_csv_and_as_json() {
         assert_eq!(answer.headers["content-disposition"], file.as_str());
         assert!(answer.text().starts_with(begins), "{answer:?}");
         assert!(answer.text().contains("ООО «Ромашка»"));
-        // The command writes the same bytes as the API, to a file or to standard output.
+        // The command writes the same bytes as the API returns, to a file or to standard output.
         let path = world.dir.path().join(format!("made.{format}"));
         let path = path.to_str().unwrap();
         let command = ["statement", "acme", "--month", "2020-01"];
@@ -263,7 +263,7 @@ async fn missing_statement_is_refused_with_its_reason() {
     assert!(errors.contains("does not end in"), "{errors}");
 }
 
-/// Moves all journal lines of the account to an earlier time, as if they had been booked then.
+/// Moves all journal lines of the account to an earlier time, as if they had been written then.
 async fn date_back(redis: &RedisServer, account: &str, by_ms: u64) {
     let journal = format!("tg:{{{account}}}:j");
     let lines: Vec<(String, BTreeMap<String, String>)> =
@@ -335,10 +335,10 @@ async fn verify(world: &World, month: &str, file: &Path, code: i32) -> String {
     said(&tollgate(world, &args, "").await, code)
 }
 
-/// The statement of a closed month stays the same after later changes. Verification reports a change of names or of the
-/// books.
+/// The statement of a closed month stays the same after later changes. The verification reports a change of names or of
+/// the books.
 #[tokio::test]
-async fn closed_month_does_not_change_and_edits_are_reported() {
+async fn closed_month_does_not_change_and_later_edits_of_its_data_are_reported() {
     const FORTY_DAYS_MS: u64 = 40 * 86_400_000;
     let redis = RedisServer::start().await;
     let world = Setup::default()
@@ -386,7 +386,7 @@ async fn closed_month_does_not_change_and_edits_are_reported() {
     }
     said(&tollgate(&world, &["audit"], "").await, 0);
 
-    // An edited file of the statement does not verify.
+    // An edited statement file fails the verification.
     let (_, csv, made) = &kept[1];
     let text = String::from_utf8(made.to_vec()).unwrap();
     std::fs::write(
@@ -407,7 +407,7 @@ async fn closed_month_does_not_change_and_edits_are_reported() {
     );
     std::fs::write(csv, made).unwrap();
 
-    // The statement keeps the customer's name of that month, also after the customer is renamed.
+    // The statement keeps the customer's name of that month, even after the customer is renamed.
     rename(&world, "ООО «Акме»").await;
     for (format, file, made) in &kept {
         assert_eq!(ask(&world, month, format).await.body, *made);
@@ -418,7 +418,7 @@ async fn closed_month_does_not_change_and_edits_are_reported() {
     assert_eq!(told["same_sha256"], true);
     assert_eq!(said_sha256(&kept[0].2), sha256);
 
-    // The file is of a statement that was made elsewhere, with another name of the customer.
+    // This file is a statement that was made elsewhere, with another name of the customer.
     let (_, json, made) = &kept[0];
     let text = String::from_utf8(made.to_vec()).unwrap();
     let other = text.replace("\"name\":\"acme\"", "\"name\":\"Acme\"");
@@ -431,7 +431,7 @@ async fn closed_month_does_not_change_and_edits_are_reported() {
         "{told}"
     );
 
-    // Somebody edits a line of the journal.
+    // Simulates the manipulation of a journal line.
     let spoiled = change_line(&redis, "acme").await;
     let answer = ask(&world, month, "json").await;
     assert_eq!(answer.status, 409, "{spoiled}: {answer:?}");
@@ -447,7 +447,7 @@ async fn closed_month_does_not_change_and_edits_are_reported() {
         .await
         .unwrap();
 
-    // Somebody removes a line of the journal.
+    // Simulates the removal of a journal line.
     let (line, _) = lines
         .iter()
         .find(|(_, fields)| fields["kind"] == "call")
@@ -461,7 +461,7 @@ async fn closed_month_does_not_change_and_edits_are_reported() {
     let message = answer.json()["error"]["message"].to_string();
     assert!(message.contains(sha256), "{message}");
 
-    // The current month has not ended, so it cannot be verified.
+    // The current month has not ended, so its statement cannot be verified.
     let open = said(
         &tollgate(&world, &["usage", "--by", "day", "--format", "csv"], "").await,
         0,
@@ -489,8 +489,8 @@ async fn all_forms(world: &World, month: &str) -> Vec<Bytes> {
     forms
 }
 
-/// In every store, and in a copy of the ledger, the statement uses the names that were stored with it, not the current
-/// ones.
+/// In every store, and in a copy of the ledger, the statement uses the names that were stored with it and not the
+/// current names.
 #[tokio::test]
 async fn closed_month_keeps_its_first_customer_and_seller_names() {
     let (server, folder) = (RedisServer::start().await, folder());
@@ -539,7 +539,7 @@ async fn copied(from: &str, to: &str) {
     said(&output.await.unwrap(), 0);
 }
 
-/// Two gateways have different settings of the seller, and receive the first requests for a statement at the same time.
+/// Two gateways have different seller settings, and receive the first requests for a statement at the same time.
 #[tokio::test]
 async fn statement_has_the_same_hash_on_all_gateways() {
     let server = RedisServer::start().await;

@@ -1,5 +1,5 @@
-//! Decisions, "Status table": the gateway's own refusals. The rows 401 and 403 are tested in `spec_auth`, 429 in
-//! `limits`, and faults of vendors in `status_vendor`.
+//! Decisions, "Status table": the gateway's own refusals. `spec_auth` tests the rows 401 and 403, `limits` the row 429,
+//! and `status_vendor` the failures of vendors.
 
 use std::io::Write as _;
 
@@ -86,7 +86,7 @@ async fn duplicate_field_is_400_however_it_is_escaped() {
 async fn untranslatable_field_is_400_and_named() {
     let world = World::start().await;
     let key = world.key().await;
-    // `n` requests several answers, which the messages format cannot express.
+    // The field `n` requests several answers, which the messages format does not support.
     let body = with(Op::Chat.body("x"), json!({ "model": "messages", "n": 2 }));
     let answer = world.chat(&key, &body).await;
     let text = refused("n", &answer, 400, INVALID, "");
@@ -146,7 +146,7 @@ async fn wrong_method_is_405_with_the_allowed_ones() {
 }
 
 #[tokio::test]
-async fn a_body_that_comes_too_slowly_is_408() {
+async fn body_that_arrives_too_slowly_is_408() {
     let world = limits("body_seconds = 1").start().await;
     let key = world.key().await;
     let head = |op| head(op, Some(&key.secret), "content-length: 1000\r\n") + "{\"model";
@@ -159,7 +159,7 @@ async fn a_body_that_comes_too_slowly_is_408() {
 }
 
 #[tokio::test]
-async fn a_body_that_is_too_large_is_413_declared_or_counted() {
+async fn body_that_is_too_large_is_413_whether_declared_or_not() {
     let world = limits("body_bytes_max = 1000").start().await;
     let key = world.key().await;
     let large = "x".repeat(1001);
@@ -229,7 +229,7 @@ async fn content_that_is_not_plain_json_is_415() {
 }
 
 #[tokio::test]
-async fn body_in_gzip_is_read_and_bounded_after_decompression() {
+async fn gzip_body_is_decompressed_and_limited_by_its_decompressed_size() {
     let world = limits("body_bytes_max = 100000").start().await;
     let key = world.key().await;
     let bearer = bearer(&key);
@@ -296,7 +296,7 @@ async fn unknown_model_is_503_and_not_retryable() {
 }
 
 #[tokio::test]
-async fn no_price_now_is_503() {
+async fn model_without_a_current_price_is_503() {
     let closed = "url = \"http://127.0.0.1:1/rate\"\nselect = \"/price\"";
     let world = Setup::default()
         .edit("fixed = \"100\"", closed)
@@ -312,7 +312,7 @@ async fn no_price_now_is_503() {
 }
 
 #[tokio::test]
-async fn a_ledger_out_of_reach_is_503_and_nothing_is_served() {
+async fn unreachable_ledger_is_503_and_no_call_is_served() {
     let redis = RedisServer::start().await;
     let world = Setup::default().ledger(&redis.url()).start().await;
     let key = world.key().await;
@@ -345,7 +345,7 @@ async fn overload_is_503_until_a_running_answer_has_ended() {
 }
 
 #[tokio::test]
-async fn texts_for_people_are_russian_or_english_by_the_configuration() {
+async fn error_texts_are_russian_or_english_as_configured() {
     for (setup, russian) in [
         (Setup::default(), true),
         (top("language = \"ru\""), true),
@@ -387,7 +387,7 @@ async fn texts_for_people_are_russian_or_english_by_the_configuration() {
 }
 
 #[tokio::test]
-async fn an_answer_to_an_inference_call_is_never_kept_by_a_cache() {
+async fn answer_to_a_call_must_not_be_cached() {
     let world = World::start().await;
     let key = world.key().await;
     for op in BOTH {

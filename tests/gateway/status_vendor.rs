@@ -1,4 +1,4 @@
-//! Decisions, "Status table": how the gateway answers the caller if the vendor fails. Such calls cost the caller
+//! Decisions, "Status table": the gateway's answer to the caller if the vendor fails. Such calls cost the caller
 //! nothing.
 
 use std::sync::Arc;
@@ -15,8 +15,8 @@ use crate::{
     replies::{answer, events, refusal, usage},
 };
 
-/// Checks that, if the vendor answers with `reply`, both operations are refused with this status, type and code, plain
-/// and streamed. Returns the text.
+/// Lets the vendor answer with `reply`, and checks that both operations are refused with this status, type and code,
+/// plain and streamed. Returns the text.
 async fn said(what: &str, reply: Reply, status: u16, kind: &str, code: &str) -> String {
     let world = World::start().await;
     let key = world.key().await;
@@ -39,7 +39,7 @@ async fn said(what: &str, reply: Reply, status: u16, kind: &str, code: &str) -> 
 }
 
 #[tokio::test]
-async fn vendors_400_413_and_422_are_returned_with_its_text() {
+async fn status_400_413_or_422_of_a_vendor_is_returned_with_its_text() {
     for status in [400, 413, 422] {
         let reply = refusal(status, "max_tokens: 99 is more than 64");
         let text = said("refused", reply, status, INVALID, "").await;
@@ -48,7 +48,7 @@ async fn vendors_400_413_and_422_are_returned_with_its_text() {
 }
 
 #[tokio::test]
-async fn vendors_409_451_and_flagged_input_are_returned_without_a_retry() {
+async fn status_409_or_451_of_a_vendor_and_flagged_input_are_returned_without_a_retry() {
     for (status, told, words) in [
         (409, 409, "the file is still being written"),
         (451, 451, "unavailable for legal reasons"),
@@ -76,7 +76,7 @@ async fn vendors_409_451_and_flagged_input_are_returned_without_a_retry() {
 
 /// Coding agents shorten the conversation if they find this code, or these words at the beginning of the message.
 #[tokio::test]
-async fn vendors_error_message_reaches_the_caller_from_any_shape() {
+async fn error_message_of_a_vendor_reaches_the_caller_from_any_json_shape() {
     const LONG: &str = "prompt is too long: 201234 tokens > 200000 maximum";
     let world = World::start().await;
     let key = world.key().await;
@@ -114,8 +114,8 @@ async fn vendors_error_message_reaches_the_caller_from_any_shape() {
     }
 }
 
-/// Error texts that Claude Code 2.1.332 searches for, to retry without the cause. Some must be at the beginning of the
-/// message.
+/// Error texts that Claude Code 2.1.332 searches for, to retry without what caused the error. Some must be at the
+/// beginning of the message.
 const ACTED_ON: [&str; 40] = [
     "prompt is too long: 210000 tokens > 200000 maximum",
     "Input is too long.",
@@ -160,7 +160,7 @@ const ACTED_ON: [&str; 40] = [
 ];
 
 #[tokio::test]
-async fn phrases_that_clients_search_for_in_errors_are_unchanged() {
+async fn phrases_that_clients_search_for_in_errors_are_kept() {
     let world = World::start().await;
     let key = world.key().await;
     for text in ACTED_ON {
@@ -174,7 +174,7 @@ async fn phrases_that_clients_search_for_in_errors_are_unchanged() {
                     error["message"].as_str().unwrap(),
                     answer.headers["x-request-id"].to_str().unwrap(),
                 );
-                // The message is one line: the vendor's text, the gateway's text, and the call's number at the end.
+                // The message is one line: the vendor's text, the gateway's text, and at the end the request number.
                 assert!(message.starts_with(&format!("{text} — ")), "{message}");
                 assert!(message.ends_with(&format!(" ({number})")), "{message}");
                 assert!(!message.contains('\n'), "{message}");
@@ -186,7 +186,8 @@ async fn phrases_that_clients_search_for_in_errors_are_unchanged() {
     }
 }
 
-/// Clients recognise a request beyond the context window by this code, so every vendor's refusal of one must get it.
+/// Clients recognise a request beyond the context window by this code, so the refusal must have it whichever vendor
+/// refuses.
 #[tokio::test]
 async fn request_beyond_the_context_window_has_its_own_code() {
     let world = World::start().await;
@@ -212,7 +213,7 @@ async fn request_beyond_the_context_window_has_its_own_code() {
 }
 
 #[tokio::test]
-async fn a_vendors_text_is_scrubbed_of_keys_addresses_and_organisations() {
+async fn vendor_error_text_is_scrubbed_of_keys_addresses_and_organisations() {
     let secrets = [
         VENDOR_KEY,
         "sk-proj-AbC123",
@@ -232,7 +233,7 @@ async fn a_vendors_text_is_scrubbed_of_keys_addresses_and_organisations() {
 }
 
 #[tokio::test]
-async fn a_vendors_refusal_of_our_key_is_503_and_never_401() {
+async fn vendor_refusal_of_the_gateways_key_is_503_and_never_401() {
     for status in [401, 402, 403] {
         let reply = refusal(status, "Incorrect API key provided: sk-proj-AbC123");
         let text = said("our key", reply, 503, API, "vendor_unavailable").await;
@@ -245,7 +246,7 @@ async fn a_vendors_refusal_of_our_key_is_503_and_never_401() {
 }
 
 #[tokio::test]
-async fn a_vendors_limit_is_429_with_the_vendors_wait() {
+async fn rate_limit_of_a_vendor_is_429_with_the_vendors_wait() {
     let world = World::start().await;
     let key = world.key().await;
     for op in BOTH {
@@ -288,7 +289,7 @@ async fn a_vendor_that_cannot_be_reached_is_503() {
 }
 
 #[tokio::test]
-async fn an_answer_that_is_html_is_502() {
+async fn answer_that_is_an_html_page_is_502() {
     for kind in ["text/html", "application/octet-stream", ""] {
         let page = Step::Send(Bytes::from_static(b"<html>maintenance</html>"));
         let reply = Reply::raw(200, kind, vec![page]);
@@ -298,7 +299,7 @@ async fn an_answer_that_is_html_is_502() {
 }
 
 #[tokio::test]
-async fn a_redirect_is_502_and_is_never_followed() {
+async fn redirect_of_a_vendor_is_502_and_is_never_followed() {
     for status in [301, 302, 307, 308] {
         let reply = refusal(status, "moved").header("location", "/v1/elsewhere");
         said("redirect", reply, 502, API, "vendor_broken").await;
@@ -344,7 +345,7 @@ async fn json_other_than_an_object_is_502() {
 }
 
 #[tokio::test]
-async fn json_for_a_stream_and_stream_for_json_are_502() {
+async fn json_in_place_of_a_stream_or_a_stream_in_place_of_json_is_502() {
     let world = World::start().await;
     let key = world.key().await;
     for op in BOTH {
@@ -361,7 +362,7 @@ async fn json_for_a_stream_and_stream_for_json_are_502() {
 }
 
 #[tokio::test]
-async fn error_with_status_200_is_an_error() {
+async fn vendor_error_with_status_200_is_still_an_error() {
     let world = World::start().await;
     let key = world.key().await;
     for op in BOTH {
@@ -375,7 +376,7 @@ async fn error_with_status_200_is_an_error() {
 }
 
 #[tokio::test]
-async fn a_vendor_that_accepts_and_is_silent_is_504() {
+async fn vendor_that_accepts_a_request_and_sends_nothing_is_504() {
     // Nothing accepts these connections: they wait in the listener's queue, so the gateway gets no answer.
     let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = silent.local_addr().unwrap().to_string();
@@ -395,7 +396,7 @@ async fn a_vendor_that_accepts_and_is_silent_is_504() {
 }
 
 #[tokio::test]
-async fn a_vendor_that_falls_silent_in_a_plain_answer_is_504() {
+async fn vendor_that_stops_sending_within_a_plain_answer_is_504() {
     let world = vendors("idle_seconds = 1").start().await;
     let key = world.key().await;
     let never = Step::Hold(Arc::new(Notify::new()));
@@ -407,7 +408,7 @@ async fn a_vendor_that_falls_silent_in_a_plain_answer_is_504() {
     cost_nothing("falls silent", &world, &key, &answer).await;
 }
 
-/// If the first event has an error, the caller gets a refusal, although the event has content or usage too.
+/// If the first event contains an error, the caller gets a refusal, even if the event also has content or usage.
 #[tokio::test]
 async fn stream_that_begins_with_an_error_costs_nothing() {
     let world = World::start().await;

@@ -69,8 +69,8 @@ async fn each_event_is_delivered_before_the_next_one_is_made() {
     for op in BOTH {
         let said = events(op, &["раз ", "два ", "три"], 9, 3);
         let go = Arc::new(Notify::new());
-        // The vendor sends an event only after the client has read the one before it. It sends the first event with the
-        // head.
+        // The vendor sends each event only after the client has read the previous one. It sends the first event with
+        // the head.
         let steps: Vec<Step> = said
             .iter()
             .flat_map(|event| {
@@ -105,9 +105,9 @@ async fn each_event_is_delivered_before_the_next_one_is_made() {
     }
 }
 
-/// Case 78 of the cases of translation.
+/// The error event has the vendor's format, which may differ from the caller's.
 #[tokio::test]
-async fn an_error_as_the_first_event_has_a_status_and_costs_nothing() {
+async fn error_as_the_first_event_has_an_error_status_and_costs_nothing() {
     let world = World::start().await;
     let key = world.key().await;
     for (caller, vendor) in [
@@ -134,7 +134,7 @@ async fn an_error_as_the_first_event_has_a_status_and_costs_nothing() {
 }
 
 #[tokio::test]
-async fn usage_is_requested_and_its_chunk_removed_unless_the_client_requested_it() {
+async fn usage_is_always_requested_but_its_chunk_removed_unless_the_client_requested_it() {
     let world = World::start().await;
     let key = world.key().await;
     let said = events(Op::Chat, &["раз"], 9, 1);
@@ -161,7 +161,7 @@ async fn usage_is_requested_and_its_chunk_removed_unless_the_client_requested_it
         let other = options.and_then(|options| options.get("include_obfuscation").cloned());
         let sent = sent["stream_options"].get("include_obfuscation").cloned();
         assert_eq!(sent, other);
-        // The usage was read nevertheless: 9 × 100 + 1 × 200 µ₽.
+        // The usage was nevertheless read: 9 × 100 + 1 × 200 µ₽.
         let receipt = world.receipt(&answer.number()).await;
         assert_eq!(receipt["charged_rub"], "0.0011", "{receipt}");
         assert_eq!(receipt["estimated"], false, "{receipt}");
@@ -169,7 +169,7 @@ async fn usage_is_requested_and_its_chunk_removed_unless_the_client_requested_it
 }
 
 #[tokio::test]
-async fn requested_usage_chunk_is_kept() {
+async fn usage_chunk_that_the_client_requested_is_kept() {
     let world = World::start().await;
     let key = world.key().await;
     let said = events(Op::Chat, &["раз"], 9, 1);
@@ -183,7 +183,7 @@ async fn requested_usage_chunk_is_kept() {
 }
 
 #[tokio::test]
-async fn usage_on_a_chunk_with_choices_is_not_removed() {
+async fn usage_in_a_chunk_with_choices_is_not_removed() {
     let world = World::start().await;
     let key = world.key().await;
     let said = [
@@ -199,7 +199,7 @@ async fn usage_on_a_chunk_with_choices_is_not_removed() {
 }
 
 #[tokio::test]
-async fn a_chat_stream_ends_with_done_even_if_its_vendor_leaves_that_out() {
+async fn chat_stream_ends_with_done_even_if_its_vendor_omits_it() {
     let world = World::start().await;
     let key = world.key().await;
     let mut said = events(Op::Chat, &["раз"], 9, 1);
@@ -212,8 +212,8 @@ async fn a_chat_stream_ends_with_done_even_if_its_vendor_leaves_that_out() {
     assert!(events.ends_with("\n\ndata: [DONE]\n\n"), "{text}");
 }
 
-/// The error in the last event of a failed stream. Checks the event's format and that its text ends with the call's
-/// number, and that no event reports a normal end.
+/// Returns the error in the last event of a failed stream. Checks the event's format, that its text ends with the
+/// request number, and that no event reports a normal end.
 fn error_event(op: Op, text: &str, number: &str) -> Value {
     assert!(!text.contains("[DONE]"), "{text}");
     assert!(!text.contains("message_stop"), "{text}");
@@ -242,7 +242,7 @@ fn error_event(op: Op, text: &str, number: &str) -> Value {
 }
 
 #[tokio::test]
-async fn a_vendors_error_inside_a_stream_is_an_error_event_without_the_vendors_words() {
+async fn vendor_error_inside_a_stream_becomes_an_error_event_without_the_vendors_text() {
     let world = World::start().await;
     let key = world.key().await;
     for (op, error) in [
@@ -295,8 +295,8 @@ async fn truncated_stream_never_looks_finished() {
             if half_an_event {
                 steps.push(Step::Send(Bytes::from_static(b"data: {\"half")));
             }
-            // The vendor resets its connection only after the client has read the data, because a reset may overtake
-            // data.
+            // The vendor resets its connection only after the client has read the data, because a reset may arrive
+            // before data that was sent earlier.
             steps.extend([Step::Hold(Arc::clone(&go)), Step::Cut]);
             world
                 .vendor
@@ -319,7 +319,7 @@ async fn truncated_stream_never_looks_finished() {
 }
 
 #[tokio::test]
-async fn silence_in_the_middle_of_a_stream_ends_it_with_an_error_event() {
+async fn stream_whose_vendor_stops_sending_ends_with_an_error_event() {
     let world = vendors("idle_seconds = 1").start().await;
     let key = world.key().await;
     for op in BOTH {

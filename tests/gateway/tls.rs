@@ -81,7 +81,7 @@ async fn connect(
         .await
 }
 
-/// The request in the form of HTTP/1.1: only the path as target, and a `host` header.
+/// The request in the form of HTTP/1.1: its target is only the path, and it has a `host` header.
 fn of_path(req: Request<Full<Bytes>>) -> Request<Full<Bytes>> {
     let (mut parts, body) = req.into_parts();
     parts.uri = parts.uri.path().parse().unwrap();
@@ -90,7 +90,7 @@ fn of_path(req: Request<Full<Bytes>>) -> Request<Full<Bytes>> {
     Request::from_parts(parts, body)
 }
 
-/// Starts an HTTP/1.1 client on this connection. A task in `tasks` polls it.
+/// Starts an HTTP/1.1 client on this connection. `tasks` gets a task that polls the connection.
 async fn speak_http1(
     stream: TlsStream<TcpStream>,
     tasks: &mut JoinSet<()>,
@@ -151,10 +151,10 @@ async fn http1_and_h2_work_over_tls_1_2_and_1_3() {
     assert!(connect(to, &authority, &["gopher"], &BOTH).await.is_err());
 }
 
-/// A client that closes with `close_notify` gets its answer. Without `close_notify` an attacker may have cut the
-/// request.
+/// A client that closes its side with `close_notify` gets its answer. If `close_notify` is missing, an attacker may
+/// have cut the request.
 #[tokio::test]
-async fn a_client_that_closes_its_sending_side_gets_its_answer() {
+async fn tls_client_that_closes_its_sending_side_gets_its_answer() {
     let authority = Authority::new();
     let world = over_tls(Setup::default(), &authority).start().await;
     world
@@ -182,7 +182,7 @@ async fn a_client_that_closes_its_sending_side_gets_its_answer() {
 }
 
 #[tokio::test]
-async fn silent_and_plain_clients_of_a_tls_port_are_disconnected_soon() {
+async fn silent_or_plaintext_client_of_a_tls_port_is_disconnected_soon() {
     let authority = Authority::new();
     let setup = over_tls(Setup::default(), &authority)
         .edit("[tariff]", "[limits]\nfirst_byte_seconds = 1\n[tariff]");
@@ -212,7 +212,7 @@ async fn silent_and_plain_clients_of_a_tls_port_are_disconnected_soon() {
 }
 
 #[tokio::test]
-async fn silent_and_idle_tls_connections_are_closed_in_order() {
+async fn silent_and_idle_tls_connections_are_closed_cleanly() {
     let authority = Authority::new();
     let limits = "[limits]\nfirst_byte_seconds = 1\nidle_seconds = 1\n[tariff]";
     let world = over_tls(Setup::default(), &authority)
@@ -230,13 +230,13 @@ async fn silent_and_idle_tls_connections_are_closed_in_order() {
     idle.write_all(asked).await.unwrap();
     let mut answer = Vec::new();
     let closed = tokio::time::timeout(SOON, idle.read_to_end(&mut answer)).await;
-    // The gateway ends the connection with `close_notify`; the client would report any other end as an error.
+    // The gateway ends the connection with `close_notify`. The client would report any other end as an error.
     closed.expect("it is closed").unwrap();
     assert!(answer.starts_with(b"HTTP/1.1 200"));
 }
 
 #[tokio::test]
-async fn a_certificate_is_renewed_under_open_connections() {
+async fn certificate_is_renewed_without_closing_connections() {
     let (first, second) = (Authority::new(), Authority::new());
     let dir = tempfile::tempdir().unwrap();
     let (certificate, key) = (dir.path().join("tls.pem"), dir.path().join("tls.key"));
@@ -259,8 +259,8 @@ async fn a_certificate_is_renewed_under_open_connections() {
     assert_eq!(get_root(&mut open).await, 200);
     assert!(connect(edge.address, &second, &[], &BOTH).await.is_err());
 
-    // The new certificate's key is written later. Until then the files do not match, and the gateway keeps the old
-    // ones.
+    // The key of the new certificate is written later. Until then the two files do not match, and the gateway uses the
+    // old ones.
     install(&second, "vendor.pem", &certificate);
     edge.says("not reloaded: ", 1).await;
     assert!(edge.log().contains("is not the key of the certificate"));
@@ -272,7 +272,7 @@ async fn a_certificate_is_renewed_under_open_connections() {
     assert_eq!(get_root(&mut open).await, 200);
 }
 
-/// The mistakes or warnings that `check` reports for a `[tls]` section, each with its field.
+/// The errors or warnings that `check` reports for a `[tls]` section, each with its field.
 fn told(tls: &str, base_url: &str) -> Vec<(String, String)> {
     let vendor = SocketAddr::from(([127, 0, 0, 1], 9));
     let text = crate::harness::config_text(vendor, "memory:", "outbox.db")
@@ -288,7 +288,7 @@ fn told(tls: &str, base_url: &str) -> Vec<(String, String)> {
 }
 
 #[test]
-fn every_mistake_about_a_certificate_is_named() {
+fn error_about_a_certificate_names_the_mistake() {
     let (one, other) = (Authority::new(), Authority::new());
     let path = |name: &str| one.path(name);
     let good = "https://127.0.0.1/v1";

@@ -1,6 +1,6 @@
-//! Tasks with tools over several turns, at strict chat vendors. A vendor with reasoning refuses a call without the
-//! reasoning that led to it, and a vendor that signs its calls refuses one without its signature. No vendor accepts a
-//! tool name of more than 64 characters. The callers speak other formats, and send back what they received.
+//! Tasks with tools over several turns, at strict chat vendors. Some vendors refuse a call unless it has the reasoning
+//! that led to it, or the signature that the vendor gave it. No vendor accepts a tool name of more than 64 characters.
+//! The callers speak other formats, and send back what they received.
 
 use serde_json::{Value, json};
 use tollgate::demo::vendor::{Received, Reply};
@@ -12,9 +12,9 @@ use crate::{
     responses,
 };
 
-/// Calls of a task. The vendor answers each call but the last with two calls of tools.
+/// The number of calls in a task. The vendor answers each call except the last with two tool calls.
 const TURNS: usize = 5;
-/// A tool name of 82 characters, which the messages format allows and chat vendors do not.
+/// A tool name of 82 characters, which the messages format allows but chat vendors do not.
 const TOOL: &str =
     "mcp__plugin_a-rather-long-plugin-name_its-server-of-tools__a_tool_with_a_long_name";
 
@@ -30,8 +30,8 @@ enum Vendor {
 }
 
 impl Vendor {
-    /// The fields of the vendor's message for this turn, in addition to its tool calls. The next request must have them
-    /// too.
+    /// The fields that the vendor's message for this turn has in addition to its tool calls. The next request must have
+    /// them too.
     fn reasoning(self, turn: usize) -> Value {
         let thought = format!("thought {turn} \"ж\"\n");
         match self {
@@ -55,7 +55,7 @@ impl Vendor {
         json!([first, call("b", "get_time")])
     }
 
-    /// The number of the next turn, or why the vendor refuses the conversation.
+    /// Returns the number of the next turn, or the reason why the vendor refuses the conversation.
     fn next_turn(self, sent: &Value) -> Result<usize, String> {
         let mut turn = 0;
         for message in sent["messages"].as_array().unwrap() {
@@ -180,7 +180,7 @@ enum Caller {
 }
 
 impl Caller {
-    /// The body of the next call: the first question, and then these turns.
+    /// The body of the next call: the first question, followed by these turns.
     fn body(&self, turns: &[Value], model: &str, stream: bool) -> Value {
         let schema = json!({ "type": "object", "properties": { "city": { "type": "string" } } });
         let names = [TOOL, "get_time"];
@@ -234,7 +234,8 @@ impl Caller {
             .clone()
     }
 
-    /// The messages with the tools' results that follow the answer in the next request. `None` if it called no tool.
+    /// The messages with the tools' results that follow the answer in the next request. `None` if the answer called no
+    /// tool.
     fn results(&self, parts: &[Value]) -> Option<Vec<Value>> {
         let (kind, id) = match self {
             Self::Messages(_) => ("tool_use", "id"),
@@ -307,7 +308,7 @@ fn callers() -> Vec<Caller> {
 }
 
 #[tokio::test]
-async fn five_turn_tool_task_works_on_vendors_that_require_their_state() {
+async fn tool_task_of_five_turns_works_on_vendors_that_require_their_state_back() {
     let world = World::start().await;
     let key = world.key().await;
     for vendor in [

@@ -71,7 +71,7 @@ fn of_call<'s>(spans: &'s [Value], answer: &Answer) -> (&'s Value, Vec<&'s Value
     (request, attempts)
 }
 
-/// The value of a span's attribute, of any type; null if the span does not have it.
+/// The value of a span's attribute, of any type; null if the span does not have the attribute.
 fn attribute(span: &Value, key: &str) -> Value {
     let attributes = span["attributes"].as_array().unwrap();
     let found = attributes.iter().find(|attribute| attribute["key"] == key);
@@ -198,7 +198,8 @@ async fn call_and_vendor_attempt_are_separate_spans() {
     assert_nothing_is_told(&collector, &key);
 }
 
-/// Checks that the exports have no secrets and no content of calls. The collector's own header is the only secret sent.
+/// Checks that the exports contain no secrets and no content of calls. The only secret sent is the header for the
+/// collector itself.
 fn assert_nothing_is_told(collector: &ScriptedVendor, key: &Key) {
     let received = collector.received();
     assert!(!received.is_empty());
@@ -218,7 +219,7 @@ fn assert_nothing_is_told(collector: &ScriptedVendor, key: &Key) {
 }
 
 #[tokio::test]
-async fn call_joins_its_callers_trace_and_the_vendor_gets_no_trace() {
+async fn call_joins_the_callers_trace_and_the_vendor_gets_no_trace_headers() {
     let collector = collector().await;
     let world = traced(&collector.address().to_string()).await;
     let key = world.key().await;
@@ -302,7 +303,7 @@ async fn refused_and_failed_calls_have_their_code_in_the_span() {
 }
 
 #[tokio::test]
-async fn rejected_batch_is_sent_again() {
+async fn rejected_batch_of_spans_is_sent_again() {
     let collector = ScriptedVendor::start().await.unwrap();
     let asked = AtomicUsize::new(0);
     collector.script(move |_| {
@@ -322,7 +323,7 @@ async fn rejected_batch_is_sent_again() {
 }
 
 #[tokio::test]
-async fn permanently_rejected_batch_is_dropped_and_counted() {
+async fn permanently_rejected_batch_of_spans_is_dropped_and_counted() {
     let collector = ScriptedVendor::start().await.unwrap();
     collector.script(|_| Reply::json(400, &json!({})));
     let world = traced(&collector.address().to_string()).await;
@@ -336,9 +337,9 @@ async fn permanently_rejected_batch_is_dropped_and_counted() {
 
 #[tokio::test]
 async fn hanging_trace_collector_delays_neither_calls_nor_shutdown() {
-    /// The spans of this number of calls exceed the queue and one batch.
+    /// The spans of this many calls exceed the queue plus one batch.
     const CALLS: usize = 2_700;
-    // Nothing accepts these connections: the kernel completes them, and nobody reads from them.
+    // Nothing accepts these connections: the kernel completes them, but no process reads from them.
     let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let world = traced(&silent.local_addr().unwrap().to_string()).await;
     let key = world.key().await;

@@ -1,5 +1,5 @@
-//! Translation through the whole gateway, in both directions: the numbered cases that need more than a pure function,
-//! errors, charges, token counts, and conversations that are translated there and back.
+//! Translation through the whole gateway, in both directions: cases that need more than a pure function, errors,
+//! charges, token counts, and conversations that are translated there and back.
 
 use std::{io::ErrorKind, sync::Arc, time::Duration};
 
@@ -31,10 +31,11 @@ use crate::{
     replies::{Tokens, answer, begun, events, read_until, refusal, rest, told_cost},
 };
 
-/// Pairs of formats: the caller's, and the vendor's.
+/// Pairs of formats: the caller's format and the vendor's.
 const WAYS: [(Op, Op); 2] = [(Op::Chat, Op::Messages), (Op::Messages, Op::Chat)];
 
-/// A body in the format `caller` for a model whose vendor has the format `vendor`. A streamed one also requests usage.
+/// A body in the format `caller` for a model whose vendor has the format `vendor`. A streamed request also requests
+/// usage.
 fn asked(caller: Op, vendor: Op, stream: bool) -> Value {
     let body = with(
         caller.body("x"),
@@ -46,7 +47,7 @@ fn asked(caller: Op, vendor: Op, stream: bool) -> Value {
     }
 }
 
-/// Makes a call in the caller's format, which the vendor of the other format answers with `reply`.
+/// Makes a call in the caller's format. The vendor of the other format answers with `reply`.
 async fn told(world: &World, key: &Key, way: (Op, Op), stream: bool, reply: Reply) -> Answer {
     let (caller, vendor) = way;
     world.vendor.script(move |_| reply.clone());
@@ -55,7 +56,7 @@ async fn told(world: &World, key: &Key, way: (Op, Op), stream: bool, reply: Repl
         .await
 }
 
-/// The data of each event of a stream. Pings are dropped, and the time of the translation is removed.
+/// The data of each event of a stream, without pings and without the time of the translation.
 fn spoken(text: &str) -> Vec<Value> {
     text.split_terminator("\n\n")
         .filter_map(|event| {
@@ -156,7 +157,7 @@ fn event(data: Value) -> String {
     )
 }
 
-/// A reply whose stream is sent in frames of this size, which may end anywhere in an event.
+/// A reply with a stream in frames of this size, which may end anywhere in an event.
 fn in_pieces(text: &str, size: usize) -> Reply {
     let steps = text
         .as_bytes()
@@ -167,7 +168,7 @@ fn in_pieces(text: &str, size: usize) -> Reply {
 }
 
 #[tokio::test]
-async fn case_48_a_messages_body_reaches_a_messages_vendor_byte_for_byte() {
+async fn messages_body_reaches_a_messages_vendor_byte_for_byte() {
     let world = World::start().await;
     let key = world.key().await;
     let betas = "claude-code-20250219,interleaved-thinking-2025-05-14";
@@ -195,7 +196,7 @@ async fn case_48_a_messages_body_reaches_a_messages_vendor_byte_for_byte() {
 }
 
 #[tokio::test]
-async fn case_65_vendors_refusal_of_the_gateways_key_is_503_for_the_caller() {
+async fn translated_refusal_of_the_gateways_key_is_503_for_the_caller() {
     let world = World::start().await;
     let key = world.key().await;
     for way in WAYS {
@@ -213,7 +214,7 @@ async fn case_65_vendors_refusal_of_the_gateways_key_is_503_for_the_caller() {
 }
 
 #[tokio::test]
-async fn case_66_html_page_in_place_of_an_answer_is_502() {
+async fn html_page_in_place_of_a_translated_answer_is_502() {
     let world = World::start().await;
     let key = world.key().await;
     for way in WAYS {
@@ -232,7 +233,7 @@ async fn case_66_html_page_in_place_of_an_answer_is_502() {
 }
 
 #[tokio::test]
-async fn case_80_unknown_input_is_zero_and_reported_at_the_end() {
+async fn input_unknown_at_the_start_of_a_translated_stream_is_zero_until_its_end() {
     let world = World::start().await;
     let key = world.key().await;
     let way = (Op::Messages, Op::Chat);
@@ -251,7 +252,7 @@ async fn case_80_unknown_input_is_zero_and_reported_at_the_end() {
 }
 
 #[tokio::test]
-async fn case_89_finish_and_usage_may_come_in_one_chunk() {
+async fn finish_reason_and_usage_may_arrive_in_one_chunk() {
     let world = World::start().await;
     let key = world.key().await;
     let way = (Op::Messages, Op::Chat);
@@ -283,7 +284,7 @@ async fn case_89_finish_and_usage_may_come_in_one_chunk() {
 }
 
 #[tokio::test]
-async fn case_91_repeated_usage_is_not_added_up() {
+async fn repeated_usage_of_a_stream_is_not_added_up() {
     let world = World::start().await;
     let key = world.key().await;
     let used = |output: u64| json!({ "prompt_tokens": 9, "completion_tokens": output, "total_tokens": 9 + output });
@@ -322,7 +323,7 @@ async fn case_91_repeated_usage_is_not_added_up() {
 }
 
 #[tokio::test]
-async fn usage_is_charged_whatever_the_choices_contain() {
+async fn translated_usage_is_charged_whatever_the_choices_contain() {
     let world = World::start().await;
     let key = world.key().await;
     let tokens = Tokens {
@@ -374,7 +375,7 @@ async fn usage_is_charged_whatever_the_choices_contain() {
             let answer = told(&world, &key, (caller, Op::Chat), false, reply).await;
             match caller {
                 Op::Chat => assert_eq!(answer.json(), said, "{what}"),
-                // The vendor's answer has usage but no content, and so has the caller's.
+                // The vendor's answer has usage but no content. The caller's answer is the same.
                 Op::Messages => assert_eq!(answer.json()["content"], json!([]), "{what}"),
             }
             let receipt = world.receipt(&answer.number()).await;
@@ -383,7 +384,7 @@ async fn usage_is_charged_whatever_the_choices_contain() {
         }
     }
 
-    // One event has an invalid value in one of these fields. That changes neither the answer nor the charge.
+    // One event has an invalid value in one of these fields, which changes neither the answer nor the charge.
     for odd in [
         json!({ "delta": "x" }),
         json!({ "delta": [] }),
@@ -409,7 +410,7 @@ async fn usage_is_charged_whatever_the_choices_contain() {
 }
 
 #[tokio::test]
-async fn case_96_any_valid_framing_of_events_is_read() {
+async fn events_are_read_in_any_valid_sse_notation() {
     let world = World::start().await;
     let key = world.key().await;
     for way in WAYS {
@@ -458,7 +459,7 @@ async fn case_96_any_valid_framing_of_events_is_read() {
 }
 
 #[tokio::test]
-async fn case_97_stream_cut_into_any_chunks_is_the_same() {
+async fn translated_stream_is_the_same_in_any_split() {
     let world = World::start().await;
     let key = world.key().await;
     let words = ["при", "вет 🦀", " \"\\\n", "日本"];
@@ -481,11 +482,11 @@ async fn case_97_stream_cut_into_any_chunks_is_the_same() {
     }
 }
 
-/// Longer than any line buffer that might seem large enough.
+/// A length that exceeds any line buffer that might seem large enough.
 const LONG: usize = 300 * 1024;
 
 #[tokio::test]
-async fn case_98_long_line_is_delivered_complete() {
+async fn long_line_of_a_stream_is_delivered_complete() {
     let world = World::start().await;
     let key = world.key().await;
     let arguments = json!({ "data": "QUJD".repeat(LONG / 4) }).to_string();
@@ -546,7 +547,7 @@ async fn case_98_long_line_is_delivered_complete() {
 }
 
 #[tokio::test]
-async fn case_98_long_image_is_delivered_complete() {
+async fn long_image_in_a_request_is_delivered_complete() {
     let world = World::start().await;
     let key = world.key().await;
     let data = "QUJD".repeat(LONG / 4);
@@ -575,7 +576,7 @@ async fn case_98_long_image_is_delivered_complete() {
 }
 
 #[tokio::test]
-async fn case_99_vendor_must_send_uncompressed_bytes() {
+async fn compressed_answer_of_a_vendor_is_an_error() {
     let world = World::start().await;
     let key = world.key().await;
     // A body that begins like a gzip file and continues with invalid data.
@@ -595,7 +596,7 @@ async fn case_99_vendor_must_send_uncompressed_bytes() {
 }
 
 #[tokio::test]
-async fn case_100_json_in_place_of_a_stream_is_an_error_status() {
+async fn json_in_place_of_a_stream_is_an_error_status() {
     let world = World::start().await;
     let key = world.key().await;
     for way in WAYS {
@@ -638,10 +639,10 @@ async fn case_100_json_in_place_of_a_stream_is_an_error_status() {
 }
 
 #[tokio::test]
-async fn case_101_each_event_is_forwarded_before_the_next_one() {
+async fn each_event_is_forwarded_before_the_next_event_arrives() {
     let world = World::start().await;
     let key = world.key().await;
-    // For each event of the vendor: what the caller must have received before the vendor sends its next event.
+    // For each event of the vendor: the text that the caller must have received before the vendor sends its next event.
     let of_messages = &[
         Some("\"role\":\"assistant\""),
         None,
@@ -700,7 +701,7 @@ async fn case_101_each_event_is_forwarded_before_the_next_one() {
 }
 
 #[tokio::test]
-async fn case_102_vendors_keep_alive_reaches_the_caller() {
+async fn keep_alive_of_a_vendor_reaches_the_caller() {
     let world = World::start().await;
     let key = world.key().await;
     for (way, sign, shown) in [
@@ -733,16 +734,16 @@ async fn case_102_vendors_keep_alive_reaches_the_caller() {
     }
 }
 
-/// The size of the vendor's answer, if the gateway read all of it. Then the most that the vendor may have sent while
-/// the client does not read, mainly into the kernel's socket buffers.
+/// First the size of the vendor's answer if the gateway read all of it. Then the most that the vendor may have sent
+/// while the client does not read, mainly into the kernel's socket buffers.
 const ENDLESS: usize = 256 << 20;
 const ON_THE_WAY_MAX: usize = 100 << 20;
-/// The gateway has stopped reading from the vendor if it takes no bytes for this time.
+/// If the gateway takes no bytes from the vendor for this time, it has stopped reading.
 const STANDSTILL: Duration = Duration::from_secs(1);
 const WORD_BYTES: usize = 64 * 1024;
 
 #[tokio::test]
-async fn case_103_client_that_does_not_read_pauses_its_vendor() {
+async fn vendor_is_not_read_while_the_client_does_not_read() {
     for (caller, vendor) in WAYS {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
@@ -768,7 +769,7 @@ async fn case_103_client_that_does_not_read_pauses_its_vendor() {
         let taken = standstill.await.unwrap();
         assert!(taken < ON_THE_WAY_MAX, "{caller:?}: {taken} bytes taken");
 
-        // The client reads on, and gets every word that the vendor has sent.
+        // The client continues to read, and gets every word that the vendor has sent.
         let answer = whole(res).await;
         let words = talker.join_next().await.unwrap().unwrap();
         let seen = answer.body.iter().filter(|byte| **byte == b'~').count();
@@ -782,8 +783,8 @@ async fn case_103_client_that_does_not_read_pauses_its_vendor() {
     }
 }
 
-/// Sends words until the gateway stops reading, reports the number of bytes to `taken`, and ends the stream when the
-/// gateway reads on. Returns the number of words.
+/// Sends words until the gateway stops reading, and reports the number of bytes to `taken`. When the gateway reads
+/// again, ends the stream. Returns the number of words.
 async fn talk_without_end(
     listener: TcpListener,
     vendor: Op,
@@ -827,7 +828,7 @@ async fn talk_without_end(
 }
 
 #[tokio::test]
-async fn case_103a_client_that_closes_after_the_last_event_pays_in_full() {
+async fn client_that_disconnects_after_the_last_translated_event_pays_in_full() {
     let world = World::start().await;
     let key = world.key().await;
     for ((caller, vendor), last, rate) in [
@@ -854,7 +855,7 @@ async fn case_103a_client_that_closes_after_the_last_event_pays_in_full() {
     }
 }
 
-/// Recorded answers of vendors, by format and file extension. Recordings of errors are left out.
+/// Recorded answers of vendors, by format and file extension, except recordings of errors.
 fn recorded(op: Op, ending: &str) -> Vec<(String, String)> {
     let dir = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/gateway/fixtures");
     let begin = format!("{}-", op.model());
@@ -884,7 +885,7 @@ fn usage_alone(event: &str) -> bool {
 }
 
 #[tokio::test]
-async fn case_104_recorded_answers_pass_unchanged_between_equal_formats() {
+async fn recorded_answers_pass_unchanged_between_equal_formats() {
     let world = World::start().await;
     let key = world.key_with("rich", "1000000", json!({})).await;
     for op in BOTH {
@@ -911,8 +912,8 @@ async fn case_104_recorded_answers_pass_unchanged_between_equal_formats() {
                 let text = answer.text();
                 assert!(told_cost(&text).0 == said, "{name}: {text}");
             }
-            // If the caller requested no usage, the gateway requests it from the vendor, and removes its chunk from the
-            // caller's stream.
+            // If the caller did not request usage, the gateway requests it from the vendor, and removes the usage chunk
+            // from the caller's stream.
             let expected: String = said
                 .split_inclusive("\n\n")
                 .filter(|event| op == Op::Messages || !usage_alone(event))
@@ -921,7 +922,7 @@ async fn case_104_recorded_answers_pass_unchanged_between_equal_formats() {
             let mut body = body(true);
             body.as_object_mut().unwrap().remove("stream_options");
             let text = op.call(&world, &key, &body).await.text();
-            // The caller's stream has a comment with the cost only if it requested usage, or if its format always has
+            // The caller's stream has a cost comment only if the caller requested usage, or if its format always has
             // usage.
             let events = match op {
                 Op::Chat => text,
@@ -933,7 +934,7 @@ async fn case_104_recorded_answers_pass_unchanged_between_equal_formats() {
 }
 
 #[tokio::test]
-async fn vendors_refusals_of_translated_calls_have_the_gateways_shape() {
+async fn vendor_refusal_of_a_translated_call_has_the_gateways_error_format() {
     let world = World::start().await;
     let key = world.key().await;
     for way in WAYS {
@@ -958,7 +959,7 @@ async fn vendors_refusals_of_translated_calls_have_the_gateways_shape() {
 }
 
 #[tokio::test]
-async fn error_in_the_form_of_an_answer_is_detected_in_translated_calls() {
+async fn error_disguised_as_an_answer_is_detected_in_translated_calls() {
     let world = World::start().await;
     let key = world.key().await;
     for way in WAYS {
@@ -1011,7 +1012,7 @@ fn failed(what: &str, caller: Op, text: &str, number: &str) {
 }
 
 #[tokio::test]
-async fn a_vendors_error_inside_a_translated_stream_is_an_error_event_of_the_callers_format() {
+async fn vendor_error_inside_a_translated_stream_is_an_error_event_in_the_callers_format() {
     let world = World::start().await;
     let key = world.key().await;
     for (way, error) in [
@@ -1071,7 +1072,7 @@ async fn truncated_translated_stream_never_looks_finished() {
 }
 
 #[tokio::test]
-async fn a_stream_that_cannot_be_translated_is_booked_as_the_vendors_failure() {
+async fn stream_that_cannot_be_translated_counts_as_a_vendor_failure() {
     let world = World::start().await;
     let key = world.key().await;
     for (caller, vendor) in WAYS {
@@ -1081,8 +1082,8 @@ async fn a_stream_that_cannot_be_translated_is_booked_as_the_vendors_failure() {
             begun(vendor),
             "data: {\"choices\":7,\"type\":7}\n\n".to_owned(),
         );
-        // The vendor is silent after the faulty event, because the gateway would also read the counts in data that
-        // follows at once.
+        // The vendor sends nothing after the faulty event. If it sent more data at once, the gateway would also read
+        // the counts in that data.
         let silent = Step::Hold(Arc::new(Notify::new()));
         let reply = Reply::stream(said).with_step(begun(vendor) + 1, silent);
         let answer = told(&world, &key, (caller, vendor), true, reply).await;
@@ -1123,7 +1124,7 @@ fn used(vendor: Op, tokens: Tokens, stream: bool) -> Reply {
 }
 
 #[tokio::test]
-async fn a_translated_call_costs_what_a_call_of_the_vendors_format_costs() {
+async fn translated_call_costs_the_same_as_a_call_in_the_vendors_format() {
     let world = World::start().await;
     let key = world.key().await;
     for [input, cached_input, cache_write, output] in [
@@ -1186,13 +1187,13 @@ async fn count(world: &World, headers: &[(&str, &str)], body: &Value) -> Answer 
 
 const VERSION: (&str, &str) = ("anthropic-version", "2026-10-21");
 
-/// The body of a request to count tokens, which needs no maximum of output.
+/// The body of a token-counting request, which needs no output maximum.
 fn counted(model: &str) -> Value {
     json!({ "model": model, "system": "Be brief.", "messages": [{ "role": "user", "content": "привет" }] })
 }
 
 #[tokio::test]
-async fn tokens_are_counted_by_a_messages_vendor_and_cost_nothing() {
+async fn token_counting_by_a_messages_vendor_is_free() {
     let world = World::start().await;
     let key = world.key().await;
     world
@@ -1220,7 +1221,7 @@ async fn tokens_are_counted_by_a_messages_vendor_and_cost_nothing() {
 }
 
 #[tokio::test]
-async fn tokens_are_estimated_where_a_messages_vendor_does_not_count() {
+async fn token_count_is_estimated_if_a_messages_vendor_cannot_count() {
     let world = World::start().await;
     let key = world.key().await;
     let headers = [("x-api-key", key.secret.as_str()), VERSION];
@@ -1241,7 +1242,7 @@ async fn tokens_are_estimated_where_a_messages_vendor_does_not_count() {
 }
 
 #[tokio::test]
-async fn tokens_for_a_chat_vendor_are_estimated_without_a_request() {
+async fn token_count_for_a_chat_vendor_is_estimated_without_a_request() {
     let world = World::start().await;
     let key = world.key().await;
     let bearer = bearer(&key);
@@ -1261,7 +1262,7 @@ async fn tokens_for_a_chat_vendor_are_estimated_without_a_request() {
 }
 
 #[tokio::test]
-async fn token_counting_is_refused_like_calls() {
+async fn token_counting_is_refused_for_the_same_reasons_as_calls() {
     let world = World::start().await;
     let key = world.key().await;
     let ours = ("x-api-key", key.secret.as_str());
@@ -1510,7 +1511,7 @@ fn answer_translated_there_and_back_is_unchanged() {
     }
 }
 
-/// Splits the bytes into events, and collects what `each` writes for them.
+/// Splits the bytes into events, and collects the text that `each` writes for them.
 fn translated(said: &[u8], mut each: impl FnMut(&Event, &mut BytesMut)) -> BytesMut {
     let (mut splitter, mut out) = (Splitter::default(), BytesMut::new());
     splitter

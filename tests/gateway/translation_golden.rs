@@ -1,7 +1,7 @@
-//! Requests as real tools send them, and the gateway's translations of them. The files
-//! `fixtures/golden/DIRECTION/NAME.in.json` and `NAME.out.json` are pairs.
+//! Requests as real tools send them, and the gateway's translations of them. Each file
+//! `fixtures/golden/DIRECTION/NAME.in.json` has its translation in `NAME.out.json`.
 //!
-//! `UPDATE_GOLDEN=1` overwrites the expected translations. Check every difference after that.
+//! `UPDATE_GOLDEN=1` overwrites the expected translations. After that, check every difference.
 
 use std::{fs, path::Path};
 
@@ -16,18 +16,18 @@ use tollgate_layers::{
     },
 };
 
-/// The maximum of output that the gateway sets if a request has none.
+/// The output maximum that the gateway sets if a request has none.
 const OUTPUT_TOKENS: u64 = 4000;
 
 type Translate = fn(&[u8], &RequestCx<'_>) -> Result<Bytes, Error>;
 
 #[test]
-fn chat_requests_translate_to_the_stored_messages_requests() {
+fn chat_requests_are_translated_to_the_stored_messages_requests() {
     golden("chat_to_messages", chat::request);
 }
 
 #[test]
-fn messages_requests_translate_to_the_stored_chat_requests() {
+fn messages_requests_are_translated_to_the_stored_chat_requests() {
     golden("messages_to_chat", |body, cx| {
         messages::request(body, "v", cx)
     });

@@ -1,5 +1,5 @@
-//! Decisions, "Money": a request that the vendor bills at a rate which the model does not have is refused. If the model
-//! has the rate, the hold, the charge and the receipt use it.
+//! Decisions, "Money": the gateway refuses a request that the vendor would bill at a rate which the model does not
+//! have. If the model has the rate, the hold, the charge and the receipt use it.
 
 use http::Method;
 use serde_json::{Value, json};
@@ -25,7 +25,8 @@ fn with_an_hour() -> Setup {
         )
 }
 
-/// A body with a part for each of these cache lifetimes. An empty lifetime is a mark without a `ttl`.
+/// A body with one part for each of these cache lifetimes. For an empty lifetime, the part has a `cache_control`
+/// without a `ttl`.
 fn marked(op: Op, lifetimes: &[&str]) -> Value {
     let parts: Vec<_> = lifetimes
         .iter()
@@ -43,7 +44,7 @@ fn marked(op: Op, lifetimes: &[&str]) -> Value {
     )
 }
 
-/// Posts the body of a call to another path that accepts it, like the one that counts tokens.
+/// Posts the body of a call to another path that accepts such bodies, like the token-counting path.
 async fn posted(world: &World, op: Op, key: &Key, path: &str, body: &Value) -> Answer {
     let mut headers = vec![
         ("x-api-key", key.secret.as_str()),
@@ -94,7 +95,7 @@ async fn cache_lifetime_without_a_price_is_refused_by_name() {
 }
 
 #[tokio::test]
-async fn default_cache_lifetimes_pass_unchanged() {
+async fn default_cache_lifetimes_are_forwarded_unchanged() {
     let world = World::start().await;
     let key = world.key().await;
     for op in BOTH {
@@ -112,7 +113,7 @@ async fn default_cache_lifetimes_pass_unchanged() {
 }
 
 #[tokio::test]
-async fn estimate_and_count_are_refused_if_the_call_would_be() {
+async fn estimate_and_token_count_are_refused_if_the_call_would_be() {
     let world = World::start().await;
     let key = world.key().await;
     for (op, path) in [
@@ -132,7 +133,7 @@ async fn estimate_and_count_are_refused_if_the_call_would_be() {
 }
 
 #[tokio::test]
-async fn one_hour_cache_write_is_held_charged_and_shown_at_its_own_rate() {
+async fn one_hour_cache_write_is_held_and_charged_at_its_own_rate() {
     let world = with_an_hour().start().await;
     let key = world.key().await;
     let catalog = world.get("/v1/tollgate/models", &[]).await.json();
@@ -206,8 +207,8 @@ async fn each_cache_lifetime_is_charged_by_the_vendors_count() {
         );
         serde_json::from_str(&usage).unwrap()
     };
-    // The vendor reports the lifetimes of all cache writes, of some, or of none. Writes without one have the dearest
-    // requested lifetime.
+    // The vendor reports the lifetimes of all cache writes, of some, or of none. Writes without a reported lifetime are
+    // charged at the most expensive requested lifetime.
     for (creation, five, hour) in [
         (
             r#","cache_creation":{"ephemeral_5m_input_tokens":300,"ephemeral_1h_input_tokens":100}"#,
@@ -244,7 +245,7 @@ async fn each_cache_lifetime_is_charged_by_the_vendors_count() {
             + 7 * rate("/price/output");
         assert_eq!(micro(&receipt["charged_rub"]), charge, "{receipt}");
     }
-    // A price for one hour is not used for another lifetime.
+    // A price for one hour does not apply to another lifetime.
     for op in BOTH {
         let before = world.vendor.received().len();
         let answer = op.call(&world, &key, &marked(op, &["2h"])).await;
@@ -254,7 +255,7 @@ async fn each_cache_lifetime_is_charged_by_the_vendors_count() {
 }
 
 #[tokio::test]
-async fn one_hour_lifetime_is_translated_only_if_the_model_has_a_price() {
+async fn one_hour_cache_lifetime_is_translated_only_if_the_model_has_a_price_for_it() {
     for (setup, hour_priced) in [(Setup::default(), false), (with_an_hour(), true)] {
         let world = setup.start().await;
         let key = world.key().await;
@@ -280,7 +281,7 @@ async fn one_hour_lifetime_is_translated_only_if_the_model_has_a_price() {
 }
 
 #[tokio::test]
-async fn one_hour_cache_rate_is_shown_only_if_configured() {
+async fn rate_of_one_hour_cache_writes_is_shown_only_if_configured() {
     let setup = Setup::default().edit(
         "cache_write = \"5\"",
         "cache_write = \"5\", cache_write_1h = \"20.5\"",
@@ -347,11 +348,11 @@ async fn call_longer_than_the_priced_input_is_refused_with_both_numbers() {
     }
     assert_eq!(world.vendor.received().len(), received);
     assert_eq!(world.account(&key).await["held_rub"], "0.00");
-    // A request to count tokens is free, so the limit of input does not apply.
+    // A token-counting request is free, so the input limit does not apply to it.
     let count = with(long, json!({ "max_tokens": null }));
     let answer = posted(&world, Op::Messages, &key, COUNT, &count).await;
     assert_eq!(answer.status, 200, "{answer:?}");
-    // The model `messages` has no limit of input.
+    // The model `messages` has no input limit.
     let long = Op::Messages.body(&"x".repeat(30_000));
     assert_eq!(world.messages(&key, &long).await.status, 200);
 }

@@ -36,7 +36,7 @@ use crate::{
     support::process::{Log, Start, TOLLGATE, addresses, signal, with_secrets},
 };
 
-/// A process must start or stop within this time, also on a busy machine.
+/// A process must start or stop within this time, even on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// The cost of a call with `chat_body("Привет")`, in micro-rubles.
 const COST: i64 = 1500;
@@ -135,7 +135,7 @@ async fn finish_streams(streams: Vec<Incoming>) {
     }
 }
 
-/// Makes calls one after the other, each on a new connection, until the test stops it.
+/// Makes calls one after the other, each on a new connection, until the test stops the loop.
 struct Caller {
     done: Arc<AtomicUsize>,
     stop: Arc<AtomicBool>,
@@ -192,7 +192,7 @@ impl Caller {
         }
     }
 
-    /// Stops the calls. Returns the number of answered calls, and the failures of the others.
+    /// Ends the calls. Returns the number of answered calls, and the failures of the others.
     async fn stop(mut self) -> (usize, Vec<String>) {
         self.stop.store(true, Ordering::SeqCst);
         while self.tasks.join_next().await.is_some() {}
@@ -224,7 +224,7 @@ async fn books_balance(to: SocketAddr, calls: usize) {
     assert_eq!(audit["breaches"], json!([]), "{audit}");
 }
 
-/// The new process listens on the same port as the old one (`reuse_port`), and has its own outbox.
+/// The new process listens on the same port as the old process (`reuse_port`), and has its own outbox.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn new_process_takes_calls_while_the_old_one_finishes_its_streams() {
     let (redis, vendor) = (RedisServer::start().await, Vendor::start().await);
@@ -264,8 +264,8 @@ async fn new_process_takes_calls_while_the_old_one_finishes_its_streams() {
     assert_eq!(old.ended().await.code(), Some(0));
     caller.goes_on(20).await;
     let (calls, failures) = caller.stop().await;
-    // If a socket closes, the kernel resets connections in its queue, unless net.ipv4.tcp_migrate_req is set. So one
-    // call may fail after it has connected, but none may be refused.
+    // When a socket closes, the kernel resets the connections in its queue, unless net.ipv4.tcp_migrate_req is set. So
+    // one call may fail after it has connected, but no connection may be refused.
     let refused = |failure: &String| !failure.starts_with("connecting false");
     assert!(!failures.iter().any(refused), "{failures:?}");
     assert!(failures.len() <= 1, "{failures:?}");
@@ -273,7 +273,7 @@ async fn new_process_takes_calls_while_the_old_one_finishes_its_streams() {
 }
 
 /// A Python program that opens two sockets and prints their ports. For each line that it reads, it starts a gateway on
-/// these sockets, whose log has the path in that line, and prints the process id.
+/// these sockets and prints the process id. The line is the path of the gateway's log.
 const SUPERVISOR: &str = r#"
 import fcntl, os, signal, socket, sys
 signal.signal(signal.SIGCHLD, signal.SIG_IGN)
@@ -355,10 +355,10 @@ impl Drop for Supervisor {
     }
 }
 
-/// The sockets stay open between the processes: connections wait in the kernel until the new process can open the
-/// ledger's file.
+/// The sockets stay open from one process to the next: connections wait in the kernel until the new process can open
+/// the ledger's file.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn calls_on_inherited_sockets_wait_until_the_new_process_has_the_ledger() {
+async fn calls_on_inherited_sockets_wait_until_the_new_process_has_opened_the_ledger() {
     let vendor = Vendor::start().await;
     let dir = tempfile::tempdir().unwrap();
     let file = |name: &str| dir.path().join(name);

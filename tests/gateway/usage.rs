@@ -12,7 +12,7 @@ use crate::{
 
 const TEXT: &str = "Это ответ, за который поставщик ничего разумного не насчитал.";
 
-/// The names of the counts of input and output in this format's usage.
+/// The names of the input and output counts in this format's usage.
 const fn counts(op: Op) -> (&'static str, &'static str) {
     match op {
         Op::Chat => ("prompt_tokens", "completion_tokens"),
@@ -46,7 +46,7 @@ fn nonsense(op: Op) -> Vec<Value> {
     all
 }
 
-/// The counts of tokens that a receipt has charged.
+/// The token counts that a receipt has charged.
 fn charged(receipt: &Value) -> Tokens {
     let count = |class: &str| receipt["usage"][class].as_u64().expect("a count");
     Tokens {
@@ -58,7 +58,7 @@ fn charged(receipt: &Value) -> Tokens {
 }
 
 #[tokio::test]
-async fn implausible_usage_is_bounded_or_estimated_and_flagged() {
+async fn implausible_usage_is_cut_or_estimated_and_flagged() {
     let world = World::start().await;
     let key = world.key().await;
     for op in BOTH {
@@ -76,12 +76,12 @@ async fn implausible_usage_is_bounded_or_estimated_and_flagged() {
             assert_eq!(receipt["estimated"], true, "{what}");
             let huge = |field: &str| nonsense[field].as_u64().is_some_and(|it| it > 100_000);
             let (input, output) = counts(op);
-            // Counts that the hold does not allow are cut to the hold, and the receipt is marked `bounded`.
+            // Counts beyond what the hold allows are cut, and the receipt is marked as `bounded`.
             assert_eq!(receipt["bounded"], huge(input) || huge(output), "{what}");
             let (held, charged) = (micro(&receipt["held_rub"]), micro(&receipt["charged_rub"]));
             assert!(charged > 0, "{what}");
-            // The hold counts a token for each 1.5 bytes of text. A vendor counts at most a token per byte, which is
-            // 3/2 of the hold.
+            // The hold counts one token for each 1.5 bytes of text. A vendor counts at most one token per byte, which
+            // is 3/2 of the hold.
             assert!(2 * charged <= 3 * held, "{what}");
             assert_eq!(receipt["loss_rub"], "0.00", "{what}");
         }
@@ -89,7 +89,7 @@ async fn implausible_usage_is_bounded_or_estimated_and_flagged() {
 }
 
 #[tokio::test]
-async fn answer_has_the_charged_usage() {
+async fn answer_reports_the_charged_usage() {
     let world = World::start().await;
     let key = world.key().await;
     for (op, vendor) in [
@@ -149,7 +149,7 @@ async fn cached_tokens_that_contradict_the_prompt_are_flagged() {
 }
 
 #[tokio::test]
-async fn a_total_that_contradicts_its_parts_is_flagged() {
+async fn usage_whose_total_contradicts_its_parts_is_flagged() {
     let world = World::start().await;
     let key = world.key().await;
     let mut usage = usage(Op::Chat, 10, 5);
@@ -183,7 +183,7 @@ async fn a_stream_without_usage_is_estimated_and_flagged() {
 }
 
 #[tokio::test]
-async fn repeated_usage_in_a_stream_is_charged_once_by_the_last_one() {
+async fn usage_repeated_in_a_stream_is_charged_once_by_its_last_value() {
     let world = World::start().await;
     let key = world.key().await;
     let mut said = events(Op::Chat, &["да"], 9, 2);
@@ -202,7 +202,8 @@ fn dense() -> Value {
     Op::Chat.body(&"x".repeat(3000))
 }
 
-/// A gateway whose vendor reports 3000 input and 100 output tokens, which cost 320 000 µ₽, and what such a call holds.
+/// A gateway whose vendor reports 3000 input and 100 output tokens, which cost 320 000 µ₽. Also returns the amount that
+/// such a call holds.
 async fn dense_world() -> (World, i64) {
     let world = World::start().await;
     let said = answer(Op::Chat, TEXT, &usage(Op::Chat, 3000, 100));
@@ -212,7 +213,7 @@ async fn dense_world() -> (World, i64) {
     let receipt = world.receipt(&answer.number()).await;
     let held = micro(&receipt["held_rub"]);
     assert!(held < 320_000, "{receipt}");
-    // The account has enough money, so it also pays the part of the cost that exceeds the hold.
+    // The account has enough money, so it also pays the part of the cost beyond the hold.
     assert_eq!(micro(&receipt["charged_rub"]), 320_000, "{receipt}");
     assert_eq!(receipt["loss_rub"], "0.00", "{receipt}");
     assert_eq!(receipt["estimated"], false, "{receipt}");
@@ -220,7 +221,7 @@ async fn dense_world() -> (World, i64) {
 }
 
 #[tokio::test]
-async fn usage_above_the_hold_is_charged_from_free_money_and_the_rest_is_a_loss() {
+async fn usage_above_the_hold_is_charged_from_free_money_and_else_is_a_loss() {
     let (world, held) = dense_world().await;
     let funds = held + 10_000;
     let poor = world.key_with("poor", &rubles(funds), json!({})).await;

@@ -53,7 +53,7 @@ async fn usage_page_uses_the_browsers_or_the_configured_language() {
     }
 }
 
-/// All tags of a page, after checking that they are nested correctly. `input` has no end tag, so it counts as `meta`.
+/// All tags of a page. Checks that they are nested correctly. `input` has no end tag, so it is treated like `meta`.
 fn tags_of(html: &str) -> Vec<String> {
     let plain = html.replace("<input ", "<meta ");
     tags(&plain)
@@ -132,7 +132,7 @@ async fn usage_page_never_submits_or_remembers_the_key() {
 }
 
 #[tokio::test]
-async fn page_assets_are_served_and_other_names_are_404() {
+async fn assets_of_the_usage_page_are_served_and_other_names_are_404() {
     let world = World::start().await;
     for (path, kind) in PARTS {
         let answer = world.get(path, &[]).await;
@@ -160,7 +160,7 @@ async fn page_assets_are_served_and_other_names_are_404() {
 }
 
 #[tokio::test]
-async fn usage_page_without_scripts_lists_the_addresses_of_the_numbers() {
+async fn usage_page_without_scripts_lists_the_urls_of_its_data() {
     let world = top("service = \"acme-ai\"").start().await;
     let html = page(&world, "en").await.text();
     let (_, without) = html.split_once("<noscript>").unwrap();

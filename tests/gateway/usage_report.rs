@@ -47,14 +47,14 @@ pub async fn tollgate(world: &World, args: &[&str], input: &str) -> Output {
     tokio::task::spawn_blocking(run).await.unwrap()
 }
 
-/// The standard output of a command, after checking its exit code.
+/// The standard output of a command. Checks its exit code.
 pub fn said(output: &Output, code: i32) -> String {
     let errors = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(code), "{output:?}: {errors}");
     String::from_utf8(output.stdout.clone()).unwrap()
 }
 
-/// The standard error of a command, after checking its exit code.
+/// The standard error of a command. Checks its exit code.
 pub fn complained(output: &Output, code: i32) -> String {
     assert_eq!(said(output, code), "");
     String::from_utf8(output.stderr.clone()).unwrap()
@@ -87,7 +87,7 @@ async fn usage(world: &World, query: &str) -> Value {
 }
 
 #[tokio::test]
-async fn further_classes_have_columns_if_a_call_used_them() {
+async fn further_rate_classes_have_columns_if_a_call_used_them() {
     let world = with_rules().start().await;
     let key = world.key().await;
     let plain = Op::Chat.call(&world, &key, &Op::Chat.body("Привет")).await;
@@ -223,9 +223,9 @@ async fn usage_is_the_sum_of_the_receipts_however_it_is_grouped() {
     assert_eq!(unnamed, usage(&world, "?group=account,key,model").await);
 }
 
-/// Percentiles come from a histogram: at least the exact value, and at most one eighth more.
+/// Percentiles come from a histogram, so they are at least the exact value, and at most one eighth higher.
 #[tokio::test]
-async fn usage_durations_agree_with_receipts() {
+async fn durations_in_the_usage_report_agree_with_receipts() {
     let world = World::start().await;
     let (_, receipts) = busy(&world).await;
     let answer = usage(&world, "?group=hour").await;
@@ -315,7 +315,7 @@ async fn usage_is_filtered_by_account_key_model_and_time() {
 }
 
 #[tokio::test]
-async fn calls_that_take_no_parameters_refuse_them() {
+async fn admin_request_refuses_parameters_that_it_does_not_have() {
     let world = World::start().await;
     world.key().await;
     for path in [
@@ -333,7 +333,7 @@ async fn calls_that_take_no_parameters_refuse_them() {
     }
 }
 
-/// Tested in every store, because each stores sessions in its own way.
+/// Tested in every store, because each store saves sessions in its own way.
 #[tokio::test]
 async fn usage_is_added_up_by_session() {
     let (server, folder) = (RedisServer::start().await, folder());
@@ -499,10 +499,10 @@ async fn usage_is_added_up_by_endpoint() {
     }
 }
 
-/// A group's usage is what the books have charged to it, whichever keys belonged to it at the time. Tested in every
-/// store.
+/// A group's usage is the sum that the books have charged to the group, whichever keys belonged to it at the time.
+/// Tested in every store.
 #[tokio::test]
-async fn usage_by_group_is_what_the_groups_have_spent() {
+async fn usage_by_group_equals_the_spending_of_the_groups() {
     let (server, folder) = (RedisServer::start().await, folder());
     let file = format!("sqlite:{}", folder.path().join("books.db").display());
     for ledger in ["memory:", &file, &server.url()] {
@@ -704,7 +704,7 @@ async fn exported(world: &World, query: &str) -> Vec<Value> {
 }
 
 #[tokio::test]
-async fn an_export_has_each_account_with_its_receipts_and_no_key() {
+async fn export_has_each_account_with_its_receipts_but_no_secrets() {
     let world = World::start().await;
     let (keys, receipts) = busy(&world).await;
     let path = "/admin/v1/accounts/acme/adjustments";
@@ -734,7 +734,8 @@ async fn an_export_has_each_account_with_its_receipts_and_no_key() {
         assert_eq!(account["keys"].as_array().unwrap().len(), keys);
         let path = format!("/admin/v1/accounts/{}", account["id"].as_str().unwrap());
         let shown = world.admin(Method::GET, &path, None).await.json();
-        // An export has no sums of the current day or month, no keys, and no debt, so these fields are not compared.
+        // An export contains no sums of the current day or month, no keys and no debt, so these fields are not
+        // compared.
         let of_all_times = |field: &str| {
             !matches!(
                 field,
@@ -899,7 +900,7 @@ async fn export_file_is_readable_only_by_its_owner() {
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
 }
 
-/// The reports of the admin API for every grouping.
+/// The admin API's reports for every grouping.
 async fn reports(world: &World) -> Vec<Value> {
     let mut reports = Vec::new();
     for query in [
@@ -920,7 +921,7 @@ async fn reports(world: &World) -> Vec<Value> {
 }
 
 #[tokio::test]
-async fn a_report_is_the_same_before_and_after_the_journals_are_rolled_up() {
+async fn usage_report_is_the_same_before_and_after_the_roll_up() {
     let server = RedisServer::start().await;
     let world = Setup::default().ledger(&server.url()).start().await;
     let (keys, _) = busy(&world).await;
@@ -932,7 +933,7 @@ async fn a_report_is_the_same_before_and_after_the_journals_are_rolled_up() {
     let ledger = ledger.await.unwrap();
     rollup::roll_up(&ledger, u64::MAX).await.unwrap();
     assert_eq!(reports(&world).await, before);
-    // The reports have a call as soon as it is booked, although earlier days come from stored sums.
+    // The reports include a call as soon as it is charged, although earlier days come from stored sums.
     let answer = Op::Chat
         .call(&world, &keys[0], &Op::Chat.body("Привет"))
         .await;
@@ -940,7 +941,7 @@ async fn a_report_is_the_same_before_and_after_the_journals_are_rolled_up() {
     let later = reports(&world).await;
     assert!(later[0]["total"]["calls"] == 13, "{later:?}");
 
-    // The audit reports a stored sum that is wrong, and then the sum is computed again.
+    // The audit reports a stored sum that is wrong. After that the sum is computed again.
     let clean = tollgate(&world, &["audit"], "").await;
     said(&clean, 0);
     spoil_sums(&ledger, Scope::Days).await;
@@ -956,7 +957,7 @@ async fn a_report_is_the_same_before_and_after_the_journals_are_rolled_up() {
     assert_eq!(reports(&world).await, later);
 }
 
-/// All pages of receipts of all accounts, concatenated.
+/// The receipts of all accounts, from all pages.
 async fn all_receipts(world: &World, query: &str) -> Vec<String> {
     let (mut numbers, mut after) = (Vec::new(), String::new());
     loop {
@@ -973,8 +974,8 @@ async fn all_receipts(world: &World, query: &str) -> Vec<String> {
     }
 }
 
-/// Two accounts call in turn. The list has the calls in the order in which they were booked, and by account within a
-/// millisecond.
+/// Two accounts call in turn. The list has the calls in the order in which they were charged. Calls charged in the same
+/// millisecond are ordered by account.
 async fn receipts_of_all(world: &World) {
     let (_, mut receipts) = busy(world).await;
     let key = world.another_key("acme", json!({})).await;
@@ -1003,19 +1004,19 @@ async fn receipts_of_all(world: &World) {
 }
 
 #[tokio::test]
-async fn in_memory_the_latest_receipts_are_those_of_all_accounts() {
+async fn latest_receipts_in_memory_include_all_accounts() {
     receipts_of_all(&World::start().await).await;
 }
 
 #[tokio::test]
-async fn in_sqlite_the_latest_receipts_are_those_of_all_accounts() {
+async fn latest_receipts_in_sqlite_include_all_accounts() {
     let folder = folder();
     let url = format!("sqlite:{}", folder.path().join("books.db").display());
     receipts_of_all(&Setup::default().ledger(&url).start().await).await;
 }
 
 #[tokio::test]
-async fn in_redis_the_latest_receipts_are_those_of_all_accounts() {
+async fn latest_receipts_in_redis_include_all_accounts() {
     let server = RedisServer::start().await;
     receipts_of_all(&Setup::default().ledger(&server.url()).start().await).await;
 }

@@ -1,4 +1,4 @@
-//! `tollgate vendor test` and `tollgate check --live`: they call a vendor, and report its answer, the cost, and what to
+//! `tollgate vendor test` and `tollgate check --live` call a vendor, and report its answer, the cost, and what to
 //! correct.
 
 use std::process::{Command, Output};
@@ -15,8 +15,8 @@ use crate::{
     support::process::{TOLLGATE, with_secrets},
 };
 
-/// Runs a command with the configuration of a gateway whose vendor is this one, with these lines for its `chat` vendor.
-/// Returns exit code, output and error.
+/// Runs a command with a gateway's configuration that has this vendor, and these lines for its `chat` vendor. Returns
+/// exit code, output and error output.
 async fn run(vendor: &ScriptedVendor, lines: &str, args: &[&str]) -> (Option<i32>, String, String) {
     let dir = TempDir::new().unwrap();
     let name = "name = \"chat-vendor\"\n";
@@ -60,7 +60,7 @@ async fn polite() -> ScriptedVendor {
 }
 
 #[tokio::test]
-async fn a_plain_call_and_a_stream_are_made_and_priced() {
+async fn vendor_test_makes_and_prices_a_plain_call_and_a_stream() {
     let vendor = polite().await;
     let (code, printed, errors) =
         run(&vendor, "", &["vendor", "test", "chat-vendor", "--json"]).await;
@@ -94,7 +94,7 @@ async fn a_plain_call_and_a_stream_are_made_and_priced() {
 }
 
 #[tokio::test]
-async fn check_calls_every_vendor_if_it_is_live() {
+async fn live_check_calls_every_vendor() {
     let vendor = polite().await;
     let (code, printed, errors) = run(&vendor, "", &["check"]).await;
     assert_eq!(code, Some(0), "{errors}");
@@ -109,7 +109,7 @@ async fn check_calls_every_vendor_if_it_is_live() {
 }
 
 #[tokio::test]
-async fn failure_states_what_to_mend() {
+async fn failed_vendor_test_states_what_to_fix() {
     for (status, words, advice) in [
         (401, "Incorrect API key", "check key or login"),
         (402, "Insufficient balance", "top up the account"),
@@ -148,7 +148,7 @@ async fn failure_states_what_to_mend() {
 }
 
 #[tokio::test]
-async fn unknown_vendor_or_model_is_a_mistake_of_the_command() {
+async fn vendor_test_of_an_unknown_vendor_or_model_is_a_usage_error() {
     let vendor = polite().await;
     let (code, _, errors) = run(&vendor, "", &["vendor", "test", "chat-vendr"]).await;
     assert_eq!(code, Some(64), "{errors}");

@@ -1,4 +1,4 @@
-//! Decisions, "Vendors": which vendor of its model a call is sent to.
+//! Decisions, "Vendors": the vendor to which a call is sent, if its model has several.
 
 use futures_util::future::join_all;
 use http::Method;
@@ -48,7 +48,7 @@ async fn vendors_share_calls_by_weight() {
     }
     let asked: Vec<usize> = (0..WEIGHTS.len()).map(|n| fleet.asked(n)).collect();
     assert_eq!(asked.iter().sum::<usize>(), CALLS, "{asked:?}");
-    // Calls that follow the weights exceed this value once in a million runs (two degrees of freedom).
+    // If calls follow the weights, this value is exceeded once in a million runs (two degrees of freedom).
     assert!(
         chi_squared < 27.6,
         "{asked:?} for {WEIGHTS:?}: χ² = {chi_squared}"
@@ -69,7 +69,7 @@ async fn slower_of_equal_vendors_gets_fewer_calls() {
 }
 
 #[tokio::test]
-async fn a_lower_priority_goes_first_whatever_the_weights() {
+async fn vendor_with_the_lowest_priority_number_is_called_first_whatever_the_weights() {
     let fleet = Fleet::start(
         Setup::default(),
         3,

@@ -1,5 +1,5 @@
-//! Decisions, "Vendors": if a vendor fails before the first byte, the next route answers, under the same number and the
-//! same hold, and the call is charged once.
+//! Decisions, "Vendors": if a vendor fails before the first byte, the next route answers under the same request number
+//! and the same hold, and the call is charged once.
 
 use std::sync::Arc;
 
@@ -28,8 +28,8 @@ use crate::{
     support::redis::free_port,
 };
 
-/// A failure of the first vendor: its name, and the vendor's answer to an operation, plain or streamed. `None` if that
-/// answer cannot fail in this way.
+/// A failure of the first vendor: its name, and the vendor's answer to an operation, plain or streamed. `None` if an
+/// answer of that kind cannot fail in this way.
 type Failure = (&'static str, fn(Op, bool) -> Option<Reply>);
 
 fn never() -> Step {
@@ -99,7 +99,7 @@ const FAILURES: [Failure; 19] = [
     }),
 ];
 
-/// Checks that vendor 0 answered after the other one failed, and that only its answer is charged.
+/// Checks that vendor 0 answered after the other vendor had failed, and that only the answer of vendor 0 is charged.
 async fn second_answered(what: &str, fleet: &Fleet, op: Op, key: &Key, answer: &Answer) {
     assert_eq!(answer.status, 200, "{what}: {answer:?}");
     assert!(
@@ -140,7 +140,7 @@ async fn any_failure_before_the_first_byte_is_answered_by_the_next_vendor() {
 }
 
 #[tokio::test]
-async fn the_next_vendor_answers_when_the_first_one_cannot_be_reached() {
+async fn next_vendor_answers_if_the_first_cannot_be_reached() {
     for op in BOTH {
         let mut fleet = Fleet::pair("").await;
         let key = fleet.world.key().await;
@@ -151,7 +151,7 @@ async fn the_next_vendor_answers_when_the_first_one_cannot_be_reached() {
 }
 
 #[tokio::test]
-async fn each_vendor_gets_the_request_with_its_model_name_and_format() {
+async fn each_vendor_gets_the_request_with_its_own_model_name_and_format() {
     let setup = Setup::default()
         .edit("model = \"vendor-chat-1\"", "model = \"vendor-chat-2\"")
         .edit(
@@ -176,7 +176,7 @@ async fn each_vendor_gets_the_request_with_its_model_name_and_format() {
 }
 
 #[tokio::test]
-async fn a_vendor_of_the_other_format_may_be_the_next_one() {
+async fn next_vendor_may_have_another_format() {
     // One vendor speaks the caller's format and fails, and the next vendor speaks the other format.
     let routes = "{ vendor = \"chat-vendor\", model = \"vendor-chat-1\" }";
     let other = "{ vendor = \"messages-vendor\", model = \"vendor-messages-1\" }";
@@ -247,7 +247,7 @@ async fn after_the_first_byte_no_other_vendor_is_tried() {
 }
 
 #[tokio::test]
-async fn callers_mistake_is_answered_only_by_the_first_vendor() {
+async fn error_caused_by_the_caller_is_returned_by_the_first_vendor_without_a_retry() {
     for status in [400, 413, 422] {
         for op in BOTH {
             let fleet = Fleet::pair("").await;
@@ -265,7 +265,7 @@ async fn callers_mistake_is_answered_only_by_the_first_vendor() {
 }
 
 #[tokio::test]
-async fn empty_answer_is_a_failure_and_the_next_vendor_is_tried() {
+async fn empty_answer_counts_as_a_failure_and_the_next_vendor_is_tried() {
     let plain = |op, answer: Value| (op, false, Reply::json(200, &answer));
     let done = Reply::stream(vec!["data: [DONE]\n\n".to_owned()]);
     for (op, stream, nothing) in [
@@ -289,7 +289,7 @@ async fn empty_answer_is_a_failure_and_the_next_vendor_is_tried() {
     }
 }
 
-/// The head of the answer was sent to the caller before the stream ended, so no other vendor can be tried.
+/// The caller received the head of the answer before the stream ended, so no other vendor can be tried.
 #[tokio::test]
 async fn stream_without_content_ends_with_an_error_and_costs_nothing() {
     let world = World::start().await;
@@ -311,8 +311,8 @@ async fn stream_without_content_ends_with_an_error_and_costs_nothing() {
 }
 
 #[tokio::test]
-async fn if_all_vendors_fail_the_most_informative_error_is_returned_and_nothing_is_charged() {
-    // Columns: the statuses of two vendors, in either order, and the status, type and code of the caller's answer.
+async fn if_all_vendors_fail_the_most_informative_error_is_returned_free_of_charge() {
+    // Columns: the statuses of two vendors, in either order; the status, type and code of the caller's answer.
     for (one, other, status, kind, code) in [
         (500, 429, 429, LIMIT, "vendor_rate_limit"),
         (401, 500, 503, API, "vendor_unavailable"),
@@ -340,9 +340,10 @@ async fn if_all_vendors_fail_the_most_informative_error_is_returned_and_nothing_
     }
 }
 
-/// One of a hundred callers repeatedly sends a request that makes the vendor fail. The others must still be served.
+/// One of a hundred callers repeatedly sends a request that makes the vendor fail. The other callers must still be
+/// served.
 #[tokio::test]
-async fn failing_requests_of_one_caller_do_not_close_the_only_vendor() {
+async fn failing_requests_of_one_caller_do_not_open_the_only_vendors_breaker() {
     const CALLERS: usize = 100;
     type Poison = fn(Op) -> Reply;
     let poisons: [(&str, Poison); 4] = [
@@ -374,12 +375,12 @@ async fn failing_requests_of_one_caller_do_not_close_the_only_vendor() {
         let poisoned = with(op.body("poison"), json!({ "stream": true }));
         let (poisoned, well) = (&poisoned, &op.body("x"));
         for _ in 0..3 {
-            // As many failures in a row as would open a breaker that counts each of them.
+            // This many failures in a row would open a breaker that counted all of them.
             for _ in 0..12 {
                 let answer = op.call(&world, poisonous, poisoned).await;
                 assert!(answer.status != 200 || answer.text().contains("\"error\""));
             }
-            // The failing calls also run at the same time as the others' calls.
+            // Further failing calls run at the same time as the calls of the other callers.
             let poisoning = join_all((0..20).map(|_| op.call(&world, poisonous, poisoned)));
             let calling = join_all(others.iter().map(|key| op.call(&world, key, well)));
             let (_, answers) = tokio::join!(poisoning, calling);
@@ -391,9 +392,9 @@ async fn failing_requests_of_one_caller_do_not_close_the_only_vendor() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn recovered_vendor_is_used_at_once() {
+async fn recovered_vendor_is_used_immediately() {
     const CALLERS: usize = 4;
-    /// A vendor that is back must be used within a quarter of a second; a busy machine adds some time.
+    /// A recovered vendor must be used within a quarter of a second; a busy machine adds some time.
     const FOUND_WITHIN: Duration = Duration::from_millis(900);
     let address = std::net::SocketAddr::from(([127, 0, 0, 1], free_port()));
     let world = vendors_at(&address.to_string(), "").start().await;
@@ -474,7 +475,7 @@ async fn vendor_without_a_free_slot_is_skipped() {
             .world
             .send(op.request(&fleet.world, &key, &body))
             .await;
-        // The stream counts as running at vendor 1 until it ends, so these calls go to vendor 0.
+        // The stream counts as running at vendor 1 until it ends, so the calls until then go to vendor 0.
         for _ in 0..3 {
             assert_eq!(op.call(&fleet.world, &key, &op.body("x")).await.status, 200);
         }
@@ -527,7 +528,7 @@ fn key_of(received: &Received) -> &str {
 }
 
 #[tokio::test]
-async fn several_keys_are_used_in_turn() {
+async fn several_vendor_keys_are_used_in_turn() {
     let (world, _dir) = two_keys().await;
     let key = world.key().await;
     for op in BOTH {
@@ -539,7 +540,7 @@ async fn several_keys_are_used_in_turn() {
 }
 
 #[tokio::test]
-async fn vendor_key_refused_or_at_its_limit_is_skipped_without_effect_on_callers() {
+async fn refused_or_limited_vendor_key_is_skipped_without_failing_calls() {
     for status in [401, 402, 403, 429] {
         for op in BOTH {
             let (world, _dir) = two_keys().await;
@@ -561,7 +562,7 @@ async fn vendor_key_refused_or_at_its_limit_is_skipped_without_effect_on_callers
 }
 
 #[tokio::test]
-async fn failing_vendors_get_few_retries() {
+async fn failing_vendors_get_a_limited_number_of_retries() {
     const CALLS: usize = 100;
     let fleet = Fleet::pair("").await;
     let key = fleet.world.key().await;
@@ -580,7 +581,7 @@ async fn failing_vendors_get_few_retries() {
     assert_eq!(fleet.world.settled(&key).await["spent_rub"], "0.00");
 }
 
-/// Reads a request to its end. Returns whether a request arrived.
+/// Reads a request to its end. Returns whether a request has arrived.
 async fn read_request(socket: &mut TcpStream) -> bool {
     let mut read = Vec::new();
     loop {
@@ -598,9 +599,9 @@ async fn read_request(socket: &mut TcpStream) -> bool {
     }
 }
 
-/// A vendor may close an idle connection while the gateway sends the next request on it.
+/// A vendor may close an idle connection at the moment when the gateway sends the next request on it.
 #[tokio::test]
-async fn a_reused_connection_that_ends_without_a_byte_is_replaced_under_the_same_hold() {
+async fn reused_connection_that_ends_without_a_byte_is_replaced_under_the_same_hold() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap().to_string();
     let body = answer(Op::Chat, "да", &usage(Op::Chat, 9, 1)).to_string();

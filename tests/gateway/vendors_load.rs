@@ -133,8 +133,8 @@ async fn vendor_killed_under_load_cuts_only_started_streams() {
     fleet.world.settled(&key).await;
 }
 
-/// Whether this process runs only this test. If not, runs the test in a child process with the highest limit of open
-/// files, because each stream needs four sockets.
+/// Whether this process runs only this test. If it runs others, runs the test in a child process with the highest limit
+/// of open files, because each stream needs four sockets.
 fn alone(test: &str) -> bool {
     const ALONE: &str = "TOLLGATE_TEST_ALONE";
     if std::env::var_os(ALONE).is_some() {
@@ -226,7 +226,7 @@ fn thousand_stalled_streams_use_little_and_constant_memory() {
         assert_eq!(world.vendor.open(), 1000);
         let each = after.saturating_sub(before) / 900;
         assert!(each <= KIB_PER_STREAM_MAX, "{each} KiB for each stream");
-        // The gateway sends pings during this time, which must not need memory.
+        // During this time the gateway sends pings, which must not need memory.
         sleep(Duration::from_secs(11)).await;
         let grown = resident().saturating_sub(after);
         assert!(
@@ -246,15 +246,15 @@ fn thousand_stalled_streams_use_little_and_constant_memory() {
 }
 
 #[test]
-fn unread_data_of_a_slow_client_stays_at_the_vendor() {
-    if !alone("vendors_load::unread_data_of_a_slow_client_stays_at_the_vendor") {
+fn data_that_a_slow_client_does_not_read_stays_at_the_vendor() {
+    if !alone("vendors_load::data_that_a_slow_client_does_not_read_stays_at_the_vendor") {
         return;
     }
     const STREAMS: usize = 50;
     const EVENT_BYTES: usize = 60_000;
     const EVENTS: usize = 500;
     // Bound for the memory of a stream. It includes the buffers of hyper, of the scripted vendor and of the client,
-    // which are in this process, but not the kernel's socket buffers.
+    // which are all in this process, but not the kernel's socket buffers.
     const KIB_PER_STREAM_MAX: u64 = 3 * 1024;
     runtime().block_on(async {
         let world = Setup::default()
@@ -289,7 +289,7 @@ fn unread_data_of_a_slow_client_stays_at_the_vendor() {
         });
         let before = resident();
         let streams = open(&world, &key, STREAMS).await;
-        // A complete stream has 30 MB, of which the gateway must not store much.
+        // A complete stream has 30 MB. The gateway must store only a small part of it.
         let mut last = 0;
         eventually("nothing moves any more", async || {
             let now = resident();

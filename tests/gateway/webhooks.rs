@@ -28,7 +28,7 @@ use crate::{
     support::{config::edited, process::Start},
 };
 
-/// A request that the receiver got.
+/// A request that the receiver has received.
 #[derive(Clone, Debug)]
 pub(crate) struct Post {
     at: Instant,
@@ -49,7 +49,7 @@ impl Post {
     }
 }
 
-/// How the test's receiver reacts to a webhook.
+/// The answer of the test's receiver to a webhook.
 #[derive(Clone, Debug)]
 pub(crate) enum Say {
     Status(u16, &'static str),
@@ -106,7 +106,7 @@ impl Hook {
         self.posts().iter().map(Post::number).collect()
     }
 
-    /// The section of the configuration for this receiver.
+    /// The configuration section for this receiver.
     pub(crate) fn section(&self, name: &str, more: &str) -> String {
         let port = self.port;
         format!(
@@ -264,7 +264,8 @@ async fn each_event_is_posted_in_order_and_signed() {
     assert_eq!(standing["to"], "127.0.0.1");
 }
 
-/// An operator may mistype a number, and name another customer's event. It must not be sent to this receiver.
+/// An operator may mistype a number, so that it is the number of another customer's event. That event must not be sent
+/// to this receiver.
 #[tokio::test]
 async fn filtered_event_cannot_be_replayed_to_a_receiver() {
     let hook = Hook::start().await;
@@ -308,7 +309,7 @@ async fn rejected_event_is_sent_again_before_later_ones() {
 }
 
 #[tokio::test]
-async fn receiver_with_retry_after_gets_the_time() {
+async fn receiver_that_sends_retry_after_gets_no_event_until_then() {
     let hook = Hook::start().await;
     let mut first = true;
     hook.script(move |_| match std::mem::take(&mut first) {
@@ -324,7 +325,7 @@ async fn receiver_with_retry_after_gets_the_time() {
 }
 
 #[tokio::test]
-async fn receiver_that_answered_410_gets_nothing_until_it_is_resumed() {
+async fn receiver_that_answered_410_gets_no_event_until_it_is_resumed() {
     let hook = Hook::start().await;
     hook.script(|_| Say::Status(410, ""));
     let world = world(&hook.section("crm", "")).await;
@@ -356,7 +357,7 @@ async fn receiver_that_answered_410_gets_nothing_until_it_is_resumed() {
 }
 
 #[tokio::test]
-async fn a_redirect_is_not_followed() {
+async fn redirect_of_a_webhook_receiver_is_not_followed() {
     let (hook, other) = (Hook::start().await, Hook::start().await);
     let to = format!("location: http://127.0.0.1:{}/\r\n", other.port);
     let to: &'static str = to.leak();
@@ -374,7 +375,7 @@ async fn a_redirect_is_not_followed() {
 }
 
 #[tokio::test]
-async fn webhook_to_a_name_of_this_machine_is_refused() {
+async fn webhook_to_a_host_name_of_this_machine_is_refused() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
     let section = format!(
@@ -412,7 +413,7 @@ async fn alert(world: &World, levels: Value) {
 }
 
 #[tokio::test]
-async fn a_receiver_that_hangs_slows_neither_calls_nor_another_receiver() {
+async fn receiver_that_hangs_delays_neither_calls_nor_other_receivers() {
     let (slow, quick) = (Hook::start().await, Hook::start().await);
     slow.script(|_| Say::Nothing);
     let sections = slow.section("slow", "") + &quick.section("quick", "");
@@ -457,7 +458,7 @@ async fn all_of(world: &World, key: &Key, body: &Value) {
 
 /// Two gateways share a ledger, and only one of them sends webhooks at a time.
 #[tokio::test]
-async fn each_crossing_of_five_hundred_parallel_calls_is_delivered_once() {
+async fn each_alert_level_crossed_by_500_parallel_calls_is_delivered_once() {
     let (server, hook) = (RedisServer::start().await, Hook::start().await);
     let start = async || {
         let setup = setup(&hook.section("crm", "kinds = [\"balance_low\"]"));
@@ -484,7 +485,7 @@ async fn each_crossing_of_five_hundred_parallel_calls_is_delivered_once() {
     let ids: BTreeSet<String> = hook.posts().iter().map(|post| post.id.clone()).collect();
     assert_eq!((ids.len(), hook.posts().len()), (3, 3));
 
-    // The first gateway stops, and the other one sends the webhooks from now on.
+    // The first gateway stops, and the other gateway sends the webhooks from now on.
     one.gateway.drain().await.unwrap();
     alert(&other, json!(["899"])).await;
     for _ in 0..10 {
@@ -494,9 +495,10 @@ async fn each_crossing_of_five_hundred_parallel_calls_is_delivered_once() {
     assert_eq!(posts[3].json()["data"]["level_rub"], "899.00");
 }
 
-/// The gateway that sends is killed. The other one sends when the lease of the first one has expired.
+/// The gateway that sends webhooks is killed. The other gateway sends them once the first gateway's right to send has
+/// expired.
 #[tokio::test]
-async fn other_gateway_continues_deliveries_of_a_killed_one() {
+async fn another_gateway_continues_the_deliveries_of_a_killed_one() {
     let (server, hook) = (RedisServer::start().await, Hook::start().await);
     let start = async || {
         let setup = setup(&hook.section("crm", ""));
@@ -506,7 +508,7 @@ async fn other_gateway_continues_deliveries_of_a_killed_one() {
     open(&one).await;
     pay(&one, "a").await;
     hook.has(1).await;
-    // The gateway that is left must notice that the other one has stopped, if that one was sending.
+    // If the stopped gateway was the one that sent webhooks, the other gateway must first notice that it has stopped.
     drop(one);
     pay(&other, "b").await;
     hook.has(2).await;
@@ -517,7 +519,7 @@ async fn other_gateway_continues_deliveries_of_a_killed_one() {
 
 /// A failover may lose events that a replica did not have. Later events get the same numbers, and must be sent.
 #[tokio::test]
-async fn event_that_reuses_a_lost_number_is_sent() {
+async fn event_that_reuses_the_number_of_a_lost_event_is_sent() {
     let (server, hook) = (RedisServer::start().await, Hook::start().await);
     let section = hook.section("crm", "kinds = [\"top_up\"]");
     let world = setup(&section).ledger(&server.url()).start().await;
@@ -593,9 +595,9 @@ impl Outside {
     }
 }
 
-/// Kills the gateway again and again, while events wait for their receiver.
+/// Kills the gateway again and again while events wait for their receiver.
 #[tokio::test]
-async fn a_gateway_killed_between_charge_and_delivery_loses_no_event() {
+async fn gateway_killed_between_charge_and_event_delivery_loses_no_event() {
     let (vendor, hook) = (ScriptedVendor::start().await.unwrap(), Hook::start().await);
     cheap(&vendor);
     let dir = tempfile::tempdir().unwrap();
@@ -612,7 +614,7 @@ async fn a_gateway_killed_between_charge_and_delivery_loses_no_event() {
         let admin = admin.unwrap();
         (served, Outside { address, admin })
     };
-    // The receiver refuses every second webhook, so that a delivery is always pending.
+    // The receiver refuses every second webhook, so that some delivery is always pending.
     let mut turn = false;
     hook.script(move |_| {
         turn = !turn;
@@ -648,7 +650,8 @@ async fn a_gateway_killed_between_charge_and_delivery_loses_no_event() {
         let last = told["last"].as_u64().unwrap();
         assert!(outside.call(&key).await, "round {round}");
         if round % 2 == 0 {
-            // In every second round the event is emitted, and on its way to the receiver, before the gateway is killed.
+            // In every second round the gateway is killed only after the event was emitted, when it may be on its way
+            // to the receiver.
             let path = format!("/admin/v1/events?after={last}&wait=20");
             let told = outside.operate(Method::GET, &path, json!({})).await;
             assert_ne!(told["events"], json!([]), "round {round}");

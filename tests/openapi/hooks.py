@@ -6,21 +6,21 @@ import schemathesis
 
 MODELS = ["demo-chat", "demo-messages", "demo-responses"]
 MODELS_OF = {"EmbeddingsRequest": ["demo-embedding"]}
-# The demo's resources, by the names of parameters in paths.
+# The demo's resources, by the names of path parameters.
 KNOWN = {
     "account": "demo",
     "client": "opencode",
     "file": "page.js",
-    # The demo has no groups: these are 404.
+    # The demo has no groups, so these paths return 404.
     "group": "team",
     "key": "demo-key",
     "model": "demo-chat",
     "month": "2026-11",
     "number": os.environ["RECEIPT_NUMBER"],
-    # The demo has no provider: these are 404.
+    # The demo has no payment provider, so these paths return 404.
     "payment": "019ac3f0-1c2e-7b4d-9f00-5d3b6a7c8e90",
     "provider": "yookassa",
-    # The demo has none of these: 404.
+    # The demo has no receivers and no vendor of this name, so these paths return 404.
     "receiver": "accounting",
     "vendor": "scripted-chat",
 }
@@ -28,7 +28,8 @@ KNOWN = {
 
 @schemathesis.hook
 def before_load_schema(context, raw_schema):
-    """The documents allow further fields in answers; here every field must be documented. Models are the demo's."""
+    """The documents allow further fields in answers, but here every field must be documented. Models are replaced by
+    the demo's."""
     schemas = raw_schema["components"]["schemas"]
     parts = {
         part["$ref"].rsplit("/", 1)[1]
@@ -58,18 +59,19 @@ def parameters(raw_schema):
 
 @schemathesis.hook
 def before_call(context, case, kwargs):
-    """Only browsers get the page; others get an empty answer without a content type. Does not wait for events that do not come."""
+    """Requests the page as a browser, because other clients get an empty answer without a content type. Does not wait
+    for events that never arrive."""
     if (case.method, case.path) == ("GET", "/"):
         case.headers["accept"] = "text/html"
     if case.path == "/admin/v1/events" and case.query and str(case.query.get("wait", "")).isdecimal():
-        # Values that are too long stay so, and are refused.
+        # Waits that exceed the maximum are kept, and must be refused.
         if int(case.query["wait"]) <= 50:
             case.query["wait"] = 0
 
 
 @schemathesis.hook
 def filter_failure(context, failure, case, response):
-    """An unknown model is a 503 by the specification, and not a fault of the server."""
+    """By the specification an unknown model is a 503, so it does not count as a server error."""
     if type(failure).__name__ != "ServerError" or response.status_code != 503:
         return True
     return response.json()["error"]["code"] != "model_not_found"

@@ -37,7 +37,7 @@ FLAGS = [
 SCREENS = {"phone": (390, 844, True), "small-phone": (320, 640, True), "desk": (1280, 800, False)}
 SCHEMES = ["light", "dark"]
 
-# Elements that overflow to the right, and the width of the page.
+# The elements that overflow to the right, and the width of the page.
 OVERFLOW = """
 const wide = document.documentElement.clientWidth;
 const out = [...document.body.querySelectorAll('*')].filter((element) => {
@@ -201,7 +201,7 @@ class PricePage(unittest.TestCase):
                     browser.open(scheme)
                     yield browser, screen, scheme
 
-    def test_nothing_stands_out_of_the_screen(self):
+    def test_nothing_exceeds_the_screen(self):
         for browser, screen, scheme in self.each_screen():
             browser.shoot(f"{screen}-{scheme}")
             for state in ("as it opens", "with an example open"):
@@ -210,19 +210,19 @@ class PricePage(unittest.TestCase):
                 self.assertLessEqual(scrolled, wide, state)
                 browser.run("document.querySelectorAll('details').forEach((it) => { it.name = ''; it.open = true; })")
 
-    def test_every_model_is_in_sight_with_its_exact_prices(self):
+    def test_every_model_is_visible_with_its_exact_prices(self):
         rates = ["input_rub_mtok", "cached_input_rub_mtok", "output_rub_mtok", "cache_write_rub_mtok"]
         expected = sorted([model["id"], True, [model[rate] for rate in rates]] for model in self.catalog["models"])
         self.assertGreater(len(expected), 0)
         for browser, _, _ in self.each_screen():
             self.assertEqual(sorted(browser.run(MODELS)), expected)
 
-    def test_nothing_is_asked_of_anybody_else_and_nothing_goes_wrong(self):
+    def test_page_requests_nothing_from_other_servers_and_logs_no_error(self):
         for browser, _, _ in self.each_screen():
             self.assertEqual(browser.requests(), [URL + "/"])
             self.assertEqual(browser.complaints(), [])
 
-    def test_it_is_legible_by_day_and_by_night(self):
+    def test_page_is_legible_in_light_and_dark_mode(self):
         for browser, _, scheme in self.each_screen():
             contrast, where, smallest, paper = browser.run(LEGIBILITY)
             self.assertGreaterEqual(contrast, 4.5, where)
@@ -250,7 +250,7 @@ class ConnectPage(unittest.TestCase):
         cls.driver = Driver()
         cls.addClassCleanup(cls.driver.stop)
 
-    def test_every_file_fits_its_screen_is_legible_and_comes_with_the_page(self):
+    def test_every_client_file_fits_the_screen_is_legible_and_part_of_the_page(self):
         with urllib.request.urlopen(URL + self.PATH, timeout=10) as response:
             clients = [entry["client"] for entry in json.load(response)["clients"]]
         for screen in SCREENS:

@@ -1,4 +1,4 @@
-// The official `@anthropic-ai/sdk` package against a vendor of the messages format, and against one of the chat format.
+// The official `@anthropic-ai/sdk` package with a vendor of the messages format, and with vendors of the other formats.
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
@@ -12,7 +12,7 @@ const WEATHER = {
   input_schema: { type: "object", properties: { city: { type: "string" } }, required: ["city"] },
 };
 const PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg==";
-/** Parameters that the chat format has no place for, and those that it has. */
+/** Parameters without a counterpart in the chat format, and below them parameters that have one. */
 const DROPPED = {
   top_k: 40,
   cache_control: { type: "ephemeral" },
@@ -34,7 +34,7 @@ function assertCalls(answer, count) {
   return calls;
 }
 
-/** The conversation after `calls` were made and done. */
+/** The conversation after these tool calls were made and answered. */
 function continued(text, calls) {
   const made = calls.map(({ type, id, name, input }) => ({ type, id, name, input }));
   const results = calls.map(({ id }) => ({ type: "tool_result", tool_use_id: id, content: "+7 и снег" }));
@@ -46,7 +46,7 @@ function weatherTool() {
   return betaTool({ name, description, inputSchema, run: ({ city }) => `в городе ${city} +7 и снег` });
 }
 
-/** The `@anthropic-ai/sdk` package asking for `model`. */
+/** Calls `model` with the `@anthropic-ai/sdk` package. */
 function suiteFor({ model, otherModel, translated }) {
   const request = (text = "Привет", params = {}) => ({ model, messages: [user(text)], max_tokens: 500, ...params });
   return {
@@ -59,7 +59,7 @@ function suiteFor({ model, otherModel, translated }) {
     client: (apiKey, options) => new Anthropic({ apiKey, baseURL: URL, ...options }),
     ask: (client, text, params) => client.messages.create(request(text, params)),
     isWhole: async (stream) => (await collect(stream)).some((event) => event.type === "message_stop"),
-    // `input_tokens` leaves out what was read from and written to the cache.
+    // `input_tokens` does not include tokens read from and written to the cache.
     classes: (usage) => ({
       input: usage.input_tokens,
       cached_input: usage.cache_read_input_tokens ?? 0,
@@ -73,7 +73,7 @@ forEachModel("messages", (names) => {
   const suite = suiteFor(names);
   const { ask, request } = suite;
 
-  test("a plain answer is charged by the catalog", async () => {
+  test("a plain answer is charged at the catalog's prices", async () => {
     const { key, wire, client, charged } = await asker(suite);
     const answer = await ask(client);
     assert.deepEqual([answer.type, answer.role, answer.stop_reason], ["message", "assistant", "end_turn"]);
@@ -83,7 +83,7 @@ forEachModel("messages", (names) => {
     await key.assertSpent(await charged(answer.usage));
   });
 
-  test("a streamed answer is the plain one and charged", async () => {
+  test("a streamed answer equals the plain one and is charged", async () => {
     const { key, client, charged } = await asker(suite);
     const text = "Расскажи, как сложить печь";
     const plain = await ask(client, text);
@@ -98,7 +98,7 @@ forEachModel("messages", (names) => {
     await key.assertSpent(first, await charged(answer.usage));
   });
 
-  test("the events of a stream come in order", async () => {
+  test("the events of a stream arrive in order", async () => {
     const { client } = await asker(suite);
     const events = await collect(await ask(client, undefined, { stream: true }));
     const kinds = events.map((event) => event.type).filter((kind) => kind !== "ping");
@@ -109,7 +109,7 @@ forEachModel("messages", (names) => {
     const [{ message }] = events;
     assert.deepEqual([message.content, message.stop_reason, message.stop_sequence], [[], null, null]);
     const end = events.find((event) => event.type === "message_delta");
-    // A chat vendor counts at the end: until then the input is 0, and the last event has all counts.
+    // A chat vendor reports usage at the end: until then the input is 0, and the last event has all counts.
     if (suite.translated) assert.deepEqual([message.usage.input_tokens, end.usage.input_tokens > 0], [0, true]);
     else assert.ok(message.usage.input_tokens > 0);
   });
@@ -140,7 +140,7 @@ forEachModel("messages", (names) => {
     });
   }
 
-  // The SDK first asks the vendor to keep the conversation; the refusal makes it send all of it.
+  // The SDK first requests that the vendor store the conversation. The refusal makes it send the whole conversation.
   test("the tool runner sends the whole conversation", async () => {
     const { client } = await asker(suite);
     const answer = await client.beta.messages.toolRunner(request("Погода?", { tools: [weatherTool()] }));
@@ -156,7 +156,7 @@ forEachModel("messages", (names) => {
     assert.match(answers[1].content[0].text, /в городе Москва \+7 и снег/);
   });
 
-  test("a key in x-api-key alone is taken", async () => {
+  test("a key is accepted in x-api-key alone", async () => {
     const { key, wire, client, charged } = await asker(suite);
     const headers = { "x-api-key": key.secret, authorization: null };
     const answer = await client.messages.create(request(), { headers });
@@ -165,14 +165,14 @@ forEachModel("messages", (names) => {
     await key.assertSpent(await charged(answer.usage));
   });
 
-  test("a key as auth token is taken", async () => {
+  test("a key is accepted as an auth token", async () => {
     const { key, wire, client, charged } = await asker(suite);
     const answer = await client.withOptions({ apiKey: null, authToken: key.secret }).messages.create(request());
     assert.equal(wire.requests.at(-1).headers.get("authorization"), `Bearer ${key.secret}`);
     await key.assertSpent(await charged(answer.usage));
   });
 
-  test("an answer that reaches max_tokens says so", async () => {
+  test("an answer that reaches max_tokens has that stop reason", async () => {
     const { key, client, charged } = await asker(suite);
     const [text, cut] = cutAt(names.tokensMax);
     const params = { max_tokens: names.tokensMax };
@@ -192,7 +192,7 @@ forEachModel("messages", (names) => {
       await key.assertSpent();
       return;
     }
-    // Chat vendors do not tell which sequence it was, or that it was one.
+    // Chat vendors report neither which stop sequence matched nor that one did.
     const end = suite.translated ? ["end_turn", null] : ["stop_sequence", "СТОП"];
     const plain = await ask(client, text, params);
     const streamed = await client.messages.stream(request(text, params)).finalMessage();
@@ -202,7 +202,7 @@ forEachModel("messages", (names) => {
     }
   });
 
-  test("instructions are told, as one text or as blocks", async () => {
+  test("instructions reach the model, as one text or as blocks", async () => {
     const { client } = await asker(suite);
     const told = async (system) => (await ask(client, "say-system", { system })).content[0].text;
     assert.equal(await told("Ты краток."), "Система: Ты краток.");
@@ -213,21 +213,21 @@ forEachModel("messages", (names) => {
     assert.match(await told(blocks), /^Система: Ты краток\.\n+Отвечай по-русски\.$/);
   });
 
-  test("instructions in the middle of a conversation are told", async () => {
+  test("instructions in the middle of a conversation reach the model", async () => {
     const { client } = await asker(suite);
     const messages = [user("Привет"), { role: "system", content: "Отвечай по-русски." }, user("say-system")];
     const answer = await ask(client, undefined, { messages });
     assert.equal(answer.content[0].text, "Система: Отвечай по-русски.");
   });
 
-  test("an image goes along with a text", async () => {
+  test("an image is sent together with a text", async () => {
     const { client } = await asker(suite);
     const image = { type: "image", source: { type: "base64", media_type: "image/png", data: PIXEL } };
     const answer = await ask(client, undefined, { messages: [user([image, { type: "text", text: "Что это?" }])] });
     assert.equal(answer.content[0].text, "Вы написали: Что это?");
   });
 
-  test("a tool's failure is told", async () => {
+  test("the error of a tool reaches the model", async () => {
     const { client } = await asker(suite);
     const calls = assertCalls(await ask(client, "Погода?", { tools: [WEATHER] }), 1);
     const { messages, tools } = continued("Погода?", calls);
@@ -236,7 +236,7 @@ forEachModel("messages", (names) => {
     assert.match(answer.content[0].text, /^Результат: [^]*нет связи/);
   });
 
-  test("tokens are counted, for nothing", async () => {
+  test("counting tokens is free", async () => {
     const { key, client } = await asker(suite);
     const { max_tokens, ...counted } = request("Посчитай это", { system: "Ты краток.", tools: [WEATHER] });
     assert.ok((await client.messages.countTokens(counted)).input_tokens > 0);

@@ -27,7 +27,7 @@ class Anthropic(gateway.Suite):
     model = "demo-messages"
     tokens_max = 3
     other_model = "demo-chat"
-    # Parameters for which the chat format has no place, and those for which it has one.
+    # Parameters without a counterpart in the chat format, and below them parameters that have one.
     dropped = {
         "top_k": 40,
         "cache_control": {"type": "ephemeral"},
@@ -61,7 +61,7 @@ class Anthropic(gateway.Suite):
             "output": usage.output_tokens,
         }
 
-    def test_plain_answer_is_charged_by_the_catalog(self):
+    def test_plain_answer_is_charged_at_the_catalogs_prices(self):
         answer = self.ask(self.asker)
         self.assertEqual((answer.type, answer.role), ("message", "assistant"))
         self.assertTrue(answer.id)
@@ -71,7 +71,7 @@ class Anthropic(gateway.Suite):
         self.assertEqual(answer.stop_reason, "end_turn")
         self.assert_spent(self.assert_charged(self.classes(answer.usage)))
 
-    def test_streamed_answer_is_the_plain_one_and_charged(self):
+    def test_streamed_answer_equals_the_plain_one_and_is_charged(self):
         text = "Расскажи, как сложить печь"
         plain = self.ask(self.asker, text)
         first = self.assert_charged(self.classes(plain.usage))
@@ -84,7 +84,7 @@ class Anthropic(gateway.Suite):
         self.assertEqual(answer.stop_reason, "end_turn")
         self.assert_spent(first, self.assert_charged(self.classes(answer.usage)))
 
-    def test_events_of_a_stream_come_in_order(self):
+    def test_events_of_a_stream_arrive_in_order(self):
         events = list(self.ask(self.asker, stream=True))
         kinds = [event.type for event in events if event.type != "ping"]
         deltas = kinds.count("content_block_delta")
@@ -150,7 +150,8 @@ class Anthropic(gateway.Suite):
         return calls
 
     def test_tool_runner_sends_the_whole_conversation(self):
-        # Newer SDKs first ask the vendor to store the conversation; the refusal makes them send all of it.
+        # Newer SDKs first request that the vendor store the conversation. The refusal makes them send the whole
+        # conversation.
         @anthropic.beta_tool
         def get_weather(city: str) -> str:
             """Погода в городе"""
@@ -159,7 +160,7 @@ class Anthropic(gateway.Suite):
         final = self.asker.beta.messages.tool_runner(**self.request("Погода?", tools=[get_weather])).until_done()
         self.assertIn("в городе Москва +7 и снег", final.content[0].text)
 
-    def test_answer_that_reaches_max_tokens_says_so(self):
+    def test_answer_that_reaches_max_tokens_has_that_stop_reason(self):
         text = "раз " * self.tokens_max
         # Two words of the answer come from the vendor's script.
         cut = "Вы написали: " + "раз " * (self.tokens_max - 2)
@@ -172,7 +173,7 @@ class Anthropic(gateway.Suite):
 
     def test_answer_ends_before_a_stop_sequence(self):
         text, stops = "до СТОП после", ["другое", "СТОП"]
-        # Chat vendors report neither which sequence matched nor that one did.
+        # Chat vendors report neither which stop sequence matched nor that one did.
         end = ("end_turn", None) if self.translated else ("stop_sequence", "СТОП")
         for answer in (self.ask(self.asker, text, stop_sequences=stops), self.streamed(text, stop_sequences=stops)):
             self.assertEqual(answer.content[0].text, "Вы написали: до ")
@@ -182,7 +183,7 @@ class Anthropic(gateway.Suite):
         with self.asker.messages.stream(**self.request(text, **params)) as stream:
             return stream.get_final_message()
 
-    def test_instructions_are_told_as_one_text_or_as_blocks(self):
+    def test_instructions_reach_the_model_as_one_text_or_as_blocks(self):
         told = self.ask(self.asker, "say-system", system="Ты краток.").content[0].text
         self.assertEqual(told, "Система: Ты краток.")
         blocks = [
@@ -192,17 +193,17 @@ class Anthropic(gateway.Suite):
         told = self.ask(self.asker, "say-system", system=blocks).content[0].text
         self.assertRegex(told, r"^Система: Ты краток\.\n+Отвечай по-русски\.$")
 
-    def test_instructions_in_the_middle_of_a_conversation_are_told(self):
+    def test_instructions_in_the_middle_of_a_conversation_reach_the_model(self):
         turns = [user("Привет"), {"role": "system", "content": "Отвечай по-русски."}, user("say-system")]
         answer = self.ask(self.asker, messages=turns)
         self.assertEqual(answer.content[0].text, "Система: Отвечай по-русски.")
 
-    def test_image_goes_along_with_a_text(self):
+    def test_image_is_sent_together_with_a_text(self):
         image = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": PIXEL}}
         answer = self.ask(self.asker, messages=[user([image, {"type": "text", "text": "Что это?"}])])
         self.assertEqual(answer.content[0].text, "Вы написали: Что это?")
 
-    def test_failure_of_a_tool_is_told(self):
+    def test_error_of_a_tool_reaches_the_model(self):
         asked = [user("Погода?")]
         answer = self.ask(self.asker, messages=asked, tools=[WEATHER])
         failed = results(self.assert_calls(answer, 1))
@@ -211,15 +212,16 @@ class Anthropic(gateway.Suite):
         final = self.ask(self.asker, messages=turns, tools=[WEATHER])
         self.assertRegex(final.content[0].text, r"^Результат: (.|\n)*нет связи")
 
-    def test_tokens_are_counted_for_nothing(self):
+    def test_counting_tokens_is_free(self):
         counted = self.request("Посчитай это", system="Ты краток.", tools=[WEATHER])
         del counted["max_tokens"]
         self.assertGreater(self.asker.messages.count_tokens(**counted).input_tokens, 0)
         self.assertGreater(self.asker.beta.messages.count_tokens(**counted).input_tokens, 0)
         self.assert_spent(0)
 
-    def test_key_in_x_api_key_alone_is_taken(self):
-        # Older SDKs do so by default; newer ones send `api_key` as a bearer unless configured otherwise.
+    def test_key_is_accepted_in_x_api_key_alone(self):
+        # Older SDKs send only this header by default. Newer ones send `api_key` as a bearer unless configured
+        # otherwise.
         headers = {"Authorization": anthropic.Omit(), "X-Api-Key": self.key.secret}
         client = self.client(self.key.secret, default_headers=headers)
         answer = self.ask(client)
@@ -227,13 +229,13 @@ class Anthropic(gateway.Suite):
         self.assertEqual((sent.get("authorization"), sent["x-api-key"]), (None, self.key.secret))
         self.assert_spent(self.assert_charged(self.classes(answer.usage)))
 
-    def test_key_as_auth_token_is_taken(self):
+    def test_key_is_accepted_as_an_auth_token(self):
         client = self.client(None, auth_token=self.key.secret)
         answer = self.ask(client)
         self.assertEqual(self.wire.requests[-1].headers["authorization"], "Bearer " + self.key.secret)
         self.assert_spent(self.assert_charged(self.classes(answer.usage)))
 
-    def test_cut_stream_does_not_look_whole(self):
+    def test_cut_stream_does_not_look_complete(self):
         self.assert_cut(lambda stream: "message_stop" in [event.type for event in stream])
 
 
@@ -249,11 +251,11 @@ class AnthropicToResponses(Anthropic):
 
     model, other_model = "demo-responses", Anthropic.model
     translated = True
-    # Vendors of this format accept no less.
+    # Vendors of this format accept no lower maximum.
     tokens_max = 16
 
     def test_answer_ends_before_a_stop_sequence(self):
-        """The format has no stop sequences: a refusal is better than an answer that continues."""
+        """The responses format has no stop sequences. A refusal is better than an answer that does not stop."""
         with self.assertRaises(anthropic.BadRequestError) as refused:
             self.ask(self.asker, stop_sequences=["СТОП"])
         self.assertIn("«stop_sequences»", str(refused.exception))

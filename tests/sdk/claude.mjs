@@ -1,4 +1,4 @@
-// Claude Code, headless, in a home of its own, and what it asks a gateway for.
+// Claude Code, headless, in its own home folder, and the requests that it sends to a gateway.
 
 import assert from "node:assert/strict";
 import { execFile } from "node:child_process";
@@ -11,7 +11,7 @@ import { fileURLToPath } from "node:url";
 const CLAUDE = fileURLToPath(new globalThis.URL("node_modules/.bin/claude", import.meta.url));
 const TIMEOUT_MS = 90_000;
 
-/** Stands in front of a gateway and notes what goes by. */
+/** A proxy in front of a gateway that records all requests and answers. */
 export class Front {
   #gateway;
   #server;
@@ -30,12 +30,12 @@ export class Front {
     return `http://127.0.0.1:${this.#server.address().port}`;
   }
 
-  /** The calls of a model. */
+  /** The recorded model calls. */
   get calls() {
     return this.seen.filter(({ method, path }) => method === "POST" && /^\/v1\/(messages\?|responses$)/.test(path));
   }
 
-  /** What a request beginning with `what`, like `HEAD /`, was answered. */
+  /** The first recorded request that begins with `what`, like `HEAD /`. */
   find(what) {
     const found = this.seen.find(({ method, path }) => `${method} ${path}`.startsWith(what));
     assert.ok(found, `no ${what} among ${this.seen.map(({ method, path }) => `${method} ${path}`)}`);
@@ -65,12 +65,13 @@ export class Front {
 }
 
 /**
- * Asks `model` at `url`; answers the report that `--output-format json` prints, of a failure too. `text`, where it is a
- * function, `before` and `after` are given the home, which is also the working folder.
+ * Runs Claude Code with `model` at `url`. Returns the report that `--output-format json` prints, even for a failure. If
+ * `text` is a function, it gets the home folder, as do `before` and `after`. The home folder is also the working
+ * folder.
  */
 export async function ask({ url, model, text, env = {}, options = [], before, after }) {
   const home = await mkdtemp(join(tmpdir(), "tollgate-claude-"));
-  // Nothing of the outer shell but PATH: its own model variables would lead the tool elsewhere.
+  // Of the outer shell's variables only PATH is passed: variables for models would change what the tool calls.
   const child = {
     cwd: home,
     env: {
@@ -109,7 +110,7 @@ export async function ask({ url, model, text, env = {}, options = [], before, af
   }
 }
 
-/** Tokens by rate class, of all the calls together. */
+/** Tokens by rate class, summed over all calls. */
 export const classes = ({ usage }) => ({
   input: usage.input_tokens,
   cached_input: usage.cache_read_input_tokens,

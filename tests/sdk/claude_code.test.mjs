@@ -1,4 +1,4 @@
-// Claude Code through the demo, to a vendor of either format.
+// Claude Code with the demo, which has a vendor of each format.
 
 import assert from "node:assert/strict";
 import { readFile, writeFile } from "node:fs/promises";
@@ -10,7 +10,7 @@ import { Key, NUMBER, URL, account, cost, forEachModel, micro } from "./gateway.
 const front = await Front.start(URL);
 after(() => front.stop());
 
-/** What a key may be refused for before a call: `[what, status, text, make]`; `make` answers `{ secret, key }`. */
+/** Reasons to refuse a key before a call: `[what, status, text, make]`; `make` returns `{ secret, key }`. */
 const REFUSED = [
   ["a key that is not known", 401, /Неизвестный ключ API/, async () => ({ secret: `sk-${"0".repeat(40)}` })],
   [
@@ -49,13 +49,13 @@ const REFUSED = [
   ],
 ];
 
-/** Asks by way of the front, which has seen nothing else then. */
+/** Runs Claude Code through the recording proxy, whose earlier records are deleted first. */
 function claude(model, text, env, more = {}) {
   front.seen.length = 0;
   return ask({ url: front.url, model, text, env, ...more });
 }
 
-/** The key paid for the calls just made, each what the catalog says, and for nothing else. */
+/** Checks that the recorded calls each cost what the catalog states, and that the key paid for nothing else. */
 async function assertCharged(key, model, report, calls) {
   assert.equal(front.calls.length, calls);
   const numbers = front.calls.map(({ number }) => number);
@@ -72,7 +72,7 @@ async function assertCharged(key, model, report, calls) {
 
 forEachModel("messages", ({ model }) => {
   for (const variable of ["ANTHROPIC_AUTH_TOKEN", "ANTHROPIC_API_KEY"]) {
-    test(`a key in ${variable} gets its answer and is charged by the catalog`, async () => {
+    test(`a key in ${variable} gets an answer and is charged at the catalog's prices`, async () => {
       const key = await Key.create();
       const report = await claude(model, "Пароль: зимородок", { [variable]: key.secret });
       assert.equal(report.is_error, false, report.result);
@@ -82,9 +82,9 @@ forEachModel("messages", ({ model }) => {
     });
   }
 
-  test("a tool is run and its result goes back", async () => {
+  test("a tool runs and its result is sent back", async () => {
     const key = await Key.create();
-    // The words that the shell puts together stand in the answer only if it ran.
+    // The answer contains this word, which only the shell puts together, only if the command ran.
     const text = `run-tool Bash ${JSON.stringify({ command: "echo зимо''родок; expr 6 '*' 7" })}`;
     const options = ["--allowedTools", "Bash"];
     const report = await claude(model, text, { ANTHROPIC_AUTH_TOKEN: key.secret }, { options });
@@ -94,7 +94,7 @@ forEachModel("messages", ({ model }) => {
     await assertCharged(key, model, report, 2);
   });
 
-  test("files are read, edited, written and run, one call after the other, each streamed and charged", async () => {
+  test("files are read, edited, written and run in consecutive calls, each streamed and charged", async () => {
     const key = await Key.create();
     const file = "птицы.txt";
     const call = (tool, input) => `run-tool ${tool} ${JSON.stringify(input)}`;
@@ -118,7 +118,7 @@ forEachModel("messages", ({ model }) => {
   });
 
   for (const [what, status, says, make] of REFUSED) {
-    test(`${what} ends it at once, with ${status} and the number to ask about`, async () => {
+    test(`after ${what}, Claude Code ends at once, with ${status} and the request number`, async () => {
       const { secret, key } = await make(model);
       const spent = await key?.spent();
       const report = await claude(model, "Привет", { ANTHROPIC_AUTH_TOKEN: secret });

@@ -1,5 +1,5 @@
-// Claude Code through a gateway of its own, to a vendor that refuses: what it asks again, and with what; and the models
-// that it lets people choose from.
+// Claude Code with a vendor that refuses, behind a separate gateway: which calls it repeats, and what it changes in
+// them. Also the models that it offers to its users.
 
 import assert from "node:assert/strict";
 import { readFile } from "node:fs/promises";
@@ -11,7 +11,7 @@ import { startGateway } from "./replay.mjs";
 
 const MODEL = "claude-of-the-tests";
 
-/** A vendor of the messages format that refuses as `refusals` say, one after the other, and answers behind them. */
+/** A vendor of the messages format. It first gives the refusals in `refusals`, one per request, and then answers. */
 const vendor = {
   refusals: [],
   received: [],
@@ -63,14 +63,14 @@ Object.assign(process.env, {
 const { Key, NUMBER } = await import("./gateway.mjs");
 const key = await Key.create();
 
-/** Asks, with `refusals` on the way. */
+/** Runs Claude Code while the vendor gives these refusals first. */
 async function claude(refusals, { env = { ANTHROPIC_AUTH_TOKEN: key.secret }, ...more } = {}) {
   Object.assign(vendor, { refusals: [...refusals], received: [] });
   front.seen.length = 0;
   return ask({ url: front.url, model: MODEL, text: "Привет", env, ...more });
 }
 
-/** Asks, and is answered at the second try. */
+/** Runs Claude Code, and checks that its second call is answered after the first was refused. */
 async function answeredAgain(refusal) {
   const report = await claude([refusal]);
   assert.deepEqual([report.is_error, report.result], [false, "Готово"], JSON.stringify(report));
@@ -78,7 +78,7 @@ async function answeredAgain(refusal) {
   return vendor.received;
 }
 
-test("it looks whether somebody is there, and finds the models that it may offer with their prices", async () => {
+test("Claude Code checks that the gateway is reachable, and finds its models with their prices", async () => {
   let offered;
   const report = await claude([], {
     env: {
@@ -106,20 +106,20 @@ test("it looks whether somebody is there, and finds the models that it may offer
   ]);
 });
 
-test("a beta that the vendor does not know is left out of the next try", async () => {
+test("a beta that the vendor refuses is left out of the repeated call", async () => {
   const beta = "context-management-2025-06-27";
   const message = `Unexpected value(s) \`${beta}\` for the \`anthropic-beta\` header. Please consult our documentation.`;
   const betas = (await answeredAgain([400, message])).map(({ headers }) => headers["anthropic-beta"].split(","));
   assert.deepEqual(betas.map((sent) => sent.includes(beta)), [true, false]);
 });
 
-test("where input and max_tokens exceed the context, the next try asks for what fits", async () => {
+test("if input and max_tokens exceed the context window, the repeated call requests fewer tokens", async () => {
   const message = "input length and `max_tokens` exceed context limit: 188000 + 32000 > 200000, decrease input length";
   const received = await answeredAgain([400, message]);
   assert.equal(received[1].body.max_tokens, 200_000 - 188_000 - 1000);
 });
 
-test("thinking that the model does not take is asked for in the other way, or not at all", async () => {
+test("thinking in a way that the model refuses is requested in another way, or not at all", async () => {
   const type = (body) => body.thinking?.type;
   const message = '"thinking.type.adaptive" is not supported for this model.';
   const received = await answeredAgain([400, message]);
@@ -130,7 +130,7 @@ for (const [status, headers] of [
   [429, { "retry-after": "1" }],
   [503, {}],
 ]) {
-  test(`a vendor's ${status} is waited for and asked again`, async () => {
+  test(`after a vendor's ${status}, Claude Code waits and repeats the call`, async () => {
     const started = performance.now();
     await answeredAgain([status, "slow down", headers]);
     const [refused] = front.calls;
@@ -146,11 +146,11 @@ for (const [message, says] of [
   ["messages.0.content.0.image.source.base64: image exceeds 5 MB maximum: 6291456 bytes > 5242880 bytes", /^Image was too large/],
   ["temperature: unknown", new RegExp(`^API Error: 400 temperature: unknown — [^]* \\((${NUMBER.source})\\)$`)],
 ]) {
-  test(`"${message}" is understood as the vendor's own words`, async () => {
+  test(`"${message}" is recognised as a vendor's message`, async () => {
     const report = await claude(Array(20).fill([400, message]));
     assert.deepEqual([report.is_error, report.api_error_status], [true, 400], report.result);
     assert.match(report.result, says);
-    // One that it does not know it asks again with this and that left out.
+    // If the tool does not recognise an error, it repeats the call without some of its fields.
     assert.ok(front.calls.length <= 6, `asked ${front.calls.length} times`);
   });
 }

@@ -1,4 +1,4 @@
-// Codex CLI, headless, in a home of its own.
+// Codex CLI, headless, in its own home folder.
 
 import { execFile } from "node:child_process";
 import { mkdir, mkdtemp, readFile, rm, writeFile } from "node:fs/promises";
@@ -9,13 +9,13 @@ import { fileURLToPath } from "node:url";
 const CODEX = fileURLToPath(new globalThis.URL("node_modules/.bin/codex", import.meta.url));
 const TIMEOUT_MS = 90_000;
 
-/** The file that the gateway at `url` serves for it, with `front` in the gateway's place. */
+/** The file that the gateway at `url` serves for Codex, with the address of `front` instead of the gateway's. */
 export async function served(url, front) {
   const file = await (await fetch(`${url}/v1/tollgate/connect/codex`)).text();
   return file.replaceAll(/http:\/\/127\.0\.0\.1(:\d+)?(?=\/)/g, front.url);
 }
 
-/** Runs a task; says its exit code, what was printed, and what the files named have in them then. */
+/** Runs a task. Returns the exit code, the output, and the contents of `files` after the task. */
 export async function run({ secret, model, task, config, files = [], options = [] }) {
   const home = await mkdtemp(join(tmpdir(), "codex-"));
   const work = join(home, "work");
@@ -31,7 +31,7 @@ export async function run({ secret, model, task, config, files = [], options = [
       child.stdin.end();
     });
     const made = await Promise.all(files.map((file) => readFile(join(work, file), "utf8").catch(() => null)));
-    // That its home is a temporary one is no matter of ours.
+    // Codex warns that its home is a temporary folder, which is intended here.
     const printed = (out + errors).replace(/^WARNING: proceeding, even though .*PATH aliases.*$/m, "");
     return { code: error ? error.code : 0, out, printed, made };
   } finally {

@@ -1,4 +1,4 @@
-// Codex CLI, headless, in a home of its own, with the file that `connect/codex` serves.
+// Codex CLI, headless, in its own home folder, with the file that `connect/codex` serves.
 
 import assert from "node:assert/strict";
 import { after, test } from "node:test";
@@ -6,23 +6,28 @@ import { Front } from "./claude.mjs";
 import { run, served } from "./codex.mjs";
 import { Key, NUMBER, URL, cost, micro } from "./gateway.mjs";
 
-/** A model of each vendor's format. */
+/** A model for each vendor format. */
 const MODELS = ["demo-responses", "demo-chat", "demo-messages"];
 
 const front = await Front.start(URL);
 after(() => front.stop());
-/** As it is served, but for where the front stands and for the search that Codex offers by default. */
+/**
+ * The file as it is served, except that it has the proxy's address and enables the search that Codex offers by default.
+ */
 const CONFIG = (await served(URL, front)).replace('web_search = "disabled"\n', "");
 const WITHOUT_LIST = CONFIG.replace(/^model_catalog_url.*\n/m, "");
 
-/** Runs a task by a key of its own. */
+/** Runs a task with a new key. */
 async function codex(model, task, { config = CONFIG, ...more } = {}) {
   front.seen.length = 0;
   const key = await Key.create();
   return { key, ...(await run({ secret: key.secret, model, task, config, ...more })) };
 }
 
-/** The calls just made cost what the catalog says, each, and the key paid for nothing else; `usage` is what Codex counts. */
+/**
+ * Checks that the recorded calls each cost what the catalog states, and that the key paid for nothing else. `usage` is
+ * the sum that Codex reports.
+ */
 async function assertCharged(key, model, calls, usage) {
   const numbers = front.calls.map(({ number }) => number);
   assert.equal(numbers.length, calls);
@@ -39,7 +44,7 @@ async function assertCharged(key, model, calls, usage) {
 const call = (tool, input) => `run-tool ${tool} ${JSON.stringify(input)}`;
 
 for (const model of MODELS) {
-  test(`${model}: a question is answered, and nothing warned of`, async () => {
+  test(`${model}: a question is answered without a warning`, async () => {
     const { key, code, printed } = await codex(model, "Привет, кодекс");
     assert.equal(code, 0, printed);
     assert.match(printed, /Вы написали: Привет, кодекс/);
@@ -48,7 +53,7 @@ for (const model of MODELS) {
     assert.ok((await key.spent()) > 0n);
   });
 
-  test(`${model}: a patch is applied, a command runs, a patch changes what it made, to the micro-ruble`, async () => {
+  test(`${model}: patches are applied and a command runs, and the charge is exact to the micro-ruble`, async () => {
     const patch = (...lines) => ({ input: ["*** Begin Patch", ...lines, "*** End Patch"].join("\n") });
     const task = [
       call("apply_patch", patch("*** Add File: птицы.txt", "+дрозд", "+сойка")),
@@ -62,7 +67,7 @@ for (const model of MODELS) {
     const events = out.trim().split("\n").map((line) => JSON.parse(line));
     const ended = events.find(({ type }) => type === "turn.completed");
     await assertCharged(key, model, 4, ended.usage);
-    // What the command printed reached the vendor, and the model asked on.
+    // The output of the command reached the vendor, and the model continued.
     const results = front.calls.at(-1).body.input.filter(({ type }) => /_output$/.test(type));
     assert.deepEqual(results.map(({ type }) => type), [
       "custom_tool_call_output",
@@ -72,7 +77,7 @@ for (const model of MODELS) {
     assert.match(JSON.stringify(results[1].output), /дрозд\\+nсойка\\+n2/);
   });
 
-  test(`${model}: a function of a namespace is known again`, async () => {
+  test(`${model}: Codex recognises the call of a function in a namespace`, async () => {
     const { code, printed } = await codex(model, call("multi_agent_v1__close_agent", { target: "nobody" }));
     assert.equal(code, 0, printed);
     const [output] = front.calls.at(-1).body.input.filter(({ type }) => type === "function_call_output");
@@ -81,7 +86,7 @@ for (const model of MODELS) {
     assert.match(printed, /Результат: /);
   });
 
-  test(`${model}: a broken stream fails with its number`, async () => {
+  test(`${model}: a broken stream fails with its request number`, async () => {
     const { code, printed } = await codex(model, "vendor-cut и ещё много много слов");
     assert.notEqual(code, 0, printed);
     assert.match(printed, NUMBER);
@@ -94,7 +99,7 @@ for (const model of MODELS) {
   });
 }
 
-test("without the list of models it warns, and still runs commands", async () => {
+test("without the list of models Codex warns, and still runs commands", async () => {
   const task = call("exec_command", { cmd: "echo hello-from-shell > made.txt; cat made.txt" });
   const { code, printed, made } = await codex(MODELS[1], task, { files: ["made.txt"], config: WITHOUT_LIST });
   assert.equal(code, 0, printed);
@@ -102,7 +107,7 @@ test("without the list of models it warns, and still runs commands", async () =>
   assert.deepEqual(made, ["hello-from-shell\n"], printed);
 });
 
-test("where a websocket is tried, it goes on over HTTP", async () => {
+test("Codex continues over HTTP after it tried a websocket", async () => {
   const config = CONFIG.replace("wire_api", "supports_websockets = true\nwire_api");
   const { code, printed } = await codex(MODELS[0], "Привет, кодекс", { config });
   assert.equal(code, 0, printed);

@@ -1,5 +1,5 @@
-// What `GET /v1/tollgate/connect/…` serves, taken by the real clients as it is: each in a home of its own, with the key
-// in its environment, or in the file where the client reads no environment.
+// The files of `GET /v1/tollgate/connect/…`, used unchanged by the real clients. Each client runs in its own home
+// folder. It gets the key from its environment, or from the file if the client reads no environment variable.
 
 import assert from "node:assert/strict";
 import { execFile } from "node:child_process";
@@ -19,11 +19,11 @@ const TEXT = "Пароль: зимородок";
 const installed = (path) => fileURLToPath(new globalThis.URL(`node_modules/${path}`, import.meta.url));
 const CLAUDE = installed(".bin/claude");
 const CONTINUE = installed(".bin/cn");
-// The program itself, of the one package that runs on every such machine.
+// The program itself, from the one package that runs on every x64 machine with Linux.
 const OPENCODE = installed("opencode-linux-x64-baseline/bin/opencode");
 const noOpencode = process.platform === "linux" && process.arch === "x64" ? false : "pinned for Linux on x64 alone";
 
-/** As many are let in as the price list lets in: the others wait. */
+/** Requests a page, and waits as long as the rate limit of the price list requires. */
 async function get(url) {
   const response = await fetch(url);
   if (response.status !== 429) return response;
@@ -37,7 +37,7 @@ async function served(client) {
   return response.text();
 }
 
-/** Runs a client in a new home, where `files` lie; answers what it printed and what its key spent. */
+/** Runs a client in a new home folder with these `files`. Returns what it printed and what its key spent. */
 async function run(command, args, { files = {}, key, ...env }) {
   const home = await mkdtemp(join(tmpdir(), "tollgate-connect-"));
   try {
@@ -63,13 +63,13 @@ async function run(command, args, { files = {}, key, ...env }) {
   }
 }
 
-/** It answered, and through the gateway. */
+/** Checks that the client got an answer, and that the call went through the gateway. */
 function assertAnswered({ printed, spent }) {
   assert.match(printed, /Вы написали:[^]*Пароль: зимородок/);
   assert.ok(spent > 0n, printed);
 }
 
-test("each client that is listed is served, and an unknown one is told of them", async () => {
+test("each listed client has a file, and the error for an unknown client lists them", async () => {
   const { clients } = await (await get(CONNECT)).json();
   for (const { client, url } of clients) {
     assert.equal(url, `${CONNECT}/${client}`);
@@ -81,7 +81,7 @@ test("each client that is listed is served, and an unknown one is told of them",
   for (const { client } of clients) assert.ok(error.message.includes(client), error.message);
 });
 
-// opencode looks for newer models, plugins and itself, all elsewhere.
+// opencode would look for newer models, plugins and versions of itself on other servers.
 const ALONE = {
   OPENCODE_DISABLE_AUTOUPDATE: "1",
   OPENCODE_DISABLE_DEFAULT_PLUGINS: "1",
@@ -89,7 +89,7 @@ const ALONE = {
   OPENCODE_DISABLE_MODELS_FETCH: "1",
 };
 
-test("opencode answers with the file's first model, and with each of them", { skip: noOpencode }, async () => {
+test("opencode gets an answer from the file's first model, and from each other model", { skip: noOpencode }, async () => {
   const files = { ".config/opencode/opencode.json": await served("opencode") };
   for (const options of [[], ...MODELS.map((model) => ["-m", `tollgate/${model}`])]) {
     const key = await Key.create();
@@ -98,7 +98,7 @@ test("opencode answers with the file's first model, and with each of them", { sk
   }
 });
 
-test("opencode knows limits and prices of the file's models", { skip: noOpencode }, async () => {
+test("opencode reads limits and prices of the models in the file", { skip: noOpencode }, async () => {
   const files = { "opencode.json": await served("opencode") };
   const key = await Key.create();
   const { printed } = await run(OPENCODE, ["models", "tollgate", "--verbose"], { files, key, ...ALONE });
@@ -107,7 +107,7 @@ test("opencode knows limits and prices of the file's models", { skip: noOpencode
   assert.match(printed, /"input": 0\.2875/);
 });
 
-test("Claude Code takes settings.json with the key in its place", async () => {
+test("Claude Code gets an answer with settings.json and the key in it", async () => {
   const settings = await served("claude-code");
   for (const options of [[], ["--model", "haiku"], ...MODELS.map((model) => ["--model", model])]) {
     const key = await Key.create();
@@ -117,22 +117,22 @@ test("Claude Code takes settings.json with the key in its place", async () => {
   }
 });
 
-test("Continue answers with config.yaml", async () => {
+test("Continue gets an answer with config.yaml", async () => {
   const key = await Key.create();
   const config = await served("continue");
   const files = { "config.yaml": config };
   const args = ["-p", "--config", "config.yaml", TEXT];
   assertAnswered(await run(CONTINUE, args, { files, key, TOLLGATE_KEY: key.secret }));
-  // The key may lie beside it, as the editors' extension reads it.
+  // The key may be in a file next to the configuration, which the editors' extension reads.
   const beside = { ...files, ".continue/.env": `TOLLGATE_KEY=${key.secret}\n` };
   assertAnswered(await run(CONTINUE, args, { files: beside, key }));
-  // And the last model as well as the first.
+  // The last model works as well as the first.
   const [head, ...models] = config.split(/^(?= {2}- name:)/m);
   const last = { "config.yaml": head + models.at(-1) };
   assertAnswered(await run(CONTINUE, args, { files: last, key, TOLLGATE_KEY: key.secret }));
 });
 
-test("curl gets an answer in each format, and vectors", async () => {
+test("curl gets an answer in each format, and embeddings", async () => {
   const key = await Key.create();
   const script = await served("curl");
   const { printed, spent } = await run("bash", ["-c", script], { key, TOLLGATE_KEY: key.secret });
@@ -144,7 +144,7 @@ test("curl gets an answer in each format, and vectors", async () => {
   assert.ok(spent > 0n);
 });
 
-test("curl without a key says which variable is missing", async () => {
+test("curl without a key names the missing variable", async () => {
   const key = await Key.create();
   await assert.rejects(run("bash", ["-c", await served("curl")], { key }), /TOLLGATE_KEY/);
 });

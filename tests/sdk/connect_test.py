@@ -17,7 +17,7 @@ def served(client):
 
 @unittest.skipIf(sys.version_info < (3, 10), "LangChain wants Python 3.10")
 class Connect(unittest.TestCase):
-    def test_langchain_gets_both_answers_with_the_snippet_as_it_is(self):
+    def test_langchain_gets_both_answers_with_the_unchanged_snippet(self):
         key = gateway.Key()
         with tempfile.TemporaryDirectory() as home:
             path = os.path.join(home, "ask_langchain.py")
@@ -29,7 +29,7 @@ class Connect(unittest.TestCase):
         self.assertEqual(done.stdout, "Вы написали: Привет\n" * 2)
         self.assertGreater(key.spent(), 0)
 
-    def test_files_in_yaml_are_read_by_a_reader_of_yaml(self):
+    def test_yaml_files_can_be_parsed(self):
         import yaml  # comes with LangChain
 
         config = yaml.safe_load(served("continue"))
@@ -41,7 +41,7 @@ class Connect(unittest.TestCase):
         environment = compose["services"]["open-webui"]["environment"]
         self.assertEqual(environment["OPENAI_API_BASE_URL"], gateway.URL + "/v1")
         self.assertEqual(environment["DEFAULT_MODELS"], "demo-chat")
-        # Compose requires text here, and `true` would not be.
+        # Compose requires text here, so a bare `true` would be wrong.
         self.assertEqual({type(value) for value in environment.values()}, {str})
 
 

@@ -1,4 +1,4 @@
-// What the Node suites share: the operator's API, receipts, price maths, and the promises that hold for every SDK.
+// Shared code of the Node suites: the operator's API, receipts, computation of prices, and the promises for every SDK.
 
 import assert from "node:assert/strict";
 import { randomBytes } from "node:crypto";
@@ -6,7 +6,7 @@ import { setTimeout as sleep } from "node:timers/promises";
 import { describe, test } from "node:test";
 
 export const { TOLLGATE_URL: URL, TOLLGATE_ADMIN_URL: ADMIN_URL, TOLLGATE_ADMIN_KEY: ADMIN_KEY } = process.env;
-/** A request number. */
+/** The form of a request number. */
 export const NUMBER = /[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}/;
 const SETTLE_MS_MAX = 2000;
 const CLASSES = {
@@ -16,14 +16,14 @@ const CLASSES = {
   output: "output_rub_mtok",
 };
 
-/** Micro-rubles (or micro-rubles per million tokens) of decimal rubles. */
+/** Converts decimal rubles to micro-rubles (or rubles per million tokens to micro-rubles per million tokens). */
 export function micro(rubles) {
   const [whole, fraction = ""] = String(rubles).split(".");
   assert.match(fraction, /^\d{0,6}$/, `${rubles}: more than six digits after the point`);
   return BigInt(whole) * 1_000_000n + BigInt(fraction.padEnd(6, "0"));
 }
 
-/** Calls the operator's API; null when there is no such thing. */
+/** Calls the operator's API; null if the resource does not exist. */
 export async function admin(method, path, body) {
   const headers = { authorization: `Bearer ${ADMIN_KEY}`, "content-type": "application/json" };
   const response = await fetch(`${ADMIN_URL}/admin/v1${path}`, { method, headers, body: body && JSON.stringify(body) });
@@ -33,7 +33,7 @@ export async function admin(method, path, body) {
   return text && JSON.parse(text);
 }
 
-/** A new account with so many rubles in it. */
+/** Creates an account with this many rubles. */
 export async function account(rubles) {
   const id = `sdk-${randomBytes(6).toString("hex")}`;
   await admin("POST", "/accounts", { id, name: "SDK tests" });
@@ -48,18 +48,18 @@ const once = (make) => {
 const fundedAccount = once(() => account("100000"));
 const catalog = once(async () => (await fetch(`${URL}/v1/tollgate/models`)).json());
 
-/** Micro-rubles for tokens by class at the catalog's rates, rounded once, up. */
+/** Micro-rubles for tokens by class at the catalog's rates, rounded up once. */
 export async function cost(model, usage) {
   const { priced, models } = await catalog();
   const rates = models.find((entry) => entry.id === model);
   assert.ok(priced && rates, `no price of ${model} in the catalog: ${JSON.stringify({ priced, models })}`);
-  // A model for embeddings has no rate but of input.
+  // An embedding model has only a rate for input.
   const price = ([name, rate]) => BigInt(usage[name]) * micro(rates[rate] ?? 0);
   const sum = Object.entries(CLASSES).reduce((sum, entry) => sum + price(entry), 0n);
   return (sum + 999_999n) / 1_000_000n;
 }
 
-/** A fresh key: whatever it has spent, the test at hand spent. */
+/** A new key, so that all its spending comes from the current test. */
 export class Key {
   static async create({ account: id, ...limits } = {}) {
     const path = `/accounts/${id ?? (await fundedAccount())}/keys`;
@@ -79,7 +79,7 @@ export class Key {
     return admin("DELETE", `/keys/${this.id}`);
   }
 
-  /** What was spent, in micro-rubles, once nothing is held: a charge is booked off the answer's path. */
+  /** The spending in micro-rubles once nothing is held, because calls are charged after their answer. */
   async spent() {
     const view = await until((view) => micro(view.held_rub) === 0n, () => this.view(), "the key still holds money");
     return micro(view.spent_rub);
@@ -89,13 +89,13 @@ export class Key {
     return until((receipt) => receipt, () => admin("GET", `/receipts/${number}`), `no receipt ${number}`);
   }
 
-  /** The key paid what its receipts say, together. */
+  /** Checks that the key paid the sum of these charges. */
   async assertSpent(...charges) {
     const sum = charges.reduce((sum, charge) => sum + charge, 0n);
     assert.equal(await this.spent(), sum, "the key paid another sum than its receipts say");
   }
 
-  /** Call `number` cost what the catalog says for `usage`; answers its charge. */
+  /** Checks that the call with this request number cost the catalog's price of `usage`. Returns its charge. */
   async assertCharged(number, model, usage) {
     const receipt = await this.receipt(number);
     assert.equal(receipt.model, model);
@@ -118,7 +118,7 @@ async function until(good, look, complaint) {
   }
 }
 
-/** A `fetch` that remembers what it sent and what came back. */
+/** A `fetch` that records its requests and answers. */
 export class Wire {
   requests = [];
   responses = [];
@@ -129,25 +129,28 @@ export class Wire {
     return response;
   };
 
-  /** The number of the newest call. */
+  /** The request number of the latest call. */
   get number() {
     return this.responses.at(-1)?.headers.get("x-request-id");
   }
 }
 
-/** Makes the same promises for each model: one whose vendor speaks the SDK's format, and those whose vendors do not. */
+/**
+ * Tests the same promises with each model: the vendor of one model speaks the SDK's format, the vendors of the others
+ * do not.
+ */
 export function forEachModel(format, promises) {
   for (const vendorFormat of ["chat", "messages", "responses"]) {
     const model = `demo-${vendorFormat}`;
     const otherModel = vendorFormat === "chat" ? "demo-messages" : "demo-chat";
     const translated = vendorFormat !== format;
-    // Vendors of the responses format know no stop sequences, and take no ceiling below 16.
+    // Vendors of the responses format have no stop sequences, and accept no output maximum below 16.
     const [stops, tokensMax] = vendorFormat === "responses" ? [false, 16] : [true, 3];
     describe(`${model}:`, () => promises({ model, otherModel, translated, stops, tokensMax }));
   }
 }
 
-/** A fresh key, and an SDK's client with it on a wire of its own. */
+/** A new key, and an SDK client with this key that records its requests and answers. */
 export async function asker(suite, { key, ...options } = {}) {
   key ??= await Key.create();
   const wire = new Wire();
@@ -156,20 +159,23 @@ export async function asker(suite, { key, ...options } = {}) {
   return { key, wire, client, charged };
 }
 
-/** A text that an answer of `tokensMax` tokens cannot repeat whole, and that answer: two words of it are its own. */
+/**
+ * A text that does not fit into an answer of `tokensMax` tokens, and the part of it that such an answer has. Two words
+ * of the answer come from the vendor's script.
+ */
 export function cutAt(tokensMax) {
   return ["раз ".repeat(tokensMax), `Вы написали: ${"раз ".repeat(tokensMax - 2)}`];
 }
 
 /**
- * The promises that both formats share. `suite` says how its SDK is called:
- * `{ sdk, model, otherModel, translated, client(secret, options), ask(client, text, params), classes(usage),
- * isWhole(stream), dropped }`, where `dropped` are parameters without a counterpart in the other format.
+ * The promises of both formats. `suite` defines how its SDK is called: `{ sdk, model, otherModel, translated,
+ * client(secret, options), ask(client, text, params), classes(usage), isWhole(stream), dropped }`. `dropped` has
+ * parameters without a counterpart in the other format.
  */
 export function sharedPromises(suite) {
   const { sdk, model, otherModel, ask } = suite;
 
-  /** Asks and returns the error, which is of that class and status and carries its number. */
+  /** Makes a call and returns its error, after checking that it has this class and status, and the request number. */
   async function refusal(kind, status, { key, text, call = ask, ...params } = {}) {
     const { wire, client } = await asker(suite, { key, maxRetries: 0 });
     const error = await rejection(call(client, text, params));
@@ -183,7 +189,7 @@ export function sharedPromises(suite) {
 
   // Keys
 
-  test("the key that the demo printed answers", async () => {
+  test("the key that the demo printed works", async () => {
     const { client } = await asker(suite, { key: { secret: process.env.TOLLGATE_KEY } });
     await ask(client);
   });
@@ -217,7 +223,7 @@ export function sharedPromises(suite) {
     await key.assertSpent(spent);
   });
 
-  test("a call that does not fit the ceiling is 403", async () => {
+  test("a call beyond the ceiling is 403", async () => {
     const key = await Key.create({ ceiling_rub: "0.000001" });
     await refusal(sdk.PermissionDeniedError, 403, { key });
     await key.assertSpent();
@@ -242,7 +248,7 @@ export function sharedPromises(suite) {
     assert.deepEqual({ ...(await client.models.retrieve(model)) }, { ...listed });
   });
 
-  test("a model that is not the key's is 404", async () => {
+  test("reading a model that the key may not call is 404", async () => {
     const key = await Key.create({ models: [model] });
     for (const name of [otherModel, "acme/no such model"]) {
       const call = (client) => client.models.retrieve(name);
@@ -260,13 +266,13 @@ export function sharedPromises(suite) {
     await key.assertSpent();
   });
 
-  test("a plain answer says what it cost", async () => {
+  test("a plain answer has its cost in a header", async () => {
     const { wire, client, charged } = await asker(suite);
     const { usage } = await ask(client);
     assert.equal(micro(wire.responses.at(-1).headers.get("x-cost-rub")), await charged(usage));
   });
 
-  test("what has no counterpart in the other format does no harm", async () => {
+  test("parameters without a counterpart in the other format change nothing", async () => {
     const { client, charged } = await asker(suite);
     const { usage } = await ask(client, undefined, suite.dropped);
     const plain = await ask(client);
@@ -274,9 +280,9 @@ export function sharedPromises(suite) {
     await charged(plain.usage);
   });
 
-  // A vendor of the same format may know the field: it gets every byte. Where it would have to be translated, what it
-  // means is not known, and leaving it out silently could change the answer.
-  test("a field that nobody knows is passed on or named in a refusal", async () => {
+  // A vendor of the same format may support the field, so it gets every byte. A field that would have to be translated
+  // is unknown, and dropping it silently could change the answer.
+  test("an unknown field is forwarded or named in a refusal", async () => {
     const key = await Key.create();
     const params = { key, field_of_tomorrow: 1 };
     if (suite.translated) {
@@ -288,7 +294,7 @@ export function sharedPromises(suite) {
     }
   });
 
-  test("an unknown model is 503 and asked for once", async () => {
+  test("an unknown model is 503 and the SDK does not retry", async () => {
     const { key, wire, client } = await asker(suite, { maxRetries: 2 });
     const error = await rejection(ask(client, undefined, { model: "demo-no-such-model" }));
     assert.ok(error instanceof sdk.InternalServerError, error.message);
@@ -307,13 +313,13 @@ export function sharedPromises(suite) {
     await key.assertSpent();
   });
 
-  test("a vendor's refusal is passed on as 400", async () => {
+  test("a refusal of the vendor is returned as 400", async () => {
     const key = await Key.create();
     await refusal(sdk.BadRequestError, 400, { key, text: "vendor-400" });
     await key.assertSpent();
   });
 
-  test("a vendor's fault is 5xx", async () => {
+  test("an error of the vendor is 5xx", async () => {
     const { key, wire, client } = await asker(suite, { maxRetries: 0 });
     const error = await rejection(ask(client, "vendor-500"));
     assert.ok(error instanceof sdk.InternalServerError, error.message);
@@ -322,13 +328,13 @@ export function sharedPromises(suite) {
     await key.assertSpent();
   });
 
-  test("a cut stream does not look whole, and its receipt says what it cost", async () => {
+  test("a cut stream does not look complete, and its receipt has the cost", async () => {
     const { key, wire, client } = await asker(suite);
     const text = `vendor-cut: ${"обрыв на полуслове ".repeat(8)}`;
     try {
       assert.ok(!(await suite.isWhole(await ask(client, text, { stream: true }))), "a cut stream looks whole");
     } catch (error) {
-      // Node's own fetch ends a broken body with `TypeError: terminated`.
+      // Node's own `fetch` reports a body that breaks off as `TypeError: terminated`.
       if (!(error instanceof sdk.APIError) && error.message !== "terminated") throw error;
     }
     const receipt = await key.receipt(wire.number);
@@ -337,7 +343,7 @@ export function sharedPromises(suite) {
   });
 }
 
-/** Everything that `iterable` yields; Node 20 has no `Array.fromAsync`. */
+/** All items of `iterable`; Node 20 has no `Array.fromAsync`. */
 export async function collect(iterable) {
   const all = [];
   for await (const item of iterable) all.push(item);
@@ -350,7 +356,7 @@ async function rejection(promise) {
   return answer.error;
 }
 
-/** The text of an error in the chat shape, which both SDKs keep in `error`, one of them with its wrapper. */
+/** The text of an error in the chat format. Both SDKs have it in `error`, one of them within its wrapper object. */
 function message(error) {
   const body = error.error?.error ?? error.error;
   assert.equal(typeof body?.message, "string", `the error's body is not in the error shape: ${error.message}`);

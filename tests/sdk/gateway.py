@@ -60,7 +60,7 @@ def catalog():
 
 
 def cost(model, usage):
-    """Rubles for tokens by class at the catalog's rates, rounded once, up, to the micro-ruble."""
+    """Rubles for tokens by class at the catalog's rates, rounded up once to the micro-ruble."""
     rates = next((entry for entry in catalog()["models"] if entry["id"] == model), None)
     assert rates and catalog()["priced"], f"no price of {model} in the catalog: {catalog()}"
     # Rubles per million tokens are micro-rubles per token.
@@ -87,7 +87,7 @@ class Key:
         admin("DELETE", "/keys/" + self.id)
 
     def spent(self):
-        """The spending once nothing is held, because charges are booked after the answer."""
+        """The spending once nothing is held, because calls are charged after their answer."""
         view = self.until(lambda view: Decimal(view["held_rub"]) == 0, self.view, "the key still holds money")
         return Decimal(view["spent_rub"])
 
@@ -113,7 +113,7 @@ class Wire:
 
     @property
     def number(self):
-        """The number of the newest call."""
+        """The request number of the latest call."""
         return self.responses[-1].headers.get("x-request-id")
 
 
@@ -121,19 +121,19 @@ class Suite(unittest.TestCase):
     """The promises of both formats. Each suite defines how its SDK is called."""
 
     sdk = None
-    # Fields of its format for which the other has no place.
+    # Fields of the suite's format without a counterpart in the other format.
     dropped = None
-    # The called model, the other one, and whether the called one's vendor speaks the other format.
+    # The model that is called, another model, and whether the called model's vendor speaks another format.
     model = None
     other_model = None
     translated = False
 
     def client(self, secret, **options):
-        """An SDK's client on a wire of its own, kept in `self.wire`."""
+        """A client of the SDK that records its requests and answers in `self.wire`."""
         raise NotImplementedError
 
     def ask(self, client, text="Привет", **params):
-        """One plain question, answered without a stream unless `stream=True`."""
+        """Sends one plain question. The answer is not streamed unless `stream=True`."""
         raise NotImplementedError
 
     def classes(self, usage):
@@ -159,7 +159,8 @@ class Suite(unittest.TestCase):
         self.assertEqual((key or self.key).spent(), sum(charges), "the key paid another sum than its receipts say")
 
     def refusal(self, kind, status, key=None, ask=None, **params):
-        """Makes a call and returns its error, after checking that it has this class and its number, and cost nothing."""
+        """Makes a call and returns its error, after checking that it has this class and the request number, and cost
+        nothing."""
         key = key or self.key
         client = self.client(key.secret, max_retries=0)
         with self.assertRaises(kind) as caught:
@@ -179,7 +180,7 @@ class Suite(unittest.TestCase):
 
     # Keys
 
-    def test_key_that_the_demo_printed_answers(self):
+    def test_key_that_the_demo_printed_works(self):
         self.ask(self.client(os.environ["TOLLGATE_KEY"]))
 
     def test_malformed_key_is_401(self):
@@ -206,7 +207,7 @@ class Suite(unittest.TestCase):
         self.refusal(self.sdk.AuthenticationError, 401)
         self.assert_spent(spent)
 
-    def test_call_that_does_not_fit_the_ceiling_is_403(self):
+    def test_call_beyond_the_ceiling_is_403(self):
         key = Key(ceiling_rub="0.000001")
         self.refusal(self.sdk.PermissionDeniedError, 403, key=key)
         self.assert_spent(0, key=key)
@@ -227,7 +228,7 @@ class Suite(unittest.TestCase):
         listed = next(model for model in self.asker.models.list() if model.id == self.model)
         self.assertEqual(self.asker.models.retrieve(self.model).model_dump(), listed.model_dump())
 
-    def test_model_that_is_not_the_keys_is_404(self):
+    def test_reading_a_model_that_the_key_may_not_call_is_404(self):
         key = Key(models=[self.model])
         for name in (self.other_model, "acme/no such model"):
             ask = lambda client: client.models.retrieve(name)
@@ -241,17 +242,17 @@ class Suite(unittest.TestCase):
         self.assertIn("max_tokens", self.message(error))
         self.assert_spent(0)
 
-    def test_what_has_no_counterpart_in_the_other_format_does_no_harm(self):
+    def test_parameters_without_a_counterpart_in_the_other_format_change_nothing(self):
         usage = self.ask(self.asker, extra_body=self.dropped).usage
         self.assertEqual(usage, self.ask(self.asker).usage)
         self.assert_charged(self.classes(usage))
 
-    def test_plain_answer_says_what_it_cost(self):
+    def test_plain_answer_has_its_cost_in_a_header(self):
         usage = self.ask(self.asker).usage
         cost_header = self.wire.responses[-1].headers["x-cost-rub"]
         self.assertEqual(self.assert_charged(self.classes(usage)), Decimal(cost_header))
 
-    def test_field_that_nobody_knows_is_passed_on_or_named_in_a_refusal(self):
+    def test_unknown_field_is_forwarded_or_named_in_a_refusal(self):
         # A vendor of the same format may support the field, so it gets every byte. A field that would have to be
         # translated is unknown, and dropping it silently could change the answer.
         params = {"extra_body": {"field_of_tomorrow": 1}}
@@ -262,7 +263,7 @@ class Suite(unittest.TestCase):
         else:
             self.ask(self.asker, **params)
 
-    def test_unknown_model_is_503_and_asked_for_once(self):
+    def test_unknown_model_is_503_and_the_sdk_does_not_retry(self):
         client = self.client(self.key.secret, max_retries=2)
         with self.assertRaises(self.sdk.InternalServerError) as caught:
             self.ask(client, model="demo-no-such-model")
@@ -278,11 +279,11 @@ class Suite(unittest.TestCase):
         self.assertRegex(error.response.headers.get("retry-after", ""), r"^[1-9]\d*$")
         self.assert_spent(0)
 
-    def test_vendor_refusal_is_passed_on_as_400(self):
+    def test_refusal_of_the_vendor_is_returned_as_400(self):
         self.refusal(self.sdk.BadRequestError, 400, text="vendor-400")
         self.assert_spent(0)
 
-    def test_vendor_fault_is_5xx(self):
+    def test_error_of_the_vendor_is_5xx(self):
         client = self.client(self.key.secret, max_retries=0)
         with self.assertRaises(self.sdk.InternalServerError) as caught:
             self.ask(client, text="vendor-500")
@@ -291,7 +292,7 @@ class Suite(unittest.TestCase):
         self.assert_spent(0)
 
     def assert_cut(self, read):
-        """`read(stream)` returns whether the cut stream looks complete; its receipt has the charge."""
+        """`read(stream)` returns whether the cut stream looks complete. Checks the charge on its receipt."""
         text = "vendor-cut: " + "обрыв на полуслове " * 8
         try:
             whole = read(self.ask(self.asker, text=text, stream=True))

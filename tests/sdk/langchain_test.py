@@ -1,4 +1,4 @@
-"""LangChain's OpenAI client in its responses mode, with a vendor of each format."""
+"""LangChain's OpenAI client in its mode for the responses format, with a vendor of each format."""
 
 import sys
 import unittest
@@ -50,7 +50,7 @@ class Responses(unittest.TestCase):
         self.assertTrue(str(self.wire.requests[-1].url).endswith("/v1/responses"))
         self.assert_charged(answer.usage_metadata)
 
-    def test_stream_comes_to_the_same(self):
+    def test_streamed_answer_has_the_same_text_and_charge_as_a_plain_one(self):
         answer = None
         pieces = 0
         for chunk in self.asker.stream("Расскажи, как сложить печь"):
@@ -60,7 +60,7 @@ class Responses(unittest.TestCase):
         self.assertGreater(pieces, 1, "the answer came in one piece")
         self.assert_charged(answer.usage_metadata)
 
-    def test_tools_are_run_and_their_results_read(self):
+    def test_tools_run_and_their_results_reach_the_model(self):
         from langchain_core.messages import HumanMessage, ToolMessage
 
         with_tools = self.asker.bind_tools([get_weather])
@@ -83,7 +83,7 @@ class Responses(unittest.TestCase):
         chunks = list(asker.stream(turns))
         return sum(chunks[1:], chunks[0])
 
-    def test_answer_is_held_to_a_schema(self):
+    def test_answer_follows_its_schema(self):
         import pydantic
 
         class City(pydantic.BaseModel):
@@ -94,14 +94,14 @@ class Responses(unittest.TestCase):
         answer = self.asker.with_structured_output(City).invoke("say-json " + said.model_dump_json())
         self.assertEqual(answer, said)
 
-    def test_refusal_is_its_own_error_with_our_text(self):
+    def test_refusal_is_an_error_of_the_sdk_with_the_gateways_text(self):
         for text, kind in (("vendor-400", openai.BadRequestError), ("vendor-429", openai.RateLimitError)):
             with self.assertRaises(kind) as caught:
                 self.asker.invoke(text)
             self.assertIn(f"({self.wire.number})", str(caught.exception))
         self.assertEqual(self.key.spent(), 0)
 
-    def test_cut_stream_fails_with_its_number(self):
+    def test_cut_stream_fails_with_its_request_number(self):
         with self.assertRaises(openai.APIError) as caught:
             list(self.asker.stream(CUT))
         self.assertIn(f"({self.wire.number})", str(caught.exception))

@@ -1,4 +1,4 @@
-// The official `openai` package against a vendor of the chat format, and against one of the messages format.
+// The official `openai` package with a vendor of the chat format, and with vendors of the other formats.
 
 import assert from "node:assert/strict";
 import { describe, test } from "node:test";
@@ -14,7 +14,7 @@ const WEATHER = {
   },
 };
 const PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg==";
-/** Parameters that the messages format has no place for, and those that it has. */
+/** Parameters without a counterpart in the messages format, and below them parameters that have one. */
 const DROPPED = {
   seed: 7,
   store: false,
@@ -34,7 +34,7 @@ const streamed = { stream: true, stream_options: { include_usage: true } };
 const user = (content) => ({ role: "user", content });
 const results = (calls) => calls.map(({ id }) => ({ role: "tool", tool_call_id: id, content: "+7 и снег" }));
 
-/** Texts, tool calls, fragments of arguments, finish reason and usages of a stream. */
+/** The texts, tool calls, fragments of arguments, finish reason and usages in a stream. */
 async function read(stream) {
   const seen = { texts: [], calls: [], fragments: 0, finish: null, usages: [], ids: new Set() };
   for await (const chunk of stream) {
@@ -63,7 +63,7 @@ function assertCalls(calls, count) {
   }
 }
 
-/** The `openai` package asking for `model`. */
+/** Calls `model` with the `openai` package. */
 function suiteFor({ model, otherModel, translated }) {
   return {
     sdk: OpenAI,
@@ -75,7 +75,7 @@ function suiteFor({ model, otherModel, translated }) {
     ask: (client, text = "Привет", params = {}) =>
       client.chat.completions.create({ model, messages: [user(text)], max_tokens: 500, ...params }),
     isWhole: async (stream) => (await read(stream)).finish !== null,
-    // `prompt_tokens` contains what was read from and written to the cache.
+    // `prompt_tokens` includes tokens read from and written to the cache.
     classes(usage) {
       const cached_input = usage.prompt_tokens_details?.cached_tokens ?? 0;
       const cache_write = usage.prompt_tokens_details?.cache_write_tokens ?? 0;
@@ -89,7 +89,7 @@ forEachModel("chat", (names) => {
   const suite = suiteFor(names);
   const { ask } = suite;
 
-  test("a plain answer is charged by the catalog", async () => {
+  test("a plain answer is charged at the catalog's prices", async () => {
     const { key, wire, client, charged } = await asker(suite);
     const answer = await ask(client);
     assert.equal(answer.object, "chat.completion");
@@ -102,7 +102,7 @@ forEachModel("chat", (names) => {
     await key.assertSpent(await charged(answer.usage));
   });
 
-  test("a streamed answer is the plain one and charged", async () => {
+  test("a streamed answer equals the plain one and is charged", async () => {
     const { key, client, charged } = await asker(suite);
     const text = "Расскажи, как сложить печь";
     const plain = await ask(client, text);
@@ -114,7 +114,7 @@ forEachModel("chat", (names) => {
     await key.assertSpent(first, await charged(usages[0]));
   });
 
-  test("a stream has no usage unless asked and is charged all the same", async () => {
+  test("a stream has no usage unless requested, and is charged nevertheless", async () => {
     const { key, client, charged } = await asker(suite);
     const plain = await ask(client);
     const first = await charged(plain.usage);
@@ -156,13 +156,13 @@ forEachModel("chat", (names) => {
     });
   }
 
-  test("the tool loop helper gets its answer", async () => {
+  test("the tool loop helper gets an answer", async () => {
     const { wire, client } = await asker(suite);
     assert.match(await toolLoop(client).finalContent(), /в городе Москва \+7 и снег/);
     assert.equal(wire.requests.length, 2);
   });
 
-  test("the tool loop helper gets its answer, streamed", async () => {
+  test("the tool loop helper gets a streamed answer", async () => {
     const { wire, client } = await asker(suite);
     const loop = toolLoop(client, streamed);
     const texts = [];
@@ -185,7 +185,7 @@ forEachModel("chat", (names) => {
     });
   }
 
-  test("the streaming helper gathers the whole answer", async () => {
+  test("the streaming helper collects the whole answer", async () => {
     const { key, client, charged } = await asker(suite);
     const { stream, ...params } = streamed;
     const request = { model: suite.model, messages: [user("Привет")], max_tokens: 500, ...params };
@@ -196,7 +196,7 @@ forEachModel("chat", (names) => {
   });
 
   for (const name of ["max_tokens", "max_completion_tokens"]) {
-    test(`an answer that reaches ${name} ends with length`, async () => {
+    test(`an answer that reaches ${name} has the finish reason length`, async () => {
       const { key, client, charged } = await asker(suite);
       const [text, cut] = cutAt(names.tokensMax);
       const params = { max_tokens: undefined, [name]: names.tokensMax };
@@ -210,7 +210,7 @@ forEachModel("chat", (names) => {
     });
   }
 
-  test("an answer without a ceiling is whole", async () => {
+  test("an answer without an output maximum is complete", async () => {
     const { key, client, charged } = await asker(suite);
     const answer = await ask(client, undefined, { max_tokens: undefined });
     assert.equal(answer.choices[0].finish_reason, "stop");
@@ -233,7 +233,7 @@ forEachModel("chat", (names) => {
     });
   }
 
-  test("instructions are told, in their order", async () => {
+  test("instructions reach the model in order", async () => {
     const { client } = await asker(suite);
     const messages = [
       { role: "system", content: "Ты краток." },
@@ -244,17 +244,17 @@ forEachModel("chat", (names) => {
     assert.equal(answer.choices[0].message.content, "Система: Ты краток.\nОтвечай по-русски.");
   });
 
-  test("an image goes along with a text", async () => {
+  test("an image is sent together with a text", async () => {
     const { client } = await asker(suite);
     const image = { type: "image_url", image_url: { url: `data:image/png;base64,${PIXEL}`, detail: "low" } };
     const answer = await ask(client, undefined, { messages: [user([image, { type: "text", text: "Что это?" }])] });
     assert.equal(answer.choices[0].message.content, "Вы написали: Что это?");
   });
 
-  test("more than one choice is given or refused", async () => {
+  test("more than one choice is returned or refused", async () => {
     const { key, client } = await asker(suite, { maxRetries: 0 });
     const asked = ask(client, undefined, { n: 2 });
-    // The messages format has one choice: never one silently.
+    // The messages format has only one choice, so the gateway must refuse and not silently return one.
     if (suite.translated) {
       await assert.rejects(asked, (error) => error instanceof OpenAI.BadRequestError && /\bn\b/.test(error.message));
       await key.assertSpent();
@@ -269,7 +269,7 @@ forEachModel("chat", (names) => {
 describe("embeddings:", () => {
   const model = "demo-embedding";
   const suite = { client: (apiKey, options) => new OpenAI({ apiKey, baseURL: `${URL}/v1`, maxRetries: 0, ...options }) };
-  /** Floats, of what was asked for as base64 by name: that the package leaves as it is. */
+  /** The floats of a vector. If base64 was requested explicitly, the package does not decode it. */
   const decoded = (vector) => {
     if (typeof vector !== "string") return [...vector];
     const bytes = Buffer.from(vector, "base64");
@@ -294,13 +294,13 @@ describe("embeddings:", () => {
     await key.assertSpent(...charges);
   });
 
-  test("dimensions are the length of a vector", async () => {
+  test("`dimensions` sets the length of a vector", async () => {
     const { client } = await asker(suite);
     const answer = await client.embeddings.create({ model, input: "Привет", dimensions: 8, user: "sdk-tests" });
     assert.equal(answer.data[0].embedding.length, 8);
   });
 
-  test("a model for chats makes no vectors", async () => {
+  test("a chat model is refused for embeddings", async () => {
     const { key, client } = await asker(suite);
     const asked = client.embeddings.create({ model: "demo-chat", input: "Привет" });
     const says = (error) => error instanceof OpenAI.BadRequestError && error.message.includes("/v1/chat/completions");
@@ -308,7 +308,7 @@ describe("embeddings:", () => {
     await key.assertSpent();
   });
 
-  test("models tell what they make and where they are asked", async () => {
+  test("models show their kind and their paths", async () => {
     const { client } = await asker(suite);
     const told = {};
     for await (const { id, kind, surfaces } of client.models.list()) told[id] = { kind, surfaces };

@@ -1,4 +1,5 @@
-// The official `openai` package's Responses against a vendor of that format, or of that of MODEL.
+// Responses in the official `openai` package, with a vendor of the responses format, or of the format of the model that
+// MODEL names.
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
@@ -19,7 +20,7 @@ async function client() {
   return (await asker()).client;
 }
 
-/** A client with a key of its own, on a wire of its own. */
+/** A client with a new key, which records its requests and answers. */
 async function asker() {
   const [key, wire] = [await Key.create(), new Wire()];
   const client = new OpenAI({ apiKey: key.secret, baseURL: `${URL}/v1`, fetch: wire.fetch, maxRetries: 0 });
@@ -37,7 +38,7 @@ async function gathered(events) {
   return types;
 }
 
-test("the streaming helper gathers the plain answer, and both are charged", async () => {
+test("the streaming helper collects the plain answer, and both calls are charged", async () => {
   const { client, key, charged } = await asker();
   const request = { model, input: "Расскажи, как сложить печь", max_output_tokens: 500 };
   const plain = await client.responses.create(request);
@@ -51,7 +52,7 @@ test("the streaming helper gathers the plain answer, and both are charged", asyn
   await key.assertSpent(first, await charged(final.usage));
 });
 
-test("an answer in a form that was asked for is parsed", async () => {
+test("an answer with a requested schema is parsed", async () => {
   const { client, key, charged } = await asker();
   const schema = { type: "object", properties: { city: { type: "string" } }, required: ["city"], additionalProperties: false };
   const format = { type: "json_schema", name: "place", strict: true, schema };
@@ -61,7 +62,7 @@ test("an answer in a form that was asked for is parsed", async () => {
 });
 
 for (const [text, count] of [["Погода?", 1], ["parallel: погода?", 2]]) {
-  test(`tools are called and their results read: ${count}`, async () => {
+  test(`tools are called and their results reach the model: ${count}`, async () => {
     const asker = await client();
     for (const streamed of [false, true]) {
       const answered = async (input) => {
@@ -82,7 +83,7 @@ for (const [text, count] of [["Погода?", 1], ["parallel: погода?", 2
   });
 }
 
-test("what points at something kept is 400 and named", async () => {
+test("a reference to stored state is 400 and named", async () => {
   const asker = await client();
   for (const fields of [{ previous_response_id: "resp_1" }, { store: true }, { background: true }]) {
     await assert.rejects(asker.responses.create({ model, input: "Привет", ...fields }), (error) => {
@@ -93,7 +94,7 @@ test("what points at something kept is 400 and named", async () => {
   }
 });
 
-test("a cut stream does not look whole, and says its number", async () => {
+test("a cut stream does not look complete, and its error has the request number", async () => {
   const asker = await client();
   const streams = [
     async () => gathered(asker.responses.stream({ model, input: CUT })),

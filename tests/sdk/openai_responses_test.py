@@ -1,4 +1,4 @@
-"""The official `openai` package's Responses with a vendor of each format."""
+"""Responses in the official `openai` package, with a vendor of each format."""
 
 import json
 
@@ -29,7 +29,7 @@ class Responses(gateway.Suite):
     sdk = openai
     model = "demo-responses"
     other_model = "demo-chat"
-    # Parameters that have no effect here.
+    # Parameters that do not change the answer.
     dropped = {
         "store": False,
         "metadata": {"department": "sales"},
@@ -72,7 +72,7 @@ class Responses(gateway.Suite):
         self.assertIn("«max_output_tokens»", self.message(error))
         self.assert_spent(0)
 
-    def test_plain_answer_is_charged_by_the_catalog(self):
+    def test_plain_answer_is_charged_at_the_catalogs_prices(self):
         answer = self.ask(self.asker)
         self.assertEqual((answer.object, answer.status), ("response", "completed"))
         self.assertEqual(answer._request_id, self.wire.number)
@@ -80,7 +80,7 @@ class Responses(gateway.Suite):
         self.assertEqual(answer.usage.total_tokens, answer.usage.input_tokens + answer.usage.output_tokens)
         self.assert_spent(self.assert_charged(self.classes(answer.usage)))
 
-    def test_streaming_helper_gathers_the_plain_answer(self):
+    def test_streaming_helper_collects_the_plain_answer(self):
         text = "Расскажи, как сложить печь"
         plain = self.ask(self.asker, text)
         first = self.assert_charged(self.classes(plain.usage))
@@ -92,7 +92,7 @@ class Responses(gateway.Suite):
         self.assertEqual((final.output_text, final.status, final.usage), (plain.output_text, plain.status, plain.usage))
         self.assert_spent(first, self.assert_charged(self.classes(final.usage)))
 
-    def test_answer_is_parsed(self):
+    def test_answer_with_a_schema_is_parsed(self):
         said = City(name="Тверь", people=416_000)
         answer = self.asker.responses.parse(
             model=self.model, input="say-json " + said.model_dump_json(), text_format=City, max_output_tokens=500
@@ -125,26 +125,26 @@ class Responses(gateway.Suite):
         with self.asker.responses.stream(**request) as events:
             return events.get_final_response()
 
-    def test_search_that_is_merely_offered_does_no_harm(self):
+    def test_optional_search_tool_changes_nothing(self):
         answer = self.ask(self.asker, tools=[{"type": "web_search"}, WEATHER], tool_choice="auto")
         self.assertEqual([item.type for item in answer.output], ["function_call"])
 
-    def test_what_points_at_something_kept_is_400_and_named(self):
+    def test_reference_to_stored_state_is_400_and_named(self):
         for field, value in (("previous_response_id", "resp_1"), ("store", True), ("background", True)):
             error = self.refusal(self.sdk.BadRequestError, 400, **{field: value})
             self.assertEqual(error.code, "state_unsupported")
             self.assertIn(f"«{field}»", self.message(error))
         self.assert_spent(0)
 
-    def test_answer_that_reaches_its_ceiling_is_incomplete(self):
+    def test_answer_that_reaches_its_output_maximum_is_incomplete(self):
         answer = self.ask(self.asker, "раз два три четыре пять", max_output_tokens=3)
         self.assertEqual((answer.output_text, answer.status), ("Вы написали: раз ", "incomplete"))
         self.assertEqual(answer.incomplete_details.reason, "max_output_tokens")
 
-    def test_cut_stream_does_not_look_whole(self):
+    def test_cut_stream_does_not_look_complete(self):
         self.assert_cut(lambda stream: "response.completed" in [event.type for event in stream])
 
-    def test_cut_stream_says_its_number(self):
+    def test_error_of_a_cut_stream_has_the_request_number(self):
         with self.assertRaises(openai.APIError) as caught:
             list(self.ask(self.asker, "vendor-cut: " + "обрыв на полуслове " * 8, stream=True))
         self.assertTrue(str(caught.exception).endswith(f"({self.wire.number})"), caught.exception)

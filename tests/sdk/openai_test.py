@@ -33,7 +33,7 @@ class OpenAi(gateway.Suite):
     model = "demo-chat"
     other_model = "demo-messages"
     tokens_max = 3
-    # Parameters for which the messages format has no place, and those for which it has one.
+    # Parameters without a counterpart in the messages format, and below them parameters that have one.
     dropped = {
         "seed": 7,
         "store": False,
@@ -91,7 +91,7 @@ class OpenAi(gateway.Suite):
         self.assertEqual(len(ids), 1, "chunks of one answer with different ids")
         return texts, [calls[index] for index in sorted(calls)], fragments, finish, usages
 
-    def test_plain_answer_is_charged_by_the_catalog(self):
+    def test_plain_answer_is_charged_at_the_catalogs_prices(self):
         answer = self.ask(self.asker)
         self.assertEqual(answer.object, "chat.completion")
         self.assertTrue(answer.id)
@@ -104,7 +104,7 @@ class OpenAi(gateway.Suite):
         self.assertEqual(answer.usage.total_tokens, answer.usage.prompt_tokens + answer.usage.completion_tokens)
         self.assert_spent(self.assert_charged(self.classes(answer.usage)))
 
-    def test_streamed_answer_is_the_plain_one_and_charged(self):
+    def test_streamed_answer_equals_the_plain_one_and_is_charged(self):
         text = "Расскажи, как сложить печь"
         plain = self.ask(self.asker, text)
         first = self.assert_charged(self.classes(plain.usage))
@@ -114,7 +114,7 @@ class OpenAi(gateway.Suite):
         self.assertEqual((finish, len(usages)), ("stop", 1))
         self.assert_spent(first, self.assert_charged(self.classes(usages[0])))
 
-    def test_stream_has_no_usage_unless_asked_and_is_charged_all_the_same(self):
+    def test_stream_has_no_usage_unless_requested_and_is_charged_nevertheless(self):
         plain = self.ask(self.asker)
         first = self.assert_charged(self.classes(plain.usage))
         chunks = list(self.ask(self.asker, stream=True))
@@ -176,7 +176,7 @@ class OpenAi(gateway.Suite):
         charges.append(self.assert_charged(self.classes(usages[-1])))
         self.assert_spent(*charges)
 
-    def test_streaming_helper_gathers_the_whole_answer(self):
+    def test_streaming_helper_collects_the_whole_answer(self):
         with self.asker.chat.completions.stream(
             model=self.model, messages=[user("Привет")], max_tokens=500, stream_options={"include_usage": True}
         ) as stream:
@@ -184,7 +184,7 @@ class OpenAi(gateway.Suite):
         self.assertEqual(answer.choices[0].message.content, "Вы написали: Привет")
         self.assert_spent(self.assert_charged(self.classes(answer.usage)))
 
-    def test_streaming_helper_gathers_tool_calls(self):
+    def test_streaming_helper_collects_tool_calls(self):
         with self.asker.chat.completions.stream(
             model=self.model, messages=[user("parallel: погода?")], max_tokens=500, tools=[WEATHER]
         ) as stream:
@@ -195,10 +195,10 @@ class OpenAi(gateway.Suite):
         for call in choice.message.tool_calls:
             self.assertEqual(json.loads(call.function.arguments), {"city": "Москва"})
 
-    def test_answer_that_reaches_max_tokens_ends_with_length(self):
+    def test_answer_that_reaches_max_tokens_has_the_finish_reason_length(self):
         self.length("max_tokens")
 
-    def test_answer_that_reaches_max_completion_tokens_ends_with_length(self):
+    def test_answer_that_reaches_max_completion_tokens_has_the_finish_reason_length(self):
         self.length("max_completion_tokens")
 
     def length(self, field):
@@ -213,7 +213,7 @@ class OpenAi(gateway.Suite):
         self.assertEqual(("".join(texts), finish), (cut, "length"))
         self.assert_spent(first, self.assert_charged(self.classes(usages[-1])))
 
-    def test_answer_without_a_ceiling_is_whole(self):
+    def test_answer_without_an_output_maximum_is_complete(self):
         answer = self.ask(self.asker, max_tokens=openai.NOT_GIVEN)
         self.assertEqual(answer.choices[0].finish_reason, "stop")
         self.assert_spent(self.assert_charged(self.classes(answer.usage)))
@@ -225,7 +225,7 @@ class OpenAi(gateway.Suite):
             texts, _, _, finish, _ = self.read(self.ask(self.asker, "до СТОП после", stop=stop, **STREAMED))
             self.assertEqual(("".join(texts), finish), ("Вы написали: до ", "stop"))
 
-    def test_instructions_are_told_in_their_order(self):
+    def test_instructions_reach_the_model_in_order(self):
         turns = [
             {"role": "system", "content": "Ты краток."},
             {"role": "developer", "content": [{"type": "text", "text": "Отвечай по-русски."}]},
@@ -234,12 +234,12 @@ class OpenAi(gateway.Suite):
         answer = self.ask(self.asker, messages=turns)
         self.assertEqual(answer.choices[0].message.content, "Система: Ты краток.\nОтвечай по-русски.")
 
-    def test_image_goes_along_with_a_text(self):
+    def test_image_is_sent_together_with_a_text(self):
         image = {"type": "image_url", "image_url": {"url": "data:image/png;base64," + PIXEL, "detail": "low"}}
         answer = self.ask(self.asker, messages=[user([image, {"type": "text", "text": "Что это?"}])])
         self.assertEqual(answer.choices[0].message.content, "Вы написали: Что это?")
 
-    def test_cut_stream_does_not_look_whole(self):
+    def test_cut_stream_does_not_look_complete(self):
         self.assert_cut(lambda stream: self.read(stream)[3] is not None)
 
 
@@ -255,11 +255,11 @@ class OpenAiToResponses(OpenAi):
 
     model, other_model = "demo-responses", OpenAi.model
     translated = True
-    # Vendors of this format accept no less.
+    # Vendors of this format accept no lower maximum.
     tokens_max = 16
 
     def test_answer_ends_before_a_stop_sequence(self):
-        """The format has no stop sequences: a refusal is better than an answer that continues."""
+        """The responses format has no stop sequences. A refusal is better than an answer that does not stop."""
         with self.assertRaises(openai.BadRequestError) as refused:
             self.ask(self.asker, stop="СТОП")
         self.assertIn("«stop»", str(refused.exception))
@@ -306,16 +306,16 @@ class Embeddings(unittest.TestCase):
             self.assertEqual(vectors[0], vectors[2])
         self.assertEqual(self.key.spent(), sum(charges))
 
-    def test_dimensions_are_the_length_of_a_vector(self):
+    def test_dimensions_set_the_length_of_a_vector(self):
         answer = self.client.embeddings.create(model="demo-embedding", input="Привет", dimensions=8, user="sdk-tests")
         self.assertEqual(len(answer.data[0].embedding), 8)
 
-    def test_a_model_for_chats_makes_no_vectors(self):
+    def test_chat_model_is_refused_for_embeddings(self):
         with self.assertRaises(openai.BadRequestError) as caught:
             self.client.embeddings.create(model="demo-chat", input="Привет")
         self.assertIn("/v1/chat/completions", str(caught.exception))
 
-    def test_models_tell_what_they_make_and_where_they_are_asked(self):
+    def test_models_show_their_kind_and_their_paths(self):
         told = {model.id: (model.kind, model.surfaces) for model in self.client.models.list()}
         self.assertEqual(told["demo-embedding"], ("embedding", ["/v1/embeddings"]))
         self.assertEqual(told["demo-chat"][0], "chat")

@@ -1,5 +1,5 @@
-// Recorded answers of vendors, read by the SDKs of the other formats: equal to what the SDK of their own format reads,
-// however the bytes are cut on their way.
+// Recorded answers of vendors, translated and then read by the SDKs of the other formats. The result must equal what
+// the SDK of the recording's own format reads, however the bytes are cut on their way.
 
 import assert from "node:assert/strict";
 import { fileURLToPath } from "node:url";
@@ -10,7 +10,7 @@ import { Vendor, recordings, startGateway } from "./replay.mjs";
 
 const FOLDER = fileURLToPath(new globalThis.URL("../gateway/fixtures", import.meta.url));
 const SEEDS = [1, 2, 3, 5, 8];
-/** Long enough that no count of a recording is above what the input may come to. */
+/** A text so large that no recorded count exceeds what the request allows. */
 const TEXT = "слово ".repeat(8000);
 const ASKED = { max_tokens: 4096, messages: [{ role: "user", content: TEXT }] };
 
@@ -31,13 +31,15 @@ Object.assign(process.env, {
 const { Key, NUMBER, Wire, micro } = await import("./gateway.mjs");
 const key = await Key.create();
 
-// Readers: an answer as `{ text, thinking, calls, stop, usage }`, in the words of the format that it was read in. One
-// that the vendor broke off is `{ text, thinking, failed }`. What a vendor of the responses format says in several items
-// is `{ texts, thoughts, … }`.
+// Readers: they return an answer as `{ text, thinking, calls, stop, usage }`, with the values of the format in which it
+// was read. An answer that the vendor broke off is `{ text, thinking, failed }`. An answer in several items of the
+// responses format is `{ texts, thoughts, … }`.
 
 const READERS = {
   chat: {
-    /** What the SDK gathers; its helper's view of a stream, with the reasoning that the helper leaves alone. */
+    /**
+     * Reads with the SDK. For streams it uses the SDK's helper, and collects the reasoning, which the helper ignores.
+     */
     async read({ name, stream }) {
       const wire = new Wire();
       const client = chatClient(wire);
@@ -50,7 +52,7 @@ const READERS = {
       helper.on("chunk", ({ choices }) => (reasoning += choices[0]?.delta.reasoning_content ?? ""));
       return chatAnswer(await helper.finalChatCompletion(), wire, reasoning);
     },
-    /** The same of a vendor's own stream, whose peculiarities the helper does not always take. */
+    /** Reads the vendor's own answer. Its streams have peculiarities that the helper does not always accept. */
     async readOwn(recording) {
       return recording.stream ? chatChunks(recording.name) : READERS.chat.read(recording);
     },
@@ -69,7 +71,7 @@ const READERS = {
     readOwn: (recording) => READERS.messages.read(recording),
   },
   responses: {
-    /** What the SDK gathers. */
+    /** Reads with the SDK. */
     async read({ name, stream }) {
       const wire = new Wire();
       const client = chatClient(wire);
@@ -83,8 +85,10 @@ const READERS = {
       }
       return helper.finalResponse().then((answer) => joined(responsesAnswer(answer, wire)), failed(seen, wire));
     },
-    /** The same of a vendor's own stream: its items as they are when they are done. Where a recording has been cut short
-        between deltas and their end, deltas count. */
+    /**
+     * Reads the vendor's own answer, with its items as they are at their end. If a recording was cut between the deltas
+     * of an item and its end, the deltas count.
+     */
     async readOwn({ name, stream }) {
       const wire = new Wire();
       const client = chatClient(wire);
@@ -134,7 +138,10 @@ function chatAnswer(answer, wire, reasoning) {
   };
 }
 
-/** A vendor's chat stream gathered by hand: text, reasoning by any of its names, tool calls by index. */
+/**
+ * Collects a vendor's chat stream without the helper: text, reasoning under any of its field names, tool calls by
+ * index.
+ */
 async function chatChunks(name) {
   const wire = new Wire();
   const params = { model: name, ...ASKED, stream: true, stream_options: { include_usage: true } };
@@ -161,7 +168,7 @@ async function chatChunks(name) {
   return { ...seen, number: wire.number, refusal, calls: calls.map(chatCall), stop, usage: chatUsage(last) };
 }
 
-/** What was seen of a stream that the vendor broke off, once its error has come. */
+/** The part of a stream that was read before the error with which the vendor broke it off. */
 function failed(seen, wire) {
   return (error) => {
     assert.ok(error instanceof OpenAI.APIError || error instanceof Anthropic.APIError, error.stack);
@@ -177,7 +184,7 @@ function chatUsage({ prompt_tokens, completion_tokens, total_tokens, ...details 
   const cached_input = details.prompt_tokens_details?.cached_tokens ?? 0;
   const cache_write = details.prompt_tokens_details?.cache_write_tokens ?? 0;
   const thinking = details.completion_tokens_details?.reasoning_tokens ?? 0;
-  // One vendor counts reasoning beside the completion; only the total tells.
+  // One vendor counts reasoning in addition to the completion, which shows only in the total.
   const beside = thinking > 0 && total_tokens === prompt_tokens + completion_tokens + thinking;
   const output = completion_tokens + (beside ? thinking : 0);
   return { input: prompt_tokens - cached_input - cache_write, cached_input, cache_write, output, thinking };
@@ -210,7 +217,7 @@ function responsesAnswer({ output, status, incomplete_details, usage }, wire) {
   return {
     number: wire.number,
     texts: of("message").map(({ content }) => parts(content, "output_text").join("")),
-    // Its text, or else what it sums up.
+    // The text of the reasoning, or otherwise its summary.
     thoughts: of("reasoning").map(({ content, summary }) => {
       const text = parts(content, "reasoning_text");
       return text.length > 0 ? text : parts(summary, "summary_text");
@@ -230,13 +237,13 @@ function responsesAnswer({ output, status, incomplete_details, usage }, wire) {
 
 const written = ({ input_tokens_details }) => input_tokens_details?.cache_write_tokens ?? 0;
 
-/** A translated answer has its text and its thinking in one piece each. */
+/** In a translated answer, the text is in one piece, and so is the thinking. */
 function joined({ texts, thoughts, ...same }) {
   return { ...same, text: texts.join(""), thinking: thoughts.flat().join("") };
 }
 
-// What an answer has to be in another format. Text, tool calls and usage are the same: the readers already leave out
-// the blocks of a vendor's own tools, and count by class.
+// The expected answer in another format. Text, tool calls and usage are the same: the readers already leave out the
+// blocks of tools that the vendor ran, and count by class.
 
 const STOPS = {
   chat: {
@@ -278,7 +285,7 @@ function translation({ number, stop, stop_sequence, refusal, texts, thoughts, ..
   }
   if (format === "chat") return { ...same, stop: STOPS.chat[stop] };
   if (refusal) return { ...same, text: same.text + refusal, stop: "refusal", stop_sequence: null };
-  // Some vendors end on `stop` where a tool was called, or give no reason at all.
+  // Some vendors end with `stop` although a tool was called, or give no reason at all.
   const called = same.calls.length > 0 && (!stop || stop === "stop");
   return { ...same, stop: called ? "tool_use" : STOPS.messages[stop || "stop"], stop_sequence: null };
 }
@@ -286,14 +293,14 @@ function translation({ number, stop, stop_sequence, refusal, texts, thoughts, ..
 const FORMATS = Object.keys(READERS);
 const others = (format) => FORMATS.filter((other) => other !== format);
 
-test("recordings of all formats are there: streamed, plain and errors", () => {
+test("there are recordings of every format: streamed, plain and errors", () => {
   const kinds = new Set(recorded.map(({ format, stream, status }) => `${format} ${stream ? "stream" : status}`));
   for (const kind of ["stream", "200", "400"]) {
     for (const format of FORMATS) assert.ok(kinds.has(`${format} ${kind}`), `${FOLDER}: ${[...kinds]}`);
   }
 });
 
-/** A vendor that gives up at once, with a status of 200. */
+/** Whether the vendor fails at the start of a stream, although its status is 200. */
 const isFailure = ({ name }) => name.includes("-failed-");
 
 for (const recording of [...recorded.filter((it) => it.status === 200 && !isFailure(it)), ...made]) {
@@ -306,7 +313,7 @@ for (const recording of [...recorded.filter((it) => it.status === 200 && !isFail
       for (const seed of [null, ...SEEDS]) {
         vendor.seed = seed;
         const { number, ...read } = await READERS[caller].read(recording);
-        // One vendor has counted nothing: each caller is told what his own request may have come to.
+        // One vendor reported no counts, so each caller gets the estimate for its own request.
         if (uncounted(recording)) read.usage = expected.usage;
         assert.deepEqual(read, expected, `cut by seed ${seed}`);
         await sameCharge(number, own, recording);
@@ -316,7 +323,10 @@ for (const recording of [...recorded.filter((it) => it.status === 200 && !isFail
   }
 }
 
-/** Call `number` was charged as the same answer in its own format, and for what the vendor counted. */
+/**
+ * Checks that the call with this request number was charged like the same answer in its own format, and by the vendor's
+ * counts.
+ */
 async function sameCharge(number, own, recording) {
   const [receipt, ownReceipt] = await Promise.all([key.receipt(number), key.receipt(own.number)]);
   if (uncounted(recording)) {
@@ -336,14 +346,17 @@ async function sameCharge(number, own, recording) {
 
 const uncounted = ({ stream, bytes }) => !stream && JSON.parse(bytes).usage?.total_tokens === 0;
 
-/** The last usage of a chat stream: an SDK that raises an error has not shown it. */
+/**
+ * The last usage of a chat stream, for streams that end with an error: the SDK does not return the usage of such
+ * streams.
+ */
 function lastUsage(bytes) {
   const lines = bytes.toString().split("\n").filter((line) => line.startsWith("data: {"));
   return lines.map((line) => JSON.parse(line.slice(6)).usage).findLast(Boolean);
 }
 
 for (const recording of recorded.filter(({ format, status }) => format === "chat" && status === 200)) {
-  test(`${recording.name} shows no thinking to a caller who did not ask for it`, async () => {
+  test(`${recording.name} shows no thinking to a caller that did not request it`, async () => {
     const expected = translation(await READERS.chat.readOwn(recording), "messages");
     const { number, ...read } = await READERS.messages.read(recording, {});
     assert.deepEqual(read, { ...expected, thinking: "" });
@@ -351,8 +364,8 @@ for (const recording of recorded.filter(({ format, status }) => format === "chat
 }
 
 for (const recording of recorded.filter(({ status }) => status !== 200)) {
-  test(`${recording.name} is an error of ours for all callers`, async () => {
-    // A vendor that does not know its model is the operator's trouble, not the caller's.
+  test(`${recording.name} is an error of the gateway for all callers`, async () => {
+    // If a vendor does not have the model, that is the operator's error and not the caller's.
     const status = { 400: 400, 404: 503 }[recording.status];
     for (const { sdk, ask } of Object.values(CALLERS)) {
       const wire = new Wire();
@@ -363,15 +376,15 @@ for (const recording of recorded.filter(({ status }) => status !== 200)) {
       assert.equal(type, status === 400 ? "invalid_request_error" : "api_error");
       assert.match(wire.number, NUMBER);
       assert.ok(message.endsWith(`(${wire.number})`), message);
-      // Ids of the vendor's are left out.
+      // The gateway leaves out ids of the vendor.
       const told = JSON.parse(recording.bytes).error.message.replace(/'rs_\w+'/, "'…'");
-      // What a caller can mend is told in the vendor's words; how the vendor calls its models is not.
+      // The caller gets the vendor's text if it can correct the error, but never the vendor's names of models.
       assert.equal(message.includes(told), status === 400, message);
     }
   });
 }
 
-// What no recording shows
+// Streams that no recording has.
 
 function data(value) {
   return `data: ${JSON.stringify(value)}\n\n`;
@@ -395,7 +408,7 @@ function messageStart() {
   return event({ type: "message_start", message: { ...message, usage } });
 }
 
-/** Whole streams. */
+/** Complete streams. */
 function madeStreams() {
   const counts = { prompt_tokens: 5, completion_tokens: 9, total_tokens: 14 };
   const usage = `${chatData([], { usage: counts })}data: [DONE]\n\n`;
@@ -403,7 +416,7 @@ function madeStreams() {
   const begin = (index, id, name) => call(index, { id, type: "function", function: { name, arguments: "" } });
   const more = (index, piece) => call(index, { function: { arguments: piece } });
   const streams = {
-    // The messages format never interleaves.
+    // The messages format never interleaves tool calls.
     "chat-made-interleaved-tools": [
       chunk({ role: "assistant", content: "Смотрю." }),
       begin(0, "call_a", "first"),
@@ -448,7 +461,7 @@ function madeStreams() {
   return Object.entries(streams).map(([name, parts]) => stream(name, parts.join("")));
 }
 
-/** Beginnings of streams, and how they break. */
+/** Beginnings of streams, each with several ways to break off. */
 function brokenStreams() {
   const of = { item_id: "msg_1", output_index: 0, content_index: 0 };
   const begunMessage = () => ({ id: "msg_1", type: "message", role: "assistant", status: "in_progress", content: [] });
@@ -484,7 +497,7 @@ function stream(name, text, rest = {}) {
 
 const ENDS = ["message_stop", "response.completed", "response.incomplete"];
 
-/** What an event of any format adds to the text. */
+/** The text that an event of any format adds. */
 function textOf({ type, choices, delta }) {
   if (type === "response.output_text.delta") return delta;
   return choices?.[0].delta.content ?? delta?.text ?? "";
@@ -493,7 +506,7 @@ function textOf({ type, choices, delta }) {
 const failures = recorded.filter(isFailure).map(({ name }) => ({ name, first: true }));
 
 for (const { name, first } of [...broken, ...failures]) {
-  test(`${name} raises for all callers`, async () => {
+  test(`${name} is an error for all callers`, async () => {
     for (const { sdk, ask } of Object.values(CALLERS)) {
       const wire = new Wire();
       const seen = [];
@@ -501,18 +514,18 @@ for (const { name, first } of [...broken, ...failures]) {
         for await (const event of await ask(wire, { model: name, stream: true })) seen.push(event);
       };
       const error = await read().then(() => assert.fail(`looks whole: ${JSON.stringify(seen)}`), (error) => error);
-      // Node's own fetch ends a broken body with `TypeError: terminated`.
+      // Node's own `fetch` reports a body that breaks off as `TypeError: terminated`.
       assert.ok(error instanceof sdk.APIError || error.message === "terminated", `${sdk.name}: ${error.stack}`);
       const text = seen.map(textOf).join("");
       assert.equal(text, first ? "" : "Нача");
-      // Before the first byte there is still a status to say it with.
+      // Before the first byte, the gateway can still answer with an error status.
       if (first) assert.ok([502, 503].includes(error.status), `${sdk.name}: ${error.status} ${error.message}`);
       assert.ok(!seen.some((event) => event.choices?.[0].finish_reason || ENDS.includes(event.type)));
     }
   });
 }
 
-test("vendors were asked in their own format, and streams for their usage", () => {
+test("vendors get requests in their own format, and usage is requested for streams", () => {
   const fields = {
     chat: ["model", "messages", "max_tokens", "max_completion_tokens", "reasoning_effort", "stream", "stream_options"],
     messages: ["model", "messages", "max_tokens", "thinking", "stream"],

@@ -1,4 +1,4 @@
-// A vendor that answers with recordings, and a gateway of its own in front of it.
+// A vendor that answers with recordings, and a separate gateway in front of it.
 
 import assert from "node:assert/strict";
 import { spawn } from "node:child_process";
@@ -11,10 +11,10 @@ import { setTimeout as sleep } from "node:timers/promises";
 const { TOLLGATE_BIN: GATEWAY } = process.env;
 const ADMIN_KEY = "admin-key-of-the-recordings-test";
 const START_MS_MAX = 10_000;
-/** A cut piece has 1 byte to so many. */
+/** The largest piece into which an answer is cut; the smallest has one byte. */
 const PIECE_BYTES_MAX = 96;
 
-/** The recordings in `folder`, named as they are there: `{ name, format, stream, status, bytes }`. */
+/** The recordings in `folder`, under their file names: `{ name, format, stream, status, bytes }`. */
 export async function recordings(folder) {
   const names = (await readdir(folder)).filter((name) => /^(chat|messages|responses)-[\w.-]+\.(sse|json)$/.test(name)).sort();
   return Promise.all(
@@ -31,9 +31,9 @@ export async function recordings(folder) {
 export class Vendor {
   #all;
   #server;
-  /** The seed of the places where answers are cut into pieces; null leaves them whole. */
+  /** The seed that decides where answers are cut; null sends them whole. */
   seed = null;
-  /** The bodies that it was sent. */
+  /** The request bodies that the vendor received. */
   received = [];
 
   static async start(all) {
@@ -69,7 +69,7 @@ export class Vendor {
     res.socket.setNoDelay(true);
     for (const piece of this.seed === null ? [recording.bytes] : pieces(recording.bytes, this.seed)) {
       res.write(piece);
-      // Time to leave by itself.
+      // Lets the piece leave as a separate packet.
       await new Promise(setImmediate);
     }
     if (recording.cut) res.destroy();
@@ -77,11 +77,11 @@ export class Vendor {
   }
 }
 
-/** `bytes` cut at places that depend on `seed` alone. */
+/** `bytes` cut at positions that depend only on `seed`. */
 function* pieces(bytes, seed) {
   let state = seed;
   for (let start = 0; start < bytes.length; ) {
-    // mulberry32
+    // The generator is mulberry32.
     state = (state + 0x6d2b79f5) | 0;
     let mixed = Math.imul(state ^ (state >>> 15), state | 1);
     mixed ^= mixed + Math.imul(mixed ^ (mixed >>> 7), mixed | 61);
@@ -92,8 +92,8 @@ function* pieces(bytes, seed) {
 }
 
 /**
- * Starts a gateway whose models are the vendor's recordings: `{ url, admin, adminKey, stop }`. A recording's `fields`
- * are put into its model's configuration.
+ * Starts a gateway whose models are the vendor's recordings: `{ url, admin, adminKey, stop }`. The `fields` of a
+ * recording are added to the configuration of its model.
  */
 export async function startGateway(vendor, all) {
   const folder = await mkdtemp(join(tmpdir(), "tollgate-recordings-"));

@@ -1,5 +1,5 @@
-// Claude Code and Codex finish a tool task of five turns on chat vendors that are strict: one that thinks refuses a call
-// without the reasoning that led to it, one that signs its calls refuses a call without its signature.
+// Claude Code and Codex finish a tool task of five turns on strict chat vendors. One vendor refuses a call without the
+// reasoning that led to it, the other refuses a call without the signature that the vendor gave it.
 
 import assert from "node:assert/strict";
 import { readFile } from "node:fs/promises";
@@ -13,13 +13,16 @@ import { startGateway } from "./replay.mjs";
 const TURNS = 5;
 const FILE = "шаги.txt";
 
-/** What the message of a turn has beside its call, and what its call has, by the model's name. */
+/**
+ * The state of a turn, by the model's name: the fields of the message in addition to its call, and the additional
+ * fields of the call.
+ */
 const STATES = {
   thinking: (turn) => [{ reasoning_content: `мысль ${turn}` }, {}],
   signing: (turn) => [{}, { extra_content: { google: { thought_signature: `s${turn}+/==` } } }],
 };
 
-/** Why a vendor refuses the conversation; null if it does not. */
+/** The reason why a vendor refuses the conversation; null if it does not. */
 function refusal(model, messages) {
   const called = messages.filter(({ tool_calls }) => tool_calls);
   for (const [turn, message] of called.entries()) {
@@ -33,7 +36,7 @@ function refusal(model, messages) {
   return null;
 }
 
-/** The tool that runs commands, as the client has it, and its arguments. */
+/** The client's tool that runs commands, and the arguments that run `text`; null if there is no such tool. */
 function command(tools, text) {
   const names = (tools ?? []).map((tool) => tool.function.name);
   if (names.includes("Bash")) return ["Bash", { command: text, description: "шаг" }];
@@ -64,7 +67,7 @@ const server = createServer(async (req, res) => {
   } else {
     deltas.push({ content: "Готово" });
   }
-  // Claude Code takes messages of one id for one message.
+  // Claude Code treats messages with the same id as one message, so each turn has its own id.
   const id = `chatcmpl-${turn}`;
   const chunk = (choices, usage = null) =>
     `data: ${JSON.stringify({ id, object: "chat.completion.chunk", created: 1, model, choices, usage })}\n\n`;

@@ -1,4 +1,4 @@
-// The Vercel AI SDK, whose provider for OpenAI speaks Responses unless told otherwise, to a vendor of each format.
+// The Vercel AI SDK, whose OpenAI provider uses the responses format by default, with a vendor of each format.
 
 import assert from "node:assert/strict";
 import { describe, test } from "node:test";
@@ -7,7 +7,7 @@ import { APICallError, Output, generateText, stepCountIs, streamText, tool } fro
 import { z } from "zod";
 import { Key, NUMBER, URL, Wire, collect } from "./gateway.mjs";
 
-/** It names what it was answered by id alone unless told that nothing is stored. */
+/** Unless the SDK is configured not to store answers, it refers to earlier answers only by their ids. */
 const OPTIONS = { openai: { store: false } };
 const WEATHER = {
   get_weather: tool({
@@ -40,7 +40,7 @@ for (const name of ["demo-responses", "demo-chat", "demo-messages"]) {
       await key.assertSpent(await charged(usage));
     });
 
-    test("a stream comes to the same", async () => {
+    test("a streamed answer has the same text and charge as a plain one", async () => {
       const { key, charged, request } = await asker();
       const stream = streamText({ ...request, system: "Отвечай коротко", prompt: "Расскажи, как сложить печь" });
       const pieces = await collect(stream.textStream);
@@ -51,7 +51,7 @@ for (const name of ["demo-responses", "demo-chat", "demo-messages"]) {
     });
 
     for (const [prompt, count] of [["Погода?", 1], ["parallel: погода?", 2]]) {
-      test(`tools are run and their results read: ${count}`, async () => {
+      test(`tools run and their results reach the model: ${count}`, async () => {
         const { request } = await asker();
         const loop = { ...request, prompt, tools: WEATHER, stopWhen: stepCountIs(3) };
         const stream = streamText(loop);
@@ -64,7 +64,7 @@ for (const name of ["demo-responses", "demo-chat", "demo-messages"]) {
       });
     }
 
-    test("an object is held to its schema", async () => {
+    test("a generated object follows its schema", async () => {
       const { request } = await asker();
       const said = { name: "Тверь", people: 416_000 };
       const { output } = await generateText({
@@ -75,7 +75,7 @@ for (const name of ["demo-responses", "demo-chat", "demo-messages"]) {
       assert.deepEqual(output, said);
     });
 
-    test("a refusal is its own error, with our text", async () => {
+    test("a refusal is an error of the SDK, with the gateway's text", async () => {
       const { key, wire, request } = await asker();
       for (const [prompt, status] of [["vendor-400", 400], ["vendor-429", 429]]) {
         await assert.rejects(generateText({ ...request, prompt }), (error) => {
@@ -88,7 +88,7 @@ for (const name of ["demo-responses", "demo-chat", "demo-messages"]) {
       await key.assertSpent();
     });
 
-    test("what was kept nowhere is refused by its name", async () => {
+    test("a reference to an answer that is not stored is refused by name", async () => {
       const { request } = await asker();
       const call = generateText({
         ...request,
@@ -102,8 +102,8 @@ for (const name of ["demo-responses", "demo-chat", "demo-messages"]) {
       });
     });
 
-    // Without `store: false` it names an earlier answer by its id alone.
-    test("a conversation goes on where its items are sent, and is told so where they are not", async () => {
+    // Without `store: false` the SDK refers to an earlier answer only by its id.
+    test("a conversation continues if its items are sent, and is refused if only their ids are", async () => {
       const { request } = await asker();
       for (const providerOptions of [OPTIONS, {}]) {
         const turn = { role: "user", content: "Привет" };
@@ -122,7 +122,7 @@ for (const name of ["demo-responses", "demo-chat", "demo-messages"]) {
       }
     });
 
-    test("a cut stream fails with its number", async () => {
+    test("a cut stream fails with its request number", async () => {
       const { request } = await asker();
       const stream = streamText({ ...request, prompt: "vendor-cut: " + "обрыв на полуслове ".repeat(8), onError() {} });
       const parts = await collect(stream.fullStream);

@@ -15,7 +15,7 @@ pub(crate) struct Arguments {
     pub(crate) threads: usize,
     pub(crate) trace: bool,
     pub(crate) sabotage: Option<Sabotage>,
-    /// If set, runs only seeds of this kind.
+    /// If set, runs only seeds with faults of this kind.
     pub(crate) kind: Option<Kind>,
     /// If set, runs only seeds with leases (`true`), or only seeds without leases (`false`).
     pub(crate) leases: Option<bool>,
@@ -26,14 +26,14 @@ pub(crate) struct Arguments {
 /// The runs that the command line requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mode {
-    /// No run: the command line names other tests, or only requests a list of tests.
+    /// No run is requested: the command line names other tests, or only requests a list of tests.
     Nothing,
     One(u64),
     Regions,
     Many,
 }
 
-/// Flags of the usual harness that take a value.
+/// Flags of the usual test harness that take a value.
 const VALUED: [&str; 7] = [
     "--test-threads",
     "--format",

@@ -1,6 +1,6 @@
 //! The disks of the gateways' outboxes. A line is first in the process's memory, then in the system's cache, then on
-//! the disk. A crash of the process keeps lines in the system's cache; a power cut keeps only lines on the disk. A line
-//! is either complete or lost.
+//! the disk. A crash of the process keeps the lines in the system's cache; a power cut keeps only the lines on the
+//! disk. A line is either complete or lost.
 
 use std::{
     sync::{Arc, Mutex},
@@ -32,7 +32,7 @@ struct Platter {
     lines: Vec<Stored>,
     /// The number of lines on the disk, which survive a power cut.
     synced: usize,
-    /// The outbox has allowed the disk to delete calls that were done before this time, in Unix milliseconds.
+    /// The outbox has permitted the disk to delete calls that were acknowledged before this time, in Unix milliseconds.
     forgotten_ms: u64,
     syncs: u64,
 }
@@ -45,7 +45,7 @@ struct Stored {
 }
 
 impl Disk {
-    /// Kills the process at `now`. The next process reads the lines that are left.
+    /// Kills the process at `now`. The next process reads the remaining lines.
     pub(crate) fn crash(&self, now: Ms, power: bool, fate: &mut Random) {
         let mut platter = lock(&self.0);
         let written = platter
@@ -74,7 +74,7 @@ impl Disk {
     }
 }
 
-/// The log of an outbox, on the disk of its gateway's machine.
+/// The log of an outbox, on the disk of the gateway's machine.
 pub(crate) struct SimLog {
     pub(crate) sim: Arc<Sim>,
     pub(crate) gateway: usize,

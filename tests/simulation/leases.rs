@@ -1,4 +1,4 @@
-//! Leases in a run: the gateways' clocks, ledger rules that a sabotage leaves out, and checks of each grant.
+//! Leases in a run: the gateways' clocks, the ledger rules that a sabotage leaves out, and checks of each grant.
 
 use std::{
     collections::BTreeMap,
@@ -27,9 +27,9 @@ use crate::{
     world::{Sabotage, Sim},
 };
 
-/// The largest difference that clocks can gain during a lease, plus the time of messages.
+/// The most by which two clocks can drift apart during a lease, plus the travel time of messages.
 const SLACK_MS: Ms = 25;
-/// The maximum adjustment of a gateway's clock, in either direction.
+/// The largest jump of a gateway's clock, in either direction.
 const CLOCK_JUMP_MS: i64 = 3_600_000;
 
 /// The leases of a run.
@@ -38,14 +38,14 @@ pub(crate) struct LeasePlan {
     /// The time for which a lease may grant after a turn, in milliseconds.
     pub(crate) max: Ms,
     clocks: Vec<GatewayClock>,
-    /// The shortest time that a gateway's message takes, in either direction.
+    /// The shortest travel time of a gateway's message, in either direction.
     pub(crate) far: Ms,
 }
 
 /// A gateway's own clock.
 #[derive(Clone, Debug)]
 struct GatewayClock {
-    /// The length of this clock's second relative to the run's, in thousandths.
+    /// The length of a second on this clock compared with the run's clock, in thousandths.
     rate: u64,
     ahead: i64,
     jumps: Vec<(Ms, i64)>,
@@ -79,7 +79,7 @@ impl LeasePlan {
     }
 }
 
-/// A gateway's clocks, and names of leases and turns that depend on the seed only.
+/// A gateway's clocks, and names for leases and turns that depend only on the seed.
 struct SimSource {
     sim: Arc<Sim>,
     gateway: usize,
@@ -118,7 +118,7 @@ impl LeaseSource for SimSource {
     }
 }
 
-/// The leases of a process; `None` if the run has none. A key gets a lease with its first call.
+/// The leases of a process; `None` if the run has no leases. A key gets a lease with its first call.
 pub(crate) fn leases_of(sim: &Arc<Sim>, gateway: usize, process: u32) -> Option<Arc<Leases>> {
     let plan = sim.plan.leases.as_ref()?;
     let settings = LeaseSettings {
@@ -170,15 +170,15 @@ impl LeaseLedger for SimLedger {
     }
 }
 
-/// The record of leases, kept by the test, with which each grant is checked.
+/// The test's own record of leases, used to check each grant.
 #[derive(Debug, Default)]
 pub(crate) struct Grants {
-    /// The time of each lease's last turn that allowed grants.
+    /// The time of the last turn of each lease that allowed grants.
     told: BTreeMap<RequestNumber, Ms>,
-    /// Until this time grants after a prohibition are not checked: a failover, or a jump of the ledger's clock, may
+    /// Until this time, grants despite a prohibition are not checked: a failover or a jump of the ledger's clock may
     /// have made the ledger forget that it must wait for a lease.
     unsure_until: Ms,
-    /// Accounts and keys that may get no grants, and since when an operator has the acknowledgement of that.
+    /// Accounts and keys that may get no grants, each with the time at which that was acknowledged to an operator.
     forbidden: BTreeMap<(AccountId, Option<KeyId>), Ms>,
     pub(crate) count: u64,
 }
@@ -194,7 +194,7 @@ impl Grants {
         self.unsure_until = self.unsure_until.max(until + SLACK_MS);
     }
 
-    /// Forbids, or permits again, grants on a key or on a whole account.
+    /// Forbids grants on a key or a whole account, or permits them again.
     pub(crate) fn forbid(
         &mut self,
         account: &AccountId,
@@ -210,7 +210,7 @@ impl Grants {
         }
     }
 
-    /// Records a lease's grant. Returns the breach, if the grant was not allowed.
+    /// Records that a lease has granted a hold. Returns the breach if the grant was not allowed.
     pub(crate) fn granted(
         &mut self,
         hold: &Hold,
@@ -247,7 +247,7 @@ impl Grants {
     }
 }
 
-/// Whether a living gateway must not lose a lease in runs of this kind.
+/// Whether a living gateway must not lose a lease in runs with this kind of faults.
 pub(crate) const fn keeps_leases(kind: Kind) -> bool {
     matches!(
         kind,
@@ -262,7 +262,7 @@ pub(crate) const fn keeps_leases(kind: Kind) -> bool {
     )
 }
 
-/// Whether every lease must be given back at the end of runs of this kind.
+/// Whether every lease must be returned at the end of runs with this kind of faults.
 pub(crate) const fn gives_all_back(kind: Kind) -> bool {
     matches!(kind, Kind::Calm | Kind::Leaving | Kind::BrokenDisk)
 }

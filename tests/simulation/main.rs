@@ -1,5 +1,5 @@
-//! Runs gateways, ledger and outbox on one thread, under a clock, a network and disks that follow a seed. The layer,
-//! the settler and the outbox are the real ones; the ledger's server is the book.
+//! Runs gateways, ledger and outbox on one thread, with a clock, a network and disks that follow a seed. The layer, the
+//! settler and the outbox are the real ones; the ledger's server is the book.
 //!
 //! ```text
 //! cargo test --test simulation                              10 000 seeds
@@ -11,7 +11,7 @@
 //!
 //! A round has fourteen seeds, one for each kind of fault. Every other round has leases.
 
-// Randomness that depends on the seed only.
+// All randomness depends only on the seed.
 #[path = "../support/random.rs"]
 mod random;
 
@@ -43,7 +43,7 @@ use crate::{
     world::{Sabotage, play},
 };
 
-/// A sabotage must be found within this number of seeds.
+/// The number of seeds within which a sabotage must be found.
 const SABOTAGE_SEEDS: u64 = 5_000;
 
 fn main() -> ExitCode {

@@ -22,7 +22,7 @@ use crate::{
 
 /// The sender of a request that is not from a gateway.
 pub(crate) const OPERATOR: usize = usize::MAX;
-/// The time after which the sender of a lost message gets an error, if at all: longer than its timeout.
+/// The time after which the sender of a lost message gets an error, if it gets one. It exceeds the sender's timeout.
 const SILENCE_MS: Ms = 2 * ASK_TIMEOUT.as_millis() as Ms;
 
 /// All messages in transit.
@@ -38,7 +38,7 @@ struct Queue {
     events: BTreeMap<(Ms, u64), Event>,
     sent: u64,
     requests: usize,
-    /// The number of times that each request was sent. Each repeat has a fate of its own.
+    /// The number of times that each request was sent. Each repeat has its own fate.
     asked: HashMap<(u64, u64), u64>,
 }
 
@@ -50,20 +50,20 @@ enum Event {
         from: usize,
         ask: Ask,
         fate: Random,
-        /// Where the answer goes; `None` for the second copy of a repeated message, whose answer nobody awaits.
+        /// Where the answer is sent; `None` for the second copy of a repeated message, because no sender waits for its
+        /// answer.
         back: Option<Back>,
     },
     Answer {
         from: usize,
         answer: Answer,
         back: Back,
-        /// The number of the server that must still be in use for the answer to arrive; `None` if any server may
-        /// answer.
+        /// The number of the server that must still be in use when the answer arrives; `None` if any server may answer.
         epoch: Option<u64>,
     },
     /// The message is lost: its sender gets no answer.
     Silence(Back),
-    /// The second half of a step that a sabotage has split.
+    /// The second half of a request that a sabotage has split into two steps.
     Act(Command),
 }
 
@@ -127,7 +127,7 @@ impl Sim {
         };
         match event {
             None => {}
-            // The sender gave up waiting before this time.
+            // The sender has stopped waiting before this time.
             Some(Event::Silence(back)) => drop(back),
             Some(Event::Act(command)) => {
                 let ask = Ask::Step(command);
@@ -149,7 +149,7 @@ impl Sim {
                 let changed =
                     epoch.is_some_and(|epoch| lock(&self.server).epoch(from, self.now()) != epoch);
                 if !changed && self.reaches(from) {
-                    // The sender may have given up waiting, so its receiver may be gone.
+                    // The sender may have stopped waiting, so that nobody receives the answer.
                     drop(back.send(answer));
                 }
             }
@@ -185,7 +185,7 @@ impl Sim {
         let (answer, lag, epoch) = {
             let mut server = lock(&self.server);
             let answer = match ask {
-                // Checks the hold now and takes it later, so that other commands may run in between.
+                // The hold is checked now and taken later, so other commands may run in between.
                 Ask::Step(command @ Command::Reserve(_))
                     if self.sabotage == Some(Sabotage::SkipAtomicity) =>
                 {
@@ -204,7 +204,7 @@ impl Sim {
             self.lose(&mut fate, back);
             return;
         }
-        // An operator gets the answer only when the replica has the change.
+        // An operator gets the answer only once the replica has the change.
         let durable = match lag {
             Some(lag) if operator && now < self.plan.heal => lag,
             _ => 0,
@@ -230,7 +230,7 @@ impl Sim {
     fn delay(&self, fate: &mut Random, operator: bool) -> Ms {
         let network = self.plan.network;
         let far = self.plan.leases.as_ref().map_or(0, |leases| leases.far);
-        // An operator's gateway is nearer, so that its answers overtake those of other gateways.
+        // An operator's gateway is nearer, so its answers overtake those of other gateways.
         let far = if operator { far / 3 } else { far };
         far + if !operator && self.faulty() && fate.chance(network.slow) {
             fate.between(0, network.slow_ms_max)
@@ -239,7 +239,7 @@ impl Sim {
         }
     }
 
-    /// Loses a message. Its sender later gets an error, or gets nothing and must time out.
+    /// Loses a message. Later its sender either gets an error, or gets nothing and times out.
     fn lose(&self, fate: &mut Random, back: Back) {
         if fate.chance(400) {
             self.push(SILENCE_MS, Event::Silence(back));
@@ -269,7 +269,7 @@ impl Sim {
         self.net.changed.notify_one();
     }
 
-    /// The random fate of a message. It depends on the message's content, so that other messages do not change it.
+    /// The random fate of a message. It depends only on the message's content, so that other messages do not change it.
     fn fate(&self, from: usize, ask: &Ask) -> Random {
         let (step, about) = match ask {
             Ask::Expire => (0, from as u64),

@@ -1,4 +1,4 @@
-//! The plan of a run, drawn from its seed: calls, operators' commands and faults; and what the faults may cost.
+//! The plan of a run, drawn from its seed: calls, operators' commands and faults. Also what the faults may cost.
 
 use std::{fmt, time::Duration};
 
@@ -23,16 +23,16 @@ use crate::{
 /// Milliseconds since the run began.
 pub(crate) type Ms = u64;
 
-/// The time for which a hold lives. Some calls run longer.
+/// The lifetime of a hold. Some calls run longer.
 pub(crate) const TTL: Duration = Duration::from_secs(30);
 /// A gateway's timeout for the ledger's answer.
 pub(crate) const ASK_TIMEOUT: Duration = Duration::from_secs(1);
-/// Unix time at the beginning of a run, by every clock that was not adjusted.
+/// Unix time at the beginning of a run, according to every clock that has not jumped.
 pub(crate) const EPOCH_MS: u64 = 1_750_000_000_000;
 /// The largest jump of the ledger's clock, in either direction.
 const CLOCK_JUMP_MS: i64 = 3_600_000;
 
-/// The faults of a run. The seed modulo the number of kinds selects the kind.
+/// The kind of faults in a run. The seed modulo the number of kinds selects it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Kind {
     Calm,
@@ -51,29 +51,30 @@ pub(crate) enum Kind {
     Storm,
 }
 
-/// The effects that a kind's faults may have on money. No kind may charge a call twice or make a balance negative.
+/// The effects that the faults of a kind may have on money. No kind may charge a call twice or make a balance negative.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Allows {
     /// Whether a call may be charged from free money because its hold has expired.
     pub(crate) late: bool,
     /// Whether a call may be charged from free money because the ledger has lost its hold.
     pub(crate) forced: bool,
-    /// Whether the books may have a loss: other calls have spent the money of an expired or lost hold.
+    /// Whether the books may have a loss, because other calls have spent the money of an expired or lost hold.
     pub(crate) short: bool,
-    /// The charges of dead gateways that may be missing in the books.
+    /// The charges of dead gateways that may be missing from the books.
     pub(crate) lost: Lost,
 }
 
-/// Charges of a dead gateway that may be missing in the books. A gateway that has not died must book every charge.
+/// Which charges of a dead gateway may be missing from the books. A charge of a living gateway must never be missing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Lost {
     /// No charge may be missing, because no gateway dies.
     Nothing,
-    /// Output that was served after the last checkpoint in the system's cache, which survives the process.
+    /// Charges for output that was served after the last checkpoint in the system's cache, which survives the process.
     SinceCheckpoint,
-    /// Running calls, and calls that ended so recently that the outbox was not synced yet.
+    /// Charges of running calls, and of calls that ended so recently that the outbox was not synced yet.
     Unsynced,
-    /// Any charge of a dead gateway: simultaneous faults may destroy both the ledger's record and the outbox's.
+    /// Any charge of a dead gateway, because simultaneous faults may destroy both the ledger's record and that of the
+    /// outbox.
     OfTheDead,
 }
 
@@ -99,7 +100,7 @@ impl Kind {
         Self::ALL[(seed % Self::ALL.len() as u64) as usize]
     }
 
-    /// Whether the gateways of a seed take leases. They do in every other round of seeds.
+    /// Whether the gateways of a seed take leases. Every other round of seeds has leases.
     pub(crate) const fn has_leases(seed: u64) -> bool {
         seed / Self::ALL.len() as u64 % 2 == 1
     }
@@ -126,15 +127,15 @@ impl Kind {
     /// The effects that this kind's faults may have.
     pub(crate) const fn allows(self) -> Allows {
         let (late, forced, short, lost) = match self {
-            // Every hold lives as long as its call, so that every call is charged from its own hold.
+            // Every hold lives as long as its call, so every call is charged from its own hold.
             Self::Calm | Self::Leaving | Self::Lossy | Self::Away | Self::BrokenDisk => {
                 (false, false, false, Lost::Nothing)
             }
             // While the ledger is unreachable, no hold can be extended or settled, and holds expire.
             Self::LongAway | Self::Partition | Self::Clock => (true, false, true, Lost::Nothing),
-            // The failover loses the newest holds and charges, and a replay books the charges again.
+            // The failover loses the newest holds and charges. A replay sends the charges again.
             Self::Failover => (true, true, true, Lost::Nothing),
-            // A dead gateway cannot extend its holds, so that they expire.
+            // A dead gateway cannot extend its holds, so they expire.
             Self::Crash | Self::SlowDisk => (true, false, true, Lost::SinceCheckpoint),
             Self::PowerCut => (true, false, true, Lost::Unsynced),
             Self::CrashAndFailover => (true, true, true, Lost::SinceCheckpoint),
@@ -162,7 +163,7 @@ pub(crate) struct Plan {
     pub(crate) kind: Kind,
     pub(crate) gateways: usize,
     pub(crate) outbox_calls_max: usize,
-    /// The commands that fill the books before the first call.
+    /// The commands that prepare the books before the first call.
     pub(crate) opening: Vec<Command>,
     pub(crate) calls: Vec<CallPlan>,
     pub(crate) operator: Vec<(Ms, Command)>,
@@ -170,9 +171,9 @@ pub(crate) struct Plan {
     pub(crate) disk: DiskPlan,
     /// Times at which the ledger does not answer.
     pub(crate) away: Vec<Window>,
-    /// Gateways that cannot reach the ledger, and when.
+    /// The gateways that cannot reach the ledger, and when.
     pub(crate) partitions: Vec<(usize, Window)>,
-    /// The time until the replica has a change.
+    /// The delay until the replica has a change.
     pub(crate) replica_lag: Ms,
     pub(crate) failovers: Vec<(Ms, Failover)>,
     pub(crate) clock_jumps: Vec<(Ms, i64)>,
@@ -195,7 +196,7 @@ impl Window {
     }
 }
 
-/// A call: its time, its caller and the order that it sends to the vendor.
+/// A call: its time, its caller and the request that is sent to the vendor.
 #[derive(Clone, Debug)]
 pub(crate) struct CallPlan {
     pub(crate) at: Ms,
@@ -204,7 +205,7 @@ pub(crate) struct CallPlan {
     pub(crate) account: AccountId,
     pub(crate) key: KeyId,
     pub(crate) order: OrderPlan,
-    /// How long after the call's start its client disconnects; `None` if it stays.
+    /// The time from the start of the call to the client's disconnect; `None` if the client stays.
     pub(crate) leaves_after: Option<Ms>,
 }
 
@@ -220,21 +221,21 @@ pub(crate) struct Network {
 /// The gateways' disks.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DiskPlan {
-    /// The longest time until a line with a call's end reaches the system's cache.
+    /// The longest time until the line with a call's end reaches the system's cache.
     pub(crate) ending_ms_max: Ms,
     /// The longest time until any other line reaches the system's cache.
     pub(crate) write_ms_max: Ms,
     pub(crate) sync_ms_max: Ms,
-    /// The gateway whose disk stops accepting writes, and when.
+    /// A gateway whose disk stops accepting writes, and when.
     pub(crate) breaks: Option<(usize, Ms)>,
 }
 
 /// A failover: the replica becomes the ledger.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Failover {
-    /// How far back commands of the old primary are lost, unless the replica had them.
+    /// The old primary's commands of this time before the failover are lost, unless the replica had them.
     pub(crate) drops: Ms,
-    /// A gateway that uses the old primary for a while after the failover, and for how long.
+    /// A gateway that still uses the old primary after the failover, and for how long.
     pub(crate) split: Option<(usize, Ms)>,
 }
 
@@ -242,7 +243,7 @@ pub(crate) struct Failover {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Crash {
     pub(crate) gateway: usize,
-    /// Whether the machine's power is cut too, so that lines that are not on the disk are lost.
+    /// Whether the machine loses power too, so that lines that are not on the disk are lost.
     pub(crate) power: bool,
     pub(crate) restart: Ms,
 }
@@ -323,7 +324,7 @@ impl Plan {
             Kind::Away => {
                 for _ in 0..random.between(1, 2) {
                     let from = at(random);
-                    // Only two short interruptions, since a hold must survive both of them together in this kind.
+                    // In this kind there are only two short interruptions, because a hold must survive both together.
                     let until = from + random.between(100, 4_000);
                     self.away.push(Window { from, until });
                 }
@@ -402,8 +403,8 @@ impl Plan {
         if random.chance(300) {
             self.slow_disk(random);
         }
-        // A failover could lose acknowledged calls that a small outbox has no room to keep for a replay. So only runs
-        // without a failover get a small outbox.
+        // A small outbox cannot keep all acknowledged calls for a replay, so a failover could lose some of them. Only
+        // runs without a failover get a small outbox.
         if self.failovers.is_empty() && random.chance(300) {
             self.outbox_calls_max = random.between(1, 4) as usize;
         }
@@ -431,7 +432,7 @@ impl Plan {
             .push((random.index(self.gateways), Window { from, until }));
     }
 
-    /// Plans a failover. The lost time plus the duration of a split must fit into the replay window.
+    /// Plans a failover. The lost time plus the duration of a split must not exceed the replay window.
     fn failover(&mut self, random: &mut Random, load: Ms, may_split: bool) {
         let at = random.between(1_000, load);
         let lag = if random.chance(400) {
@@ -439,7 +440,8 @@ impl Plan {
         } else {
             random.between(500, 25_000)
         };
-        // The run has one lag, the longest of its failovers. Operators' commands wait that long for the replica.
+        // The run has one replication delay, the longest of its failovers. Operators' commands wait that long for the
+        // replica.
         self.replica_lag = self.replica_lag.max(lag);
         let drops = random.between(0, lag);
         let split = (may_split && random.chance(250))
@@ -592,7 +594,7 @@ fn operator(random: &mut Random, accounts: &[AccountPlan], load: Ms) -> Vec<(Ms,
         .collect()
 }
 
-/// Disables a key while calls arrive for it, and enables it again some time later.
+/// Disables a key while calls with it arrive, and enables it again some time later.
 fn between_calls(
     random: &mut Random,
     accounts: &[AccountPlan],
@@ -648,7 +650,7 @@ fn calls(
     let mut calls = Vec::new();
     let many = random.between(5, 16) as usize;
     while calls.len() < many {
-        // A call comes alone, or several calls come at the same moment, possibly with too little money for all of them.
+        // Calls arrive alone, or several at the same moment, sometimes with too little money for all of them.
         let at = random.between(0, load);
         let together = if random.chance(250) {
             random.between(2, 6)
@@ -675,7 +677,7 @@ fn calls(
     calls
 }
 
-/// For runs with leases: gives most accounts money for many calls, and leaves some with money for few.
+/// For runs with leases: gives most accounts money for many calls, and some accounts money for few.
 fn enrich(random: &mut Random, accounts: &mut [AccountPlan]) {
     for account in accounts {
         let times = |random: &mut Random, amount: MicroRub| {
@@ -730,7 +732,8 @@ fn trains(
     calls
 }
 
-/// Plans calls that hold all free money of their account while other calls run, so that those cannot hold more.
+/// Plans calls that hold all free money of their account while other calls run. The other calls then cannot enlarge
+/// their holds.
 fn greedy_calls(random: &mut Random, gateways: usize, calls: &[CallPlan]) -> Vec<CallPlan> {
     let mut greedy = Vec::new();
     for _ in 0..random.between(0, 2) {
@@ -760,7 +763,7 @@ fn order(random: &mut Random) -> OrderPlan {
     } else {
         random.between(5, 20)
     };
-    // Some calls run longer than a hold lives without an extension.
+    // Some calls run longer than a hold lives if it is not extended.
     let frame_ms_max = match random.index(20) {
         0 => 5_000,
         1..8 => 800,
@@ -791,7 +794,7 @@ fn order(random: &mut Random) -> OrderPlan {
     }
 }
 
-/// Creates a call's number: a UUIDv7 from the run's clock and the seed's randomness.
+/// Creates a request number: a UUIDv7 from the run's clock and the seed's randomness.
 fn number(random: &mut Random, at: Ms) -> RequestNumber {
     let time = u128::from(EPOCH_MS + at) << 80;
     let noise = (u128::from(random.bits()) << 64) | u128::from(random.bits());
@@ -800,12 +803,12 @@ fn number(random: &mut Random, at: Ms) -> RequestNumber {
     RequestNumber::from_uuid(Uuid::from_u128(time | version | noise))
 }
 
-/// The random bits of a number, which identify it to the generators of the run.
+/// The random bits of a request number. The random generators of the run identify the call by them.
 pub(crate) fn bits_of(number: RequestNumber) -> u64 {
     number.uuid().as_u128() as u64
 }
 
-/// The account of a command, and the number of its call, if any.
+/// The account of a command, and the request number of its call, if any.
 pub(crate) const fn about(command: &Command) -> (&AccountId, Option<RequestNumber>) {
     match command {
         Command::Reserve(Hold {

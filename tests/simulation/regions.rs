@@ -1,5 +1,5 @@
-//! Gateways in several regions use one account. The ledger is far from most of them. Measures how often a caller waits
-//! for the ledger. The leases are the real ones, the ledger's server is a model, and time is simulated.
+//! Gateways in several regions use one account, and the ledger is far from most of them. Measures how often a caller
+//! waits for the ledger. The leases are the real ones, the ledger's server is a model, and time is simulated.
 
 use std::{
     collections::HashMap,
@@ -37,11 +37,12 @@ use crate::{
     world::lock,
 };
 
-/// Round trips to the ledger, one region each, in ms.
+/// The round-trip time to the ledger in each region, in ms.
 const ROUND_TRIPS: [Ms; 5] = [1, 50, 100, 150, 200];
 /// Calls per second in each region.
 const RATES: [u64; 4] = [100, 200, 1_000, 3_000];
-/// The time in which calls begin, in ms. Calls before `COUNTED_FROM` let the gateways open leases and are not counted.
+/// The time during which calls begin, in ms. Calls before `COUNTED_FROM` are not counted: they let the gateways open
+/// leases.
 const LASTS: Ms = 30_000;
 const COUNTED_FROM: Ms = 2_000;
 /// Mean duration of a call, in ms.
@@ -185,7 +186,7 @@ impl Row {
     }
 }
 
-/// Runs all regions at the same time, on one account and one key. Returns a row per region.
+/// Runs all regions at the same time, on one account and one key. Returns a table row per region.
 fn play(rate: u64, load: Load, lasts: Ms) -> Vec<Row> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
@@ -348,8 +349,8 @@ impl Region {
         answer
     }
 
-    /// Makes calls. Returns the number of counted calls, of those that waited for the ledger, and of commands for all
-    /// calls.
+    /// Makes calls. Returns the number of counted calls, the number of those that waited for the ledger, and the number
+    /// of commands for all calls.
     async fn calls(self, rate: u64, load: Load, lasts: Ms, seed: u64) -> [u64; 3] {
         let mut tasks = JoinSet::new();
         let tender = self.clone();
@@ -371,7 +372,7 @@ impl Region {
             let want = MicroRub::new(random.between(10_000, 60_000) as i64);
             let mut hold = Hold::new(number, account(), key(), want, Duration::from_secs(900));
             hold.least = MicroRub::new(10_000);
-            // The cost of a call, and how long it runs.
+            // The cost of a call, and its duration.
             let cost = hold.want.micro() * random.between(10, 100) as i64 / 100;
             let runs = apart(random, CALL_MS);
             let granted = self
@@ -446,10 +447,11 @@ impl LeaseLedger for Region {
     }
 }
 
-/// A random time between independent events with this mean: −ln(u). The logarithm comes from a table in this file, so
-/// that every machine gets the same values.
+/// A random time until the next of independent events with this mean interval: about −ln(u). The logarithm is
+/// approximated with integers, so that every machine gets the same values.
 fn apart(random: &mut Random, mean: u64) -> u64 {
-    // u has n leading zero bits, so 2⁻ⁿ ≤ u: n times ln 2 = 0.693, and a linear interpolation for the remaining bits.
+    // The n leading zero bits of u contribute n × ln 2 = n × 0.693. For the remaining bits, a random value up to 0.693
+    // is added.
     let bits = random.bits();
     let halvings = u64::from(bits.leading_zeros().min(40));
     let rest = random.between(0, 693);

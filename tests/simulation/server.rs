@@ -1,4 +1,4 @@
-//! The model of the ledger's server: book, receipts, a replica that lags behind, a clock that can jump.
+//! The model of the ledger's server: book, receipts, a replica that lags behind, and a clock that can jump.
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -27,13 +27,13 @@ use crate::{
     world::Sabotage,
 };
 
-/// Expired holds of an account that one sweep ends, at most.
+/// The most expired holds of an account that one sweep ends.
 const EXPIRE_MAX: usize = 256;
 
 /// A request of a gateway or an operator.
 #[derive(Clone, Debug)]
 pub(crate) enum Ask {
-    /// One step of the book.
+    /// A command to the book.
     Step(Command),
     /// A sweep of expired holds, over all accounts.
     Expire,
@@ -41,7 +41,7 @@ pub(crate) enum Ask {
     Turn(Arc<Turn>),
     /// Recalls leased money that no call of the account holds.
     Recall(AccountId),
-    /// A question: until when may the account's leases grant?
+    /// A query for the time until which the account's leases may grant.
     Leases(AccountId),
 }
 
@@ -61,12 +61,12 @@ pub(crate) enum Answer {
 pub(crate) struct Server {
     books: Books,
     replica: Option<Replica>,
-    /// A primary that was replaced, while one gateway still uses it.
+    /// A primary that was replaced but is still used by one gateway.
     old: Option<OldPrimary>,
     epoch: u64,
     /// How far the server's clock is ahead of the run's, in milliseconds.
     ahead: i64,
-    /// The numbers of all calls for which a hold was ever granted.
+    /// The request numbers of all calls for which a hold was ever granted.
     granted: BTreeSet<RequestNumber>,
     /// Keys whose disabling was acknowledged to the operator.
     closed: BTreeSet<KeyId>,
@@ -83,7 +83,7 @@ pub(crate) struct Books {
     /// Payments and corrections.
     pub(crate) entries: BTreeMap<(AccountId, String), MicroRub>,
     leases: LeaseBooks,
-    /// The number of adjustments so far, which selects the adjustments that a sabotage loses.
+    /// The number of changes of holds so far. It decides which changes a sabotage loses.
     adjustments: u32,
 }
 
@@ -91,7 +91,7 @@ pub(crate) struct Books {
 #[derive(Clone, Debug)]
 pub(crate) struct Charge {
     pub(crate) account: AccountId,
-    /// The amount of the call's own hold at its end; `None` if a lease held the money, or if there was no hold.
+    /// The amount of the call's own hold at its end; `None` if a lease held the money or there was no hold.
     pub(crate) held: Option<MicroRub>,
     pub(crate) cost: MicroRub,
     pub(crate) settled: Settled,
@@ -101,7 +101,7 @@ pub(crate) struct Charge {
 struct Replica {
     lag: Ms,
     books: Books,
-    /// Changes that the replica does not have yet: the run's time, the server's time, and the change.
+    /// Changes that the replica does not have yet. Each has the run's time, the server's time, and the change.
     behind: VecDeque<(Ms, u64, Ask)>,
 }
 
@@ -161,7 +161,7 @@ impl Server {
                     "I12 key {key}: {after} held after {before}, and its disabling was acknowledged"
                 ));
             }
-            // A lowered ceiling may be below what the key holds already, so the ceiling is checked only if the held
+            // A lowered ceiling may be below what the key already holds, so the ceiling is checked only if the held
             // amount has grown.
             let beyond = books.beyond_its_ceiling(ask);
             self.breaches
@@ -214,7 +214,7 @@ impl Server {
             .extend(self.grants.granted(hold, lease, max, now));
     }
 
-    /// Returns the answer that a RESERVE would get now, without holding money.
+    /// Returns the answer that a RESERVE would get now, but holds no money.
     pub(crate) fn only_look(&mut self, now: Ms, command: &Command) -> Outcome {
         let clock = self.clock(now);
         let outcome = book::apply(&mut self.books.book.clone(), command, clock);
@@ -225,7 +225,7 @@ impl Server {
     }
 
     fn tell_granted(&mut self, number: RequestNumber, key: &KeyId, by_the_old: bool) {
-        // An old primary does not have changes that were acknowledged after it was replaced.
+        // An old primary does not have changes that were acknowledged after its replacement.
         if self.granted.insert(number) && !by_the_old && self.closed.contains(key) {
             self.breaches.push(format!(
                 "I12 {number}: a hold on key {key}, whose disabling was acknowledged"
@@ -237,7 +237,8 @@ impl Server {
         self.granted.contains(&number)
     }
 
-    /// Records that the operator has the acknowledgement of a key's disabling, or has begun to enable the key again.
+    /// Records that the disabling of a key was acknowledged to the operator, or that the operator has begun to enable
+    /// the key again.
     pub(crate) fn close(&mut self, key: &KeyId, closed: bool) {
         if closed {
             self.closed.insert(key.clone());
@@ -254,7 +255,7 @@ impl Server {
         }
     }
 
-    /// The time until the replica has a change made now.
+    /// The time at which the replica gets a change that is made now.
     pub(crate) fn replica_lag(&self) -> Option<Ms> {
         self.replica.as_ref().map(|replica| replica.lag)
     }
@@ -444,7 +445,7 @@ impl Books {
         Outcome::Adjust(answer)
     }
 
-    /// As in every store, a receipt answers a repeat even if the tombstone has expired.
+    /// A receipt answers a repeated settlement even after the tombstone has expired, as in every store.
     fn settle(
         &mut self,
         number: RequestNumber,

@@ -1,5 +1,5 @@
 //! A call whose hold covers its output slice by slice. The hold shrinks when the answer begins, and grows before a
-//! slice is used up. If it may not grow, the answer ends.
+//! slice is used up. If it cannot grow, the answer ends.
 
 use std::{
     pin::Pin,
@@ -35,14 +35,14 @@ pub(crate) struct Slices {
     ledger: GatewayLedger,
     first: Adjustment,
     input_tokens: u64,
-    /// Output tokens per slice; `None` if the hold is not adjusted.
+    /// Output tokens per slice; `None` if the hold is not changed.
     slice: Option<u64>,
     /// The most output tokens that the call may have.
     most: u64,
-    /// The number of output tokens that the hold covers for certain.
+    /// The number of output tokens that the hold certainly covers.
     covered: u64,
     sequence: u32,
-    /// The last adjustment while the ledger has not answered it, and the output tokens that it pays for.
+    /// The last change of the hold, until the ledger has answered it, and the output tokens that it pays for.
     under_way: Option<(u64, Answered)>,
 }
 
@@ -77,22 +77,22 @@ impl Slices {
     pub(crate) fn begin(&mut self) {
         if let Some(slice) = self.slice.filter(|slice| *slice < self.covered) {
             self.adjust(slice);
-            // The ledger may carry out the smaller hold at any time from now on.
+            // From now on the ledger may apply the smaller hold at any time.
             self.covered = slice;
             let held = cost(self.input_tokens + slice);
             self.sim.log(self.first.number, |call| call.held = held);
         }
     }
 
-    /// Returns the most output that the call may have if `served` tokens were served. Pending if the last slice is used
-    /// up and the next slice is not granted yet.
+    /// Returns the most output that the call may have if `served` tokens were served. Is pending if the last slice is
+    /// used up and the next slice is not granted yet.
     pub(crate) fn poll_covered(&mut self, cx: &mut Context<'_>, served: u64) -> Poll<u64> {
         let slice = self.slice.unwrap_or_default();
         loop {
             let needs_more = self.covered < self.most && served + slice / 2 >= self.covered;
             let shrinks = |target: u64| target <= self.covered;
             match &mut self.under_way {
-                // Growing does not wait for the answer to an earlier shrinking.
+                // A request to grow does not wait for the answer to an earlier request to shrink.
                 Some((target, _)) if needs_more && shrinks(*target) => self.grow(slice),
                 None if needs_more => self.grow(slice),
                 None => return Poll::Ready(self.covered),
@@ -111,7 +111,7 @@ impl Slices {
         }
     }
 
-    /// The number of output tokens after which no further slice is requested.
+    /// The number of output tokens from which on no further slice is requested.
     pub(crate) const fn most(&self) -> u64 {
         self.most
     }
@@ -145,7 +145,7 @@ impl Slices {
                 let held = *held;
                 self.sim.log(number, |call| call.held = held);
             }
-            // The hold cannot grow, so the answer ends at what the hold covers.
+            // The hold cannot grow, so the answer ends at the output that the hold covers.
             _ => self.most = self.covered,
         }
     }

@@ -1,4 +1,4 @@
-//! The log of a run: off in a sweep, complete for a single seed.
+//! The log of a run: off for many seeds, complete for a single seed.
 
 use std::{
     fmt,
@@ -7,7 +7,7 @@ use std::{
 
 use crate::plan::Ms;
 
-/// How the lines of a run's log are treated.
+/// The treatment of the lines of a run's log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Tracing {
     /// Lines are not even formatted.
@@ -37,7 +37,7 @@ impl Trace {
         match self.how {
             Tracing::Off => {}
             Tracing::Hashed => {
-                // The time is part of the hash, and so is the order of the lines.
+                // The hash covers the time and the order of the lines.
                 let hash = fnv(self.hash.load(Ordering::Relaxed), &at.to_le_bytes());
                 self.hash
                     .store(fnv(hash, line().as_bytes()), Ordering::Relaxed);

@@ -39,10 +39,10 @@ pub(crate) fn cost(tokens: u64) -> MicroRub {
 pub(crate) struct OrderPlan {
     pub(crate) input_tokens: u64,
     pub(crate) output_tokens_max: u64,
-    /// The smallest output, in tokens, with which the call is still made if money is short.
+    /// If money is short, the call is made with at least this many output tokens.
     pub(crate) output_tokens_min: u64,
     pub(crate) finish_without_client: bool,
-    /// Output tokens that the hold covers at a time; `None` if the hold is not adjusted.
+    /// The output tokens that the hold covers at a time; `None` if the hold is not changed.
     pub(crate) slice_tokens: Option<u64>,
     pub(crate) script: Script,
 }
@@ -54,7 +54,7 @@ pub(crate) struct Script {
     pub(crate) head_ms: Ms,
     /// Whether the vendor refuses the call, which costs nothing.
     pub(crate) refuses: bool,
-    /// The frames of the answer: the time before each, and its tokens.
+    /// The frames of the answer. Each has the time before it, and its tokens.
     pub(crate) frames: Vec<(Ms, u64)>,
     pub(crate) finish: Finish,
 }
@@ -62,9 +62,9 @@ pub(crate) struct Script {
 /// How an answer ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Finish {
-    /// The end follows the last frame.
+    /// The end follows after the last frame, as a separate step.
     Plain,
-    /// The last frame is marked as the last, so that the gateway polls no further frame.
+    /// The last frame is marked as the last, so the gateway polls for no further frame.
     WithLastFrame,
     /// The usage follows this long after the last frame.
     UsageLater(Ms),
@@ -91,7 +91,7 @@ impl Script {
 pub(crate) struct Order {
     pub(crate) plan: CallPlan,
     meter: Meter,
-    /// Output tokens that the hold pays for.
+    /// The number of output tokens that the hold pays for.
     paid_tokens: u64,
 }
 
@@ -105,7 +105,7 @@ impl Order {
     }
 }
 
-/// A tariff by tokens.
+/// A tariff with a price per token.
 #[derive(Clone)]
 pub(crate) struct ByTheToken {
     pub(crate) sim: Arc<Sim>,
@@ -149,7 +149,7 @@ impl Bill for TokenBill {
         let output = reading
             .usage
             .map_or(reading.text_bytes, |usage| usage.output);
-        // If no output was delivered, the call is charged only if its client disconnected.
+        // A call without delivered output is charged only if its client disconnected.
         if !reading.dispatched || (output == 0 && end != End::ClientLeft) {
             return None;
         }
@@ -170,7 +170,7 @@ impl Bill for TokenBill {
 pub(crate) struct Vendor {
     pub(crate) sim: Arc<Sim>,
     pub(crate) life: Life,
-    /// The gateway's ledger, in which running calls adjust their holds.
+    /// The gateway's ledger, in which running calls change their holds.
     pub(crate) ledger: GatewayLedger,
 }
 
@@ -202,7 +202,7 @@ impl Service<Request<Order>> for Vendor {
     }
 }
 
-/// The vendor's work on a call, which ends when this is dropped.
+/// The vendor's work on a call. It ends when this is dropped.
 struct Work {
     sim: Arc<Sim>,
     life: Life,
@@ -264,7 +264,7 @@ impl Work {
 
 impl Drop for Work {
     fn drop(&mut self) {
-        // If the process has died, the gateway did not see the end of the call, so it is not logged.
+        // A process that has died did not see the end of the call, so the end is not logged.
         if self.life.lasts() {
             let now = self.sim.now();
             self.sim.log(self.number, |call| call.ended = Some(now));
@@ -356,7 +356,7 @@ impl Body for Answer {
     }
 }
 
-/// The short text of a number in the log of a run.
+/// A short form of a request number for the log of a run.
 pub(crate) struct Short(pub(crate) RequestNumber);
 
 impl std::fmt::Display for Short {

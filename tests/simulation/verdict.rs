@@ -11,7 +11,7 @@ use crate::{
 
 /// The interval at which the settler records checkpoints of running calls.
 const TEND_MS: Ms = 1_000;
-/// Time allowed for messages and scheduling, in addition to the times in the plan.
+/// An allowance for messages and scheduling, in addition to the times in the plan.
 const SLACK_MS: Ms = 100;
 
 /// The result of a run.
@@ -26,9 +26,9 @@ pub(crate) struct Verdict {
     pub(crate) leased: u64,
     pub(crate) late: u64,
     pub(crate) forced: u64,
-    /// Micro-rubles of losses in the books, of calls whose hold was gone.
+    /// The losses in the books, in micro-rubles, of calls whose hold had expired or was lost.
     pub(crate) short: i64,
-    /// Micro-rubles that dead gateways left unbooked.
+    /// Micro-rubles that dead gateways have not charged.
     pub(crate) lost: i64,
     /// The number of calls that were charged twice.
     pub(crate) double: u64,
@@ -38,7 +38,7 @@ pub(crate) struct Verdict {
     pub(crate) hash: u64,
 }
 
-/// Makes all comparisons. Before that, every call must be settled and every hold have expired.
+/// Makes all comparisons. Before that, every call must be settled, and every hold must have expired.
 pub(crate) fn judge(sim: &Sim) -> Verdict {
     let mut verdict = Verdict {
         kind: sim.plan.kind,
@@ -88,7 +88,7 @@ impl Verdict {
             let died = crashed
                 .get(&(call.gateway, call.process))
                 .map(|(at, power)| {
-                    // If the machine loses power later, lines that an earlier process left unsynced are lost too.
+                    // If the machine loses power later, it also loses lines that an earlier process did not sync.
                     let later = crashed.iter().any(|((gateway, _), (cut, power))| {
                         *gateway == call.gateway && *power && cut >= at
                     });
@@ -118,18 +118,18 @@ impl Verdict {
         }
     }
 
-    /// The least that must be booked for a call whose gateway died at `at`.
+    /// The least that must be charged for a call whose gateway died at `at`.
     fn least_of_the_dead(&self, plan: &Plan, call: &Call, at: Ms, power: bool) -> MicroRub {
         let lost = self.kind.allows().lost;
         let owed = owed(call);
         let (disk, fell_over) = (plan.disk, !plan.failovers.is_empty());
         let ended_for = |ms: Ms| call.ended.is_some_and(|ended| ended + ms < at);
         let write_ms = disk.write_ms_max.max(disk.ending_ms_max);
-        // A failover may lose an acknowledged charge, and another fault the outbox's record of it.
+        // A failover may lose an acknowledged charge, and another fault may lose the outbox's record of that charge.
         if lost == Lost::OfTheDead && fell_over {
             return MicroRub::ZERO;
         }
-        // Either the ledger keeps an acknowledged charge, or the outbox has it and the next process sends it again.
+        // An acknowledged charge is kept by the ledger, or the outbox has it and the next process sends it again.
         let written = ended_for(write_ms + 1);
         if call.reported.is_some_and(|reported| reported < at) && (written || !fell_over) {
             return owed;
@@ -162,7 +162,7 @@ impl Verdict {
                 "I2 a hold is smaller than its gateway knows: {charge:?} {call:?}"
             ));
         }
-        // The part of a call's cost that exceeds its hold may be a loss in every run.
+        // In every run, the part of a call's cost that exceeds its hold may be a loss.
         let beyond = charge.cost.minus_or_zero(call.held);
         let short = match settled.booked {
             Booked::Late => {
@@ -236,7 +236,7 @@ impl Verdict {
 }
 
 /// The cost of a call according to the vendor's log: the served output and the input, or the input alone if the client
-/// disconnected before any output. If the call's gateway died, at most this may be booked.
+/// disconnected before any output. If the gateway of the call died, at most this amount may be charged.
 fn owed(call: &Call) -> MicroRub {
     if call.dispatched && !call.vendor_refused {
         cost(call.input + call.output)

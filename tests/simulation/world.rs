@@ -35,53 +35,54 @@ use crate::{
 
 /// The longest time in which all calls must be settled after the last fault.
 const SETTLE_MS_MAX: Ms = 300_000;
-/// The interval at which it is checked whether all calls are settled.
+/// The interval at which the run checks whether all calls are settled.
 const LOOK_MS: Ms = 250;
-/// Longer than any hold lives. The ledger's clock is moved by this at the end, so that every hold expires.
+/// Longer than the lifetime of any hold. At the end the ledger's clock is moved by this time, so that every hold
+/// expires.
 const PAST_ALL_HOLDS_MS: i64 = 4 * 3_600_000;
 /// Time after which an operator repeats a request that got no answer.
 const OPERATOR_RETRY_MS: Ms = 1_000;
-/// Time after which a gateway that could not reach its ledger tries to start again.
+/// The time after which a gateway tries to start again if it could not reach its ledger.
 const RESTART_MS: Ms = 1_000;
 
-/// A bug injected into the ledger or the gateway, to check that the verdict finds it.
+/// A bug that is injected into the ledger or the gateway, to check that the verdict finds it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Sabotage {
-    /// The ledger forgets that it has booked a settlement, so that a repeat is charged again.
+    /// The ledger forgets a settlement that it has recorded, so that a repeat is charged again.
     SettleTwice,
-    /// The ledger acknowledges some settlements without booking them.
+    /// The ledger acknowledges some settlements without recording them.
     LoseSettle,
-    /// No gateway replays acknowledged ends after a failover.
+    /// No gateway replays acknowledged ends of calls after a failover.
     NoReplay,
     /// A hold is checked in one step and taken in a later step.
     SkipAtomicity,
-    /// An end is charged again if a turn of a lease reports it twice.
+    /// The end of a call is charged again if a lease's turns report it twice.
     EndTwice,
     /// A turn of a lease is carried out again if it is sent twice.
     TurnTwice,
     /// A turn of a lease is carried out even if it does not name the lease's last turn.
     Unfenced,
-    /// A lease does not pay for the calls for which it held money.
+    /// A lease does not pay for the calls whose holds it has granted.
     PaysNothing,
-    /// Money that a lease has paid stays in it.
+    /// Money that a lease has paid stays in the lease.
     KeepsWhatItPaid,
-    /// Money that a lease has given back is still held.
+    /// Money that a lease has returned is still held.
     KeepsWhatItGave,
     /// A turn of a lease gets money although an operator has forbidden it.
     GrantsForbidden,
-    /// An operator's command is acknowledged although a gateway may still grant by a turn from before the command.
+    /// An operator's command is acknowledged although an earlier turn may still let a gateway grant holds.
     Unheard,
     /// A key with limited concurrency has a lease.
     LeasesLimited,
-    /// A gateway goes on granting after a turn whose answer forbids it.
+    /// A gateway continues to grant holds after a turn whose answer forbids it.
     Deaf,
-    /// A gateway's clocks run too slowly.
+    /// A gateway's clocks are too slow.
     SlowClock,
-    /// An operator's command is acknowledged without waiting until leases can no longer grant.
+    /// An operator's command is acknowledged without waiting until leases can no longer grant holds.
     Hasty,
-    /// An adjustment is carried out although a later adjustment was carried out before.
+    /// A change of a hold is carried out although a later change of the same hold was carried out before.
     StaleAdjustment,
-    /// The ledger acknowledges some adjustments to a larger hold without enlarging the hold.
+    /// The ledger acknowledges some requests for a larger hold without enlarging the hold.
     LoseAdjustment,
     /// A turn enlarges the holds of running calls by more money than is free.
     RaisesBeyond,
@@ -160,11 +161,11 @@ pub(crate) struct Sim {
     pub(crate) net: Net,
     pub(crate) server: Mutex<Server>,
     pub(crate) disks: Vec<Disk>,
-    /// The vendor's own log, by the calls' numbers.
+    /// The vendor's own log, by request number.
     pub(crate) calls: Mutex<BTreeMap<RequestNumber, Call>>,
-    /// When each dead process died, and whether its machine lost power.
+    /// The time at which each dead process died, and whether its machine lost power.
     pub(crate) crashed: Mutex<BTreeMap<(usize, u32), (Ms, bool)>>,
-    /// Entries whose booking was acknowledged to operators.
+    /// Entries that were acknowledged to operators.
     pub(crate) entered: Mutex<Vec<(AccountId, String, MicroRub)>>,
     operator_done: AtomicBool,
     breaches: Mutex<Vec<String>>,
@@ -175,23 +176,23 @@ pub(crate) struct Sim {
 #[derive(Debug)]
 pub(crate) struct Call {
     pub(crate) gateway: usize,
-    /// The number of the process of that gateway.
+    /// The number of the gateway's process that makes the call.
     pub(crate) process: u32,
     pub(crate) began: Ms,
     pub(crate) input: u64,
-    /// The amount that the call holds, as far as its gateway has got an answer.
+    /// The amount that the call holds, according to the last answer that its gateway has received.
     pub(crate) held: MicroRub,
     pub(crate) dispatched: bool,
     pub(crate) vendor_refused: bool,
     /// Output tokens served, as the vendor counts them.
     pub(crate) output: u64,
-    /// How many tokens, input included, were served by which time.
+    /// The number of tokens, including input, that were served by each time.
     pub(crate) marks: Vec<(Ms, u64)>,
     /// The time at which the vendor's work ended.
     pub(crate) ended: Option<Ms>,
     /// Whether the gateway refused the call, so that nothing is held for it.
     pub(crate) refused: bool,
-    /// The time at which a gateway first reported that the ledger has booked the call's end.
+    /// The time at which a gateway first reported that the ledger has recorded the call's end.
     pub(crate) reported: Option<Ms>,
 }
 
@@ -209,7 +210,7 @@ impl Life {
     }
 }
 
-/// A poisoned lock is consistent, because a world has one thread.
+/// A poisoned lock may be used, because a world has only one thread and its data is consistent.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -297,7 +298,7 @@ impl Sim {
         }
     }
 
-    /// Records that the ledger has booked the end of a call, as a gateway reports.
+    /// Records that a gateway has reported that the ledger has recorded the end of a call.
     pub(crate) fn reported(&self, number: RequestNumber) {
         let now = self.now();
         self.log(number, |call| {
@@ -363,7 +364,7 @@ impl World {
     }
 
     fn later(&mut self, at: Ms, step: Step) {
-        // Steps planned for the same moment run in the order of planning.
+        // Steps that are planned for the same moment run in the order in which they were planned.
         let mut place = 0;
         while self.steps.contains_key(&(at, place)) {
             place += 1;
@@ -388,10 +389,10 @@ impl World {
             sleep(ms(LOOK_MS)).await;
         }
         self.find_idle_money();
-        // The remaining holds belong to no call; a sweep must end them.
+        // The remaining holds belong to no call, so a sweep must end them.
         let now = self.sim.now();
         lock(&self.sim.server).set_clock(now, PAST_ALL_HOLDS_MS, 0);
-        // A distant gateway's messages take longer in both directions, and it may have to repeat them.
+        // Messages of a distant gateway take longer in both directions, and the gateway may have to repeat them.
         let far = self.sim.plan.leases.as_ref().map_or(0, |leases| leases.far);
         sleep(EXPIRE_EVERY + ms(LOOK_MS + 3 * far)).await;
         for process in self.processes.iter_mut().flatten() {
@@ -471,7 +472,7 @@ impl World {
         sim.disks[crash.gateway].crash(now, crash.power, fate);
     }
 
-    /// The work that is not finished, in words; `None` if there is none.
+    /// A description of the work that is not finished; `None` if everything is finished.
     fn unfinished(&self) -> Option<String> {
         let sim = &self.sim;
         if !sim.operator_done.load(Ordering::Relaxed) {
@@ -495,7 +496,7 @@ impl World {
         (!sim.net_is_idle()).then(|| "a message is on its way".into())
     }
 
-    /// Checks that no money is held at the end, in runs in which every lease must be given back.
+    /// In runs in which every lease must be returned, checks that no money is held at the end.
     fn find_idle_money(&self) {
         let sim = &self.sim;
         if sim.plan.leases.is_none() || !gives_all_back(sim.plan.kind) {
@@ -556,7 +557,7 @@ async fn operate(sim: Arc<Sim>) {
     sim.operator_done.store(true, Ordering::Relaxed);
 }
 
-/// Returns what an operator's command forbids (`true`) or permits again: a key, or a whole account.
+/// Returns the key, or the whole account, that an operator's command disables (`true`) or enables again (`false`).
 const fn forbids(command: &Command) -> Option<(&AccountId, Option<&KeyId>, bool)> {
     match command {
         Command::SetKey {
@@ -570,7 +571,8 @@ const fn forbids(command: &Command) -> Option<(&AccountId, Option<&KeyId>, bool)
     }
 }
 
-/// Waits, like an operator's gateway, until leases made before now grant nothing. Returns whether the ledger answered.
+/// Waits, like an operator's gateway, until leases from before now grant nothing any more. Returns whether the ledger
+/// answered.
 async fn heard(sim: &Sim, account: &AccountId) -> bool {
     if sim.plan.leases.is_none() || sim.sabotage == Some(Sabotage::Hasty) {
         return true;

@@ -5,7 +5,7 @@ use std::{fmt::Write as _, net::SocketAddr, path::Path};
 /// Base prices in USDT per million tokens: input, cached input, output, cache write.
 pub type Usdt = [&'static str; 4];
 
-/// Builds the text, section by section. Operators, an outbox, limits, vendors and models are only in it if they are
+/// Builds the text, section by section. The text has operators, an outbox, limits, vendors and models only if they are
 /// added. The exchange rate is 100 rubles, and the multiplier is 1.
 #[derive(Clone, Debug)]
 pub struct ConfigText {
@@ -19,7 +19,7 @@ pub struct ConfigText {
 }
 
 impl ConfigText {
-    /// Starts the text, with the ledger at this URL.
+    /// Starts the text of a configuration with the ledger at this URL.
     pub fn over(ledger: &str) -> Self {
         Self {
             admin: false,
@@ -60,7 +60,7 @@ impl ConfigText {
         self
     }
 
-    /// Adds a vendor, with the operator's key for it in `VENDOR_KEY`, and further lines of its section.
+    /// Adds a vendor whose key is in `VENDOR_KEY`, and further lines of its section.
     pub fn vendor(mut self, name: &str, format: &str, url: &str, more: &str) -> Self {
         let _ = writeln!(
             self.vendors,
@@ -69,7 +69,7 @@ impl ConfigText {
         self
     }
 
-    /// Adds a model on one route: this vendor, and the vendor's name of the model.
+    /// Adds a model with one route: this vendor, and the vendor's name of the model.
     pub fn model(mut self, id: &str, usdt: Usdt, output_max: u32, route: (&str, &str)) -> Self {
         let [input, cached, output, write] = usdt;
         let (vendor, called) = route;
@@ -84,8 +84,8 @@ impl ConfigText {
     }
 
     /// Adds a vendor and a model of each format, named `chat` and `messages` with this suffix. The prices make costs
-    /// easy to compute: at the default exchange rate, a million tokens of `chat` cost 100 ₽ (input), 10 ₽ (cached), 200
-    /// ₽ (output), 50 ₽ (cache write), and a million tokens of `messages` cost ten times that.
+    /// easy to compute. At the default exchange rate, a million tokens of `chat` cost 100 ₽ (input), 10 ₽ (cached
+    /// input), 200 ₽ (output) and 50 ₽ (cache write), and a million tokens of `messages` cost ten times that.
     pub fn chat_and_messages(self, vendor: SocketAddr, suffix: &str, more: &str) -> Self {
         let name = |format: &str| format!("{format}-vendor{suffix}");
         let (chat, messages) = (name("chat"), name("messages"));
@@ -130,7 +130,8 @@ impl ConfigText {
     }
 }
 
-/// Returns the text after these replacements, each a pair of old and new. Panics if an old part does not occur.
+/// Returns the text after these replacements, each of which is an old and a new text. Panics if an old text does not
+/// occur.
 pub fn edited(text: String, edits: &[(String, String)]) -> String {
     edits.iter().fold(text, |text, (from, to)| {
         assert!(text.contains(from.as_str()), "the config has no {from:?}");

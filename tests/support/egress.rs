@@ -1,5 +1,5 @@
 //! Two real proxies, CONNECT (RFC 9110) and SOCKS5 (RFC 1928, 1929), and a vendor that speaks TLS and HTTP/1.1 or
-//! HTTP/2. They are small but complete: all bytes go through real sockets.
+//! HTTP/2. They are small but complete: all bytes are sent over real sockets.
 
 use std::{
     convert::Infallible,
@@ -58,7 +58,7 @@ pub struct Proxy {
 struct Seen {
     connections: AtomicUsize,
     refused: AtomicUsize,
-    /// The destinations that clients have requested, as the clients wrote them.
+    /// The destinations that clients have requested, exactly as they wrote them.
     targets: Mutex<Vec<String>>,
     /// The address to which the proxy resolves [`VENDOR_NAME`].
     vendor: Mutex<Option<SocketAddr>>,
@@ -199,7 +199,7 @@ async fn socks5(socket: &mut TcpStream, seen: &Seen) -> io::Result<()> {
     };
     let port = socket.read_u16().await?;
     let opened = seen.open(&name, port).await;
-    // The answer contains 0.0.0.0:0 as the proxy's own address, because no client uses it.
+    // The answer has 0.0.0.0:0 as the proxy's own address, because no client uses that address.
     let answer = |code: u8| [VERSION, code, 0, 1, 0, 0, 0, 0, 0, 0];
     let Ok(mut vendor) = opened else {
         return socket.write_all(&answer(4)).await;
@@ -208,15 +208,15 @@ async fn socks5(socket: &mut TcpStream, seen: &Seen) -> io::Result<()> {
     copy_bidirectional(socket, &mut vendor).await.map(drop)
 }
 
-/// Reads a byte with a length, and returns that number of bytes after it.
+/// Reads one byte with a length, and returns that many bytes that follow it.
 async fn counted(socket: &mut TcpStream) -> io::Result<Vec<u8>> {
     let mut bytes = vec![0; usize::from(socket.read_u8().await?)];
     socket.read_exact(&mut bytes).await?;
     Ok(bytes)
 }
 
-/// A certificate authority for one test, and a vendor's certificate from it for [`VENDOR_NAME`] and 127.0.0.1. Both are
-/// created by `openssl` and valid for two days.
+/// A certificate authority for one test, and a certificate that it has issued to a vendor for [`VENDOR_NAME`] and
+/// 127.0.0.1. Both are created by `openssl` and valid for two days.
 pub struct Authority {
     dir: tempfile::TempDir,
 }
@@ -304,7 +304,7 @@ impl Authority {
         assert!(made.status.success(), "openssl {args:?}: {said}");
     }
 
-    /// A TLS server with the vendor's certificate, which offers these protocols.
+    /// A TLS server that has the vendor's certificate and offers these protocols.
     pub fn acceptor(&self, protocols: &[&str]) -> TlsAcceptor {
         let certificate = CertificateDer::from_pem_file(self.path("vendor.pem")).unwrap();
         let key = PrivateKeyDer::from_pem_file(self.path("vendor.key")).unwrap();
@@ -345,7 +345,7 @@ struct Log {
 }
 
 impl Vendor {
-    /// Starts a vendor without TLS. It answers a client that begins with HTTP/2 in HTTP/2.
+    /// Starts a vendor without TLS. If a client begins with HTTP/2, the vendor answers in HTTP/2.
     pub async fn plain(
         answer: impl Fn(&Taken) -> Response<Full<Bytes>> + Send + Sync + 'static,
     ) -> Self {
@@ -437,7 +437,7 @@ where
         .await;
 }
 
-/// Writes a secret into a file, and returns the `file:…` for the configuration.
+/// Writes a secret into a file, and returns the `file:…` reference for the configuration.
 pub fn secret_file(dir: &Path, text: &str) -> String {
     let path = dir.join("secret");
     std::fs::write(&path, text).unwrap();

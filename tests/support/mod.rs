@@ -1,5 +1,5 @@
-//! Code shared by test binaries and benches: the text of a configuration, the binary as a process, Redis, a shop that
-//! takes payments, and the one seed of all randomness.
+//! Code shared by test binaries and benches: configuration text, the binary as a process, Redis, a shop that takes
+//! payments, and one seed for all randomness.
 //!
 //! Include it with `#[path = "../support/mod.rs"] mod support;`; benches include it with their `fixtures`.
 //!

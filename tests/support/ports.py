@@ -1,4 +1,4 @@
-"""Ports for servers that a test starts, and that have to be told theirs."""
+"""Ports for servers that a test starts and whose port must be chosen before."""
 
 import itertools
 import os
@@ -9,8 +9,8 @@ given = itertools.count(os.getpid() * 1009)
 
 
 def free_port():
-    """A port that nobody listens on. Each is given once; and they are below those that the system gives to whoever
-    connects, one of which might be taken before the server is there."""
+    """Returns a port without a listener. Each port is returned only once. All are below the ephemeral ports, so that no
+    outgoing connection takes a port before the server starts."""
     for nth in itertools.islice(given, SPAN):
         port = FIRST + nth % SPAN
         with socket.socket() as probe:

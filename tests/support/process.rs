@@ -19,9 +19,9 @@ pub const VENDOR_KEY: &str = "sk-vendor-key-of-the-tests";
 pub const BOT_TOKEN: &str = "123456:token-of-the-tests-bot";
 /// The signing secret of webhooks in the environment of every gateway.
 pub const WEBHOOK_SECRET: &str = "whsec_MDEyMzQ1Njc4OWFiY2RlZmdoaWprbG1ub3BxcnN0dXY=";
-/// The longest time that a start, with the check of the books, or an exit may take on a busy machine.
+/// The longest time that a start or an exit may take on a busy machine. A start includes the check of the books.
 pub const PATIENCE: Duration = Duration::from_secs(30);
-/// A text for [`Start::shell`] that sets the limit of open files to its maximum.
+/// Shell text for [`Start::shell`] that raises the limit of open files to its maximum.
 pub const MANY_FILES: &str = "ulimit -n $(ulimit -Hn) 2>/dev/null; exec \"$0\" \"$@\"";
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
@@ -53,8 +53,8 @@ pub struct Start<'a> {
     pub shell: Option<&'a str>,
     /// The value of `RUST_LOG` for the gateway.
     pub level: &'a str,
-    /// Whether the sizes of the gateway's files may be limited. The log must not be limited too, so another process
-    /// writes it.
+    /// Whether the sizes of the gateway's files may be limited. The limit must not apply to the log, so in that case
+    /// another process writes the log.
     pub limited: bool,
 }
 
@@ -112,7 +112,7 @@ pub struct Served {
     /// The process that writes the log, if the gateway does not write it itself.
     writer: Option<Mutex<Child>>,
     pub log: Log,
-    /// The position in the log at which this process's output begins.
+    /// The byte position in the log at which the output of this process begins.
     since: u64,
 }
 
@@ -144,7 +144,7 @@ impl Served {
         }
     }
 
-    /// Kills the process, and returns when.
+    /// Kills the process, and returns the time of the kill.
     pub fn kill(&self) -> Instant {
         let mut child = self.child.lock().unwrap();
         let _ = child.kill();
@@ -153,7 +153,7 @@ impl Served {
         at
     }
 
-    /// Waits until the gateway serves. Returns the addresses of callers and, if there are any, of operators.
+    /// Waits until the gateway serves. Returns the address for callers and the address for operators, if there is one.
     pub async fn serving(&self) -> (SocketAddr, Option<SocketAddr>) {
         let line = self.says("serving").await;
         addresses(&line)
@@ -186,7 +186,7 @@ impl Served {
         }
     }
 
-    /// Returns the first log line whose message has this beginning, if there is one.
+    /// Returns the first log line whose message has this beginning, if any.
     pub fn said(&self, begin: &str) -> Option<Value> {
         let (lines, _) = self.log.behind(self.since);
         messages(&lines, begin).next()
@@ -200,7 +200,7 @@ impl Served {
         number.unwrap().parse().unwrap()
     }
 
-    /// The contents of a file of this process in `/proc`.
+    /// The contents of a file in `/proc` about this process.
     pub fn proc(&self, name: &str) -> String {
         fs::read_to_string(format!("/proc/{}/{name}", self.pid())).unwrap()
     }
@@ -221,7 +221,7 @@ pub fn addresses(serving: &Value) -> (SocketAddr, Option<SocketAddr>) {
     (address("address").unwrap(), address("admin"))
 }
 
-/// A file with the output of one or several processes.
+/// A file with the output of one or more processes.
 #[derive(Clone, Debug)]
 pub struct Log(pub PathBuf);
 
@@ -230,7 +230,7 @@ impl Log {
         self.behind(0).0
     }
 
-    /// The text after this position, and the position of the text's end.
+    /// The text after this position, and the position at which the text ends.
     pub fn behind(&self, place: u64) -> (String, u64) {
         let mut bytes = Vec::new();
         if let Ok(mut file) = File::open(&self.0) {

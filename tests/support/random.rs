@@ -1,4 +1,4 @@
-//! Randomness that depends on a seed only (splitmix64). Clocks, threads and addresses have no influence.
+//! Randomness that depends only on a seed (splitmix64), and not on clocks, threads or addresses.
 //!
 //! The simulation includes this file alone, so it must not use other files of the module.
 
@@ -7,7 +7,7 @@
 /// The environment variable with a seed that replaces a test's usual seed.
 pub(crate) const SEED: &str = "TOLLGATE_SEED";
 
-/// The seed of a run: the value of [`SEED`], or else `usual`. The seed is printed, so that a failing run can be
+/// The seed of a run: the value of [`SEED`], or otherwise `usual`. The seed is printed, so that a failed run can be
 /// repeated.
 pub(crate) fn seed(usual: u64) -> u64 {
     let seed = std::env::var(SEED).map_or(usual, |text| {
@@ -29,8 +29,8 @@ pub(crate) fn new_seed() -> u64 {
 pub(crate) struct Random(u64);
 
 impl Random {
-    /// The generator for one purpose, named by `parts`, in a run with this seed. Its values do not depend on the values
-    /// that were drawn for other purposes.
+    /// The generator for one purpose, named by `parts`, in a run with this seed. Values drawn for other purposes do not
+    /// change its values.
     pub(crate) fn of(seed: u64, parts: &[u64]) -> Self {
         let mut random = Self(seed ^ 0x6A09_E667_F3BC_C908);
         for part in parts {
@@ -66,7 +66,7 @@ impl Random {
         (self.bits() % count as u64) as usize
     }
 
-    /// True `per_mille` times of a thousand.
+    /// Returns true in `per_mille` of a thousand cases, on average.
     pub(crate) const fn chance(&mut self, per_mille: u64) -> bool {
         self.bits() % 1000 < per_mille
     }

@@ -26,8 +26,8 @@ const GIVEN_UP_AFTER_MS: &str = "1000";
 
 /// The configuration file of this repository for an operator's Redis servers.
 const OPERATORS_CONF: &str = include_str!("../../deploy/redis.conf");
-/// A user with all rights on a server, for tests, other servers and Sentinels. A connection without a login is a
-/// gateway's.
+/// A user with all rights on a server, for tests, other servers and Sentinels. A connection without a login has the
+/// rights of a gateway.
 const OPERATOR: (&str, &str) = ("operator", "password-of-the-tests");
 
 /// A redis-server, without persistence unless requested. Gateways have the rights that `deploy/redis.conf` gives them.
@@ -45,7 +45,7 @@ impl RedisServer {
         Self::start_with(&[]).await
     }
 
-    /// Starts a server that loses its data when it stops, on the port of a server that has stopped.
+    /// Starts a server on the port of a server that has stopped. The new server loses its data when it stops.
     pub async fn start_on(port: u16) -> Self {
         let server = Self::spawn(port, &[]);
         server.answers().await;
@@ -59,13 +59,13 @@ impl RedisServer {
         server
     }
 
-    /// Starts a server whose data survives it: each write is on the disk before it is acknowledged.
+    /// Starts a server whose data survives a kill: each write is on the disk before it is acknowledged.
     pub async fn start_durable() -> Self {
         Self::start_with(&["--appendonly", "yes", "--appendfsync", "always"]).await
     }
 
     /// Starts a server that is configured to keep money, like an operator's: with an append-only file that is flushed
-    /// every second. Rewrites of the file are off, since they could happen at any time.
+    /// every second. Rewrites of the file are off, because they could happen at any time.
     pub async fn keeping_money(dir: TempDir) -> Self {
         let args = ["--appendonly", "yes", "--appendfsync", "everysec"];
         let never = ["--auto-aof-rewrite-percentage", "0"];
@@ -133,19 +133,19 @@ impl RedisServer {
         self.child.lock().unwrap().id()
     }
 
-    /// Kills the server, as if the machine had lost power.
+    /// Kills the server, and waits until its process has ended.
     pub fn kill(&self) {
         let mut child = self.child.lock().unwrap();
         let _ = child.kill();
         child.wait().unwrap();
     }
 
-    /// Stops the process (SIGSTOP): its sockets stay open but answer nothing.
+    /// Suspends the process (SIGSTOP): its sockets stay open but answer nothing.
     pub fn stop_signal(&self) {
         self.signal("STOP");
     }
 
-    /// Continues the stopped process (SIGCONT).
+    /// Continues the suspended process (SIGCONT).
     pub fn continue_signal(&self) {
         self.signal("CONT");
     }
@@ -162,7 +162,7 @@ impl RedisServer {
         self.answers().await;
     }
 
-    /// Starts the server again, and returns while it is still loading its data.
+    /// Starts the server again. Returns while the server is still loading its data.
     pub async fn restart_loading(&self) {
         self.start_again();
         eventually("redis-server loads its data", async || {
@@ -178,7 +178,7 @@ impl RedisServer {
         *self.child.lock().unwrap() = redis_server(self.port, &self.args, self.dir.path());
     }
 
-    /// A connection with all rights, unlike a gateway's.
+    /// A connection with all rights, unlike that of a gateway.
     pub async fn connection(&self) -> RedisResult<MultiplexedConnection> {
         let (name, password) = OPERATOR;
         let client = redis::Client::open(format!("redis://{name}:{password}@{}", self.address()))?;
@@ -227,7 +227,7 @@ impl Drop for RedisServer {
     }
 }
 
-/// The rights of a gateway, as the user in `deploy/redis.conf` has them.
+/// The rights of a gateway, which are those of the user in `deploy/redis.conf`.
 fn rights() -> impl Iterator<Item = &'static str> {
     let line = OPERATORS_CONF
         .lines()
@@ -242,7 +242,7 @@ fn redis_server(port: u16, args: &[String], dir: &Path) -> Child {
         .args(["--port", &port.to_string(), "--bind", "127.0.0.1"])
         .args(["--save", "", "--appendonly", "no"])
         .args(["--maxmemory-policy", "noeviction"])
-        // The primary synchronises a replica at once. By default it waits five seconds for further replicas.
+        // The primary synchronises a replica immediately. By default it waits five seconds for further replicas.
         .args(["--repl-diskless-sync-delay", "0", "--dir"])
         .arg(dir)
         .args(["--user", "default", "on", "nopass"])
@@ -304,8 +304,8 @@ impl RedisCluster {
         let nodes = nodes.into_iter().map(|(node, _)| node).collect();
         let cluster = Self { nodes, primaries };
         cluster.is_whole(replicas_each).await;
-        // Set only after the start: on a busy machine, a primary that pauses for a second would be replaced during the
-        // start.
+        // This is set only after the start. If it applied earlier, a primary that pauses for a second on a busy machine
+        // would be replaced during the start.
         for node in cluster.nodes() {
             let words = ["CONFIG", "SET", "cluster-node-timeout", GIVEN_UP_AFTER_MS];
             node.ask::<String>(&words).await.unwrap();
@@ -313,7 +313,7 @@ impl RedisCluster {
         cluster
     }
 
-    /// The URL with all the primaries, for a gateway.
+    /// The URL for a gateway, with all primaries.
     pub fn url(&self) -> String {
         let hosts: Vec<String> = self.nodes[..self.primaries]
             .iter()
@@ -333,8 +333,8 @@ impl RedisCluster {
             .unwrap_or_else(|| panic!("no node is the primary of {account}"))
     }
 
-    /// The index of the node that is the primary of a slot now, as a connected node reports it; `None` after the
-    /// primary was declared failed and before another node replaces it.
+    /// The index of the node that is the primary of a slot now, as a connected node reports it. `None` from the time
+    /// when the primary was declared failed until another node replaces it.
     pub fn primary_of_slot(&self, slot: u16) -> Option<usize> {
         self.nodes.iter().find_map(|node| {
             let seen = seen_by(node.port).ok()?;
@@ -441,7 +441,7 @@ fn owner(line: &str, slot: u16) -> Option<u16> {
     owns.then_some(port)
 }
 
-/// The slot of an account's keys: CRC-16 of the account's id, which is between the braces.
+/// The slot of an account's keys: the CRC-16 of the account's id, which is between the braces in each key.
 pub fn slot_of(account: &str) -> u16 {
     let crc = account.bytes().fold(0u16, |crc, byte| {
         (0..8).fold(crc ^ (u16::from(byte) << 8), |crc, _| {
@@ -575,13 +575,13 @@ fn sentinel(primary: u16) -> Sentinel {
     }
 }
 
-/// A port without a listener. Each port is returned once. All are below the ephemeral ports, so that no outgoing
+/// A port without a listener. Each port is returned only once. All are below the ephemeral ports, so that no outgoing
 /// connection takes a port before the server starts.
 pub fn free_port() -> u16 {
     const FIRST: u32 = 10_000;
     const SPAN: u32 = 22_000;
     static GIVEN: AtomicU32 = AtomicU32::new(0);
-    // Test binaries that run at the same time begin at different ports.
+    // Test binaries that run at the same time start with different ports.
     let begin = std::process::id().wrapping_mul(1009);
     (0..SPAN)
         .map(|_| begin.wrapping_add(GIVEN.fetch_add(1, Ordering::Relaxed)))

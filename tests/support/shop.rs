@@ -1,4 +1,4 @@
-//! A fake of the payment provider YooKassa: its API in version 3 for one shop, on a real socket.
+//! A fake of the payment provider YooKassa: version 3 of its API, for one shop, on a real socket.
 
 use std::{
     collections::BTreeMap,
@@ -18,13 +18,13 @@ struct Books {
     refunds: Vec<Value>,
     /// If set, every answer has this status.
     broken: Option<u16>,
-    /// The result of charges of saved cards. `None`: they succeed; a reason: the card's bank declines them.
+    /// The reason why the bank declines charges of saved cards; `None` if the charges succeed.
     declines: Option<String>,
-    /// Whether the payer must confirm charges of saved cards.
+    /// Whether the payer must confirm a charge of a saved card.
     confirms: bool,
-    /// The number of payments that the shop still makes while it answers with an error.
+    /// The number of payments that the shop will still make although it answers with an error.
     lost: usize,
-    /// If set, the shop makes payments, but its answers wait for this notification.
+    /// If set, the shop makes payments, but delays its answers until this notification.
     held: Option<Arc<Notify>>,
 }
 
@@ -99,7 +99,7 @@ impl Shop {
         );
     }
 
-    /// Completes a payment by this method, which the shop saves if the payment requests it.
+    /// Completes a payment with this method, which the shop saves if the payment requests that.
     fn pay_by(&self, payment: &str, method: Value) {
         let mut books = self.books.lock().unwrap();
         let known = books.payments.get_mut(payment).unwrap();
@@ -109,7 +109,7 @@ impl Shop {
         known["payment_method"]["saved"] = json!(saved);
     }
 
-    /// Completes a payment by a method that cannot be saved.
+    /// Completes a payment with a method that cannot be saved.
     pub fn pay_once(&self, payment: &str) {
         self.pay(payment);
         let method = json!({ "type": "sbp", "id": "x", "saved": false });
@@ -125,7 +125,7 @@ impl Shop {
         self.books.lock().unwrap().confirms = true;
     }
 
-    /// Makes the next payments, this number of them, but answers with an error.
+    /// Makes the next payments, but answers the first `answers` requests for payments with an error.
     pub fn lose(&self, answers: usize) {
         self.books.lock().unwrap().lost = answers;
     }
@@ -275,7 +275,7 @@ fn make(books: &mut Books, asked: &Received) -> Reply {
     }
 }
 
-/// The handle of the card that made a payment.
+/// The handle of the card with which a payment was made.
 pub fn card_of(payment: &str) -> String {
     format!("card-{payment}")
 }

@@ -1,4 +1,4 @@
-//! The requests for pages, and the time from each request to the last byte of its answer.
+//! The page requests, and the time from each request to the last byte of its answer.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -25,7 +25,7 @@ pub(crate) struct Visitor {
     admin: String,
     public: String,
     cookie: String,
-    /// An owner key of the account with most receipts. It can read the receipts of all keys of that account.
+    /// An owner key of the account with the most receipts. It can read the receipts of all keys of that account.
     owner: String,
     /// The number of the account's last call.
     number: String,
@@ -90,8 +90,8 @@ impl Visitor {
         } = filled;
         let number = &self.number;
         let session = "s-7";
-        // Positions in the journal, as in an answer's `next` field: one in the middle of the busy last hour, one in the
-        // middle of all days.
+        // Positions in the journal, as in the `next` field of an answer: one in the middle of the busy last hour, one
+        // in the middle of all days.
         let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH);
         let now_ms = since_epoch.map_or(0, |since| since.as_millis());
         let [busy, old] = [HALF_AN_HOUR_MS, u128::from(*days) * DAY_MS / 2]
@@ -139,7 +139,8 @@ impl Visitor {
             origin: self.public.clone(),
             header: (header::AUTHORIZATION, format!("Bearer {}", self.owner)),
         });
-        // The previous month is closed, and many calls were made after it, so that its statement has much to subtract.
+        // The statement of the previous month must subtract much, because many calls were made after that month had
+        // closed.
         let day = i64::try_from(now_ms / DAY_MS).unwrap_or_default();
         let (year, month, _) = date_of_day(day);
         let (year, month) = if month == 1 {

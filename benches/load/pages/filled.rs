@@ -1,4 +1,4 @@
-//! Fills a ledger with any number of receipts, in the way in which `tollgate ledger copy` writes them.
+//! Fills a ledger with any number of receipts, written as `tollgate ledger copy` writes them.
 
 use std::{
     collections::HashMap,
@@ -52,7 +52,7 @@ const PAID: MicroRub = MicroRub::new(1_000_000_000_000_000);
 
 /// The contents of the ledger.
 pub(crate) struct Filled {
-    /// The account with most receipts.
+    /// The account with the most receipts.
     pub(crate) account: AccountId,
     pub(crate) key: KeyId,
     /// The number of days that the receipts cover.
@@ -70,7 +70,7 @@ impl Dice {
         self.0 ^= self.0 >> 12;
         self.0 ^= self.0 << 25;
         self.0 ^= self.0 >> 27;
-        // Times need more than 32 bits, so the result has more.
+        // Times need more than 32 random bits, so 53 bits are used.
         (self.0.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 11) % end
     }
 }
@@ -120,7 +120,7 @@ impl<'a> Plan<'a> {
         }
     }
 
-    /// The times of an account's receipts, oldest first. A twentieth of them is in the last hour.
+    /// The times of an account's receipts, oldest first. One receipt in twenty is in the last hour.
     fn times(&self, account: u64, dice: &mut Dice) -> Vec<u64> {
         let all = self.receipts_of(account);
         let time = self.options.days * DAY_MS;

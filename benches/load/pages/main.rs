@@ -2,9 +2,9 @@
 //!
 //! `cargo bench --bench pages [-- sqlite redis --receipts N --accounts N --days N --bound-ms MS --runs N --filled URL]`
 //!
-//! Fills a ledger as a copy does, rolls its journals up, starts a gateway on it, and requests each page and each route
-//! that reads receipts, one after the other. Exits with status 1 if the slowest answer of any page or route exceeds the
-//! bound. `benches/README.md` explains what is measured.
+//! Fills a ledger as a copy does, rolls its journals up, and starts a gateway on it. Then requests each page and each
+//! route that reads receipts, one after the other. Exits with status 1 if the slowest answer of any page or route
+//! exceeds the bound. `benches/README.md` explains what is measured.
 
 #[path = "../../fixtures/mod.rs"]
 mod fixtures;
@@ -36,25 +36,25 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 /// Requests every page of a gateway that has many receipts.
 #[derive(Debug, Parser)]
 pub(crate) struct Options {
-    /// The ledgers; by default both.
+    /// The ledgers to measure; both by default.
     #[arg(value_enum)]
     stores: Vec<Store>,
-    /// The number of receipts. A fifth of them is one account's, a twentieth is in the last hour.
+    /// The number of receipts. One account has a fifth of them, and a twentieth of them is in the last hour.
     #[arg(long, default_value_t = 10_000_000, value_parser = clap::value_parser!(u64).range(1_000..))]
     pub(crate) receipts: u64,
     /// The number of accounts.
     #[arg(long, default_value_t = 1_000, value_parser = clap::value_parser!(u64).range(2..))]
     pub(crate) accounts: u64,
-    /// The number of days.
+    /// The number of days that the receipts cover.
     #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=390))]
     pub(crate) days: u64,
-    /// The time for which an answer may take.
+    /// The longest time that an answer may take, in milliseconds.
     #[arg(long, default_value_t = 200)]
     bound_ms: u64,
-    /// The interval at which each page is requested.
+    /// The number of times that each page is requested.
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..))]
     runs: u32,
-    /// A ledger that an earlier run has filled, as `ledger.url`; it is not filled again.
+    /// The `ledger.url` of a ledger that an earlier run has filled; it is not filled again.
     #[arg(long)]
     filled: Option<String>,
     /// Folder for the ledger's file during the run; it needs about 600 bytes per receipt.

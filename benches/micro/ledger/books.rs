@@ -40,12 +40,12 @@ use crate::fixtures::{
     support::redis::{RedisCluster, RedisServer},
 };
 
-/// Calls that run at the same time, in measurements of many calls at a time.
+/// The number of calls at a time, in measurements of concurrent calls.
 pub(crate) const AT_A_TIME: usize = 64;
 
 const PRIMARIES: usize = 3;
-/// The persistence settings of a server that keeps money. Rewrites of the file are off: a rewrite during a round would
-/// distort it.
+/// The persistence settings of a server that keeps money, except that rewrites of the file are off: a rewrite during a
+/// round would distort it.
 const AS_FOR_MONEY: [&str; 6] = [
     "--appendonly",
     "yes",
@@ -56,14 +56,14 @@ const AS_FOR_MONEY: [&str; 6] = [
 ];
 const HELD: MicroRub = MicroRub::new(200_000);
 const COST: MicroRub = MicroRub::new(100);
-/// The time for which a call's hold lives.
+/// Lifetime of a call's hold.
 const TTL: Duration = Duration::from_secs(960);
-/// The time for which holds live that stay open during a whole run.
+/// Lifetime of holds that stay open during a whole run.
 const LONG_TTL: Duration = Duration::from_secs(24 * 3600);
-/// The response timeout: long enough for a stall of the server to be measured, and not reported as an error.
+/// The response timeout. It is long, so that a stall of the server is measured and not reported as an error.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// If less memory (bytes) than this is available while a ledger is filled, the run ends, for the sake of other
-/// programs.
+/// If less memory (bytes) than this is available while a ledger is filled, the run ends, so that other programs can
+/// continue.
 const MEMORY_LEFT_MIN: u64 = 1_000_000_000;
 /// The interval at which the progress of filling is printed.
 const PROGRESS_EVERY: Duration = Duration::from_secs(5);
@@ -92,7 +92,7 @@ impl Kind {
         }
     }
 
-    /// The program that this kind of ledger needs and that is not installed; `None` if all are installed.
+    /// The program that this kind of ledger needs, if it is not installed; `None` if nothing is missing.
     pub(crate) fn missing(self) -> Option<&'static str> {
         let redis = matches!(self, Self::Redis | Self::Outbox | Self::Cluster);
         if redis && !RedisServer::is_installed() {
@@ -196,7 +196,7 @@ impl Books {
         }
     }
 
-    /// The same accounts and keys in the same Redis, used through an outbox.
+    /// Returns the accounts and keys of the same Redis, used through an outbox.
     pub(crate) async fn through_outbox(&self) -> Self {
         let Kept::Redis(ledger) = &self.ledger else {
             panic!("an outbox is for books in Redis");
@@ -295,14 +295,14 @@ impl Books {
         ask!(&self.ledger, ledger => ledger.settle(settlement).await)
     }
 
-    /// Makes `pairs` RESERVEs, each with its SETTLE, over all keys in turn. Returns the time that they took.
+    /// Makes `pairs` RESERVEs, each followed by its SETTLE, over all keys in turn. Returns the total time.
     pub(crate) async fn one_after_another(&self, pairs: u64) -> Duration {
         self.looked_at();
         let keys = &self.keys;
         ask!(&self.ledger, ledger => bench::one_after_another(ledger, keys, pairs).await)
     }
 
-    /// Makes the same calls, [`AT_A_TIME`] of them at a time.
+    /// Makes the same calls, [`AT_A_TIME`] at a time.
     pub(crate) async fn many_at_a_time(&self, pairs: u64) -> Duration {
         self.looked_at();
         let keys = &self.keys;
@@ -311,7 +311,7 @@ impl Books {
 
     /// Creates a call on the next key.
     pub(crate) fn call(&self) -> Call {
-        // The step through the keys is a prime, so that consecutive calls are not neighbours in the books.
+        // Consecutive calls are a prime number of keys apart, so that their keys are not neighbours in the books.
         let turn = self.turn.fetch_add(7919, Ordering::Relaxed);
         let (account, key) = &self.keys[turn % self.keys.len()];
         self.call_on(account, key)
@@ -440,7 +440,7 @@ impl Progress {
     }
 }
 
-/// The memory that the system could still give out, in bytes; `MAX` if the system does not report it.
+/// The memory that the system has available, in bytes; `MAX` if the system does not report it.
 fn memory_available() -> u64 {
     let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let line = text

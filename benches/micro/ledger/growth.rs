@@ -1,4 +1,4 @@
-//! Measures whether a hold costs more with more keys and accounts, or with more open holds.
+//! Measures whether a hold is slower if a ledger has more keys and accounts, or more open holds.
 //!
 //! All sizes of a ledger are open at the same time and are measured in turn, so that a slow moment of the machine
 //! affects all sizes alike.
@@ -22,14 +22,14 @@ use crate::{
 const KEYS: [usize; 4] = [10, 1_000, 100_000, 1_000_000];
 /// Open holds of one account, in the ledger with the fewest keys.
 const HOLDS: [usize; 3] = [0, 100, 10_000];
-/// Ledgers that are measured together, because they use the same data: one Redis server is filled once.
+/// Ledgers that are measured together, because they use the same data: the Redis server is filled only once.
 const GROUPS: [&[Kind]; 4] = [
     &[Kind::Memory],
     &[Kind::Sqlite],
     &[Kind::Redis, Kind::Outbox],
     &[Kind::Cluster],
 ];
-/// How often [`AT_A_TIME`] calls are held and settled in a round.
+/// The number of times that [`AT_A_TIME`] calls are held and settled in a round.
 const CHUNKS: u32 = 32;
 
 /// Measures holds in small books and in large ones.
@@ -151,8 +151,8 @@ async fn open(kinds: &[Kind], options: &Options) -> Vec<Point> {
     points
 }
 
-/// Measures one round. Holds are made one after another, as each call waits for its own hold. Then the calls are
-/// settled together, as the settler does it.
+/// Measures one round. Holds are made one after another, because a call waits for its own hold. Then the calls are
+/// settled together, as the settler settles them.
 async fn measure(point: &Point) -> Round {
     let (mut reserving, mut settling) = (Duration::ZERO, Duration::ZERO);
     let books = &point.books;

@@ -1,4 +1,4 @@
-//! Measures what a call on one busy account costs Redis, with gateways that take leases on the account and without
+//! Measures what a call on one busy account costs Redis: with gateways that take leases on the account, and without
 //! leases.
 //!
 //! The gateways are ledgers in this process, each with its own connection; they share only Redis. Calls begin at a
@@ -51,14 +51,14 @@ const PAID: MicroRub = MicroRub::new(1_000_000_000_000_000);
 const CALL_TTL: Duration = Duration::from_secs(960);
 const PATIENCE: Duration = Duration::from_secs(5);
 const LEASE_MAX: Duration = Duration::from_secs(1);
-/// The interval at which the calls that are due are started.
+/// The interval at which calls that are due are started.
 const TICK: Duration = Duration::from_millis(1);
-/// The most calls that may be running. At this number Redis has not kept up, and no more calls are started.
+/// The maximum number of running calls. If it is reached, Redis is too slow, and no more calls are started.
 const UNDER_WAY_MAX: u64 = 20_000;
-/// Numbers of ends in a turn. The last number is the most that a turn can report.
+/// Numbers of call ends that a turn reports. The last number is the most that a turn can report.
 const ENDS_AT_THE_LIMIT: [usize; 5] = [1, 4, 16, 64, 256];
 const LEASES_AT_THE_LIMIT: u8 = 4;
-/// The most calls, and the most turns, of a round of turns.
+/// The most calls, and the most turns, in a round that measures turns.
 const CALLS_AT_THE_LIMIT: usize = 131_072;
 const TURNS_AT_THE_LIMIT: usize = 2_048;
 const LEASED: MicroRub = MicroRub::new(1_000_000_000);
@@ -98,7 +98,7 @@ struct Round {
     redis_us: f64,
     /// The percentage of calls that requested their hold from Redis.
     asked_percent: f64,
-    /// The mean number of ends that a turn reported; 0 without leases.
+    /// The mean number of call ends that a turn reported; 0 without leases.
     ends_a_turn: f64,
     p50_us: f64,
     p99_us: f64,
@@ -139,8 +139,8 @@ pub(crate) fn run(runtime: &Runtime, options: &Options) -> anyhow::Result<()> {
     )
 }
 
-/// Measures turns of leases that follow each other without a pause, so that only Redis limits them: for one account,
-/// from four leases with a key each, so that no turn waits for the answer to another.
+/// Measures lease turns that are sent without a pause, so that only Redis limits their rate. One account has four
+/// leases, each of another key, so that no turn waits for the answer to another.
 async fn turns_at_the_limit(rounds: u32) -> anyhow::Result<Vec<Value>> {
     let mut rows = Vec::new();
     for ends in ENDS_AT_THE_LIMIT {
@@ -193,7 +193,7 @@ async fn turns_at_the_limit(rounds: u32) -> anyhow::Result<Vec<Value>> {
     Ok(rows)
 }
 
-/// A gateway that has a lease, reduced to what Redis sees of it.
+/// A gateway with a lease, reduced to the commands that Redis receives from it.
 struct Owner {
     lease: RequestNumber,
     account: AccountId,
@@ -221,7 +221,7 @@ impl Owner {
         }
     }
 
-    /// Opens the lease, or reports these ends and gets the amount that they have cost.
+    /// Opens the lease, or reports these ends and requests the amount that they have cost.
     async fn turn(&mut self, ledger: &RedisLedger, ends: Vec<TurnEnd>) -> anyhow::Result<()> {
         let opens = self.word.is_empty();
         let this = RequestNumber::now_v7().to_string();

@@ -1,5 +1,5 @@
-//! Measures what a hold and its settlement cost on each ledger, and whether they cost more with more keys, accounts
-//! and holds.
+//! Measures the time of a hold and its settlement on each ledger, and whether it grows with the number of keys,
+//! accounts and holds.
 //!
 //! ```text
 //! cargo bench --bench ledger                            one RESERVE and its SETTLE, on each ledger
@@ -9,9 +9,9 @@
 //! cargo bench --bench ledger -- leases                  one busy account: 1, 2 and 8 gateways, with leases and without
 //! ```
 //!
-//! Each of criterion's lines is one RESERVE and its SETTLE, both awaited, over all keys in turn. One after another,
-//! they give the latency of a call's hold and of its settlement; 64 at a time, they give the ledger's throughput.
-//! SQLite's SETTLE waits for a commit, which it shares with other calls; in a gateway no caller waits for it.
+//! Each criterion line measures one RESERVE and its SETTLE, both awaited, over all keys in turn. Calls made one after
+//! another show the latency of a hold and its settlement. Calls made 64 at a time show the ledger's throughput.
+//! SQLite's SETTLE waits for a commit that it shares with other calls; in a gateway no caller waits for it.
 
 #[path = "../../fixtures/mod.rs"]
 mod fixtures;
@@ -60,7 +60,8 @@ fn each_ledger(runtime: &Runtime) {
             );
             continue;
         }
-        // The ledger is opened by the first benchmark that the filter keeps.
+        // Opened by the first benchmark that uses it, because criterion's filter may skip all benchmarks of this
+        // ledger.
         let books = LazyCell::new(|| runtime.block_on(Books::open(*kind, KEYS)));
         let name = kind.name();
         group.bench_function(format!("{name}, one after another"), |bencher| {

@@ -35,7 +35,7 @@ impl Place {
         }
     }
 
-    /// Whether the two places differ only in their count.
+    /// Whether both are the same kind of load on the same ledger, with any count.
     fn is_beside(self, other: Self) -> bool {
         self.store() == other.store() && self.counted() == other.counted()
     }
@@ -56,8 +56,8 @@ pub(crate) struct Report {
     rows: Vec<Row>,
 }
 
-/// A row of the table. Ratios to the smallest place are computed within each round, and their median is taken: in a
-/// round in which the machine was slow, both places were slow.
+/// A row of the table. Each round's times are divided by those of the smallest load in the same round, and the table
+/// has the median ratio: in a round in which the machine was slow, both loads were slow.
 #[derive(Debug)]
 struct Row {
     place: Place,
@@ -76,7 +76,7 @@ impl Report {
         }
     }
 
-    /// Adds the rounds of a place. The smallest place of each ledger must be added first, as the base of the ratios.
+    /// Adds the rounds of a load. The smallest load of each kind must be added first, because the ratios refer to it.
     pub(crate) fn add(&mut self, place: Place, rounds: Vec<Round>) {
         let smallest = self.rows.iter().find(|row| row.place.is_beside(place));
         let smallest = smallest.map_or(&rounds, |row| &row.rounds);

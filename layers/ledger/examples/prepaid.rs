@@ -1,4 +1,4 @@
-//! A prepaid account and three calls, of which two fit: pay in, hold, charge, release, audit.
+//! A prepaid account and three calls, of which two can be paid: pay in, hold, charge, release, audit.
 
 use std::{error::Error, sync::Arc, time::Duration};
 
@@ -30,7 +30,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let key = KeyRecord::new(web.clone(), acme.clone(), KeyDigest::new([7; 32]));
     ledger.create_key(&key, Ceilings::NONE).await?;
 
-    // Three calls want 4 ₽ each.
+    // Each of the three calls requests a hold of 4 ₽.
     let holds = [hold(&acme, &web), hold(&acme, &web), hold(&acme, &web)];
     for (index, hold) in holds.iter().enumerate() {
         match ledger.reserve(hold).await {

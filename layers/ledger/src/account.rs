@@ -313,7 +313,7 @@ mod tests {
 
     #[cfg(feature = "serde")]
     #[test]
-    fn earlier_versions_refuse_every_call_of_an_owner_key() {
+    fn gateway_version_without_owner_keys_refuses_every_call_of_such_a_key() {
         let json = format!(
             r#"{{"id":"k1","account":"acme","digest":{:?},"prefix":"","name":"","status":"active","models":[{OWNER_MARK:?}]}}"#,
             "00".repeat(32)

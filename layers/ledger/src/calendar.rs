@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn day_numbers_and_dates_convert_both_ways() {
+    fn day_number_and_date_convert_to_each_other() {
         for (day, date) in [
             (0, (1970, 1, 1)),
             (-1, (1969, 12, 31)),

@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ceiling_reports_when_it_resets() {
+    fn ceiling_reports_the_time_of_its_next_reset() {
         let (day, month) = (Ceiling::of_day(20_512), Ceiling::of_month(56 * 12 + 11));
         assert_eq!(
             day,
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn spending_is_reset_when_the_next_period_begins() {
+    fn spending_against_a_ceiling_is_reset_when_its_day_or_month_ends() {
         let period = Period::default().at(20, micro(70));
         assert_eq!(period.spent(micro(70)), micro(0));
         assert_eq!(period.at(20, micro(100)).spent(micro(100)), micro(30));
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn period_round_trips_as_text() {
+    fn reset_period_of_a_ceiling_round_trips_as_text() {
         let period = Period {
             index: 20_513,
             before: MicroRub::MAX,

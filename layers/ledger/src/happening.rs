@@ -353,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn levels_round_trip_as_sorted_text() {
+    fn alert_levels_round_trip_as_sorted_text() {
         let some = levels(&[5, 100, 20]).unwrap();
         assert_eq!(some.to_string(), "100,20,5");
         assert_eq!("5,20,100".parse(), Ok(some));
@@ -366,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn level_is_crossed_only_by_a_falling_amount_and_the_lowest_is_reported() {
+    fn alert_reports_the_lowest_level_that_a_falling_amount_crosses() {
         let some = levels(&[100, 50, 10]).unwrap();
         for (before, after, told) in [
             (200, 101, None),
@@ -385,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn an_event_of_a_later_version_is_read_as_unknown() {
+    fn event_of_a_later_version_is_read_as_an_unknown_event() {
         let json = r#"{"number":7,"at_ms":1,"account":"acme","kind":"from_later","x":[1]}"#;
         let event: Event = serde_json::from_str(json).unwrap();
         assert_eq!((event.number, event.what), (7, Happening::Unknown));

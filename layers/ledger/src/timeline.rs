@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn separator_in_a_vendor_name_is_replaced_and_attempts_are_bounded() {
+    fn timeline_replaces_separators_in_vendor_names_and_limits_its_attempts() {
         let mut line = full();
         line.failed[0].vendor = "a|b".into();
         let read: Timeline = line.to_string().parse().unwrap();

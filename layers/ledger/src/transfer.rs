@@ -321,7 +321,7 @@ mod tests {
     use crate::{contract::Entry, memory::MemoryLedger};
 
     #[tokio::test]
-    async fn ledgers_that_differ_in_one_kopeck_or_one_account_are_not_equal() {
+    async fn copy_check_finds_ledgers_that_differ_in_one_kopeck_or_account() {
         let (one, other) = (MemoryLedger::new(), MemoryLedger::new());
         let ids: [AccountId; 2] = ["acme", "beta"].map(|id| id.parse().unwrap());
         let paid = |micro| Entry {

@@ -531,7 +531,7 @@ mod tests {
     }
 
     #[test]
-    fn first_interpretation_that_the_request_allows_is_charged() {
+    fn ambiguous_usage_is_charged_by_its_first_reading_within_the_requests_bounds() {
         let bounds = Bounds {
             input_bound: 100,
             input_limit: 150,
@@ -602,7 +602,7 @@ mod tests {
     }
 
     #[test]
-    fn an_estimate_is_never_more_output_than_the_vendor_was_allowed() {
+    fn estimated_output_is_at_most_what_the_request_allowed() {
         let bounds = Bounds {
             input_bound: 100,
             input_limit: 150,
@@ -635,7 +635,7 @@ mod tests {
     }
 
     #[test]
-    fn uncounted_output_is_of_the_requested_class() {
+    fn output_without_a_count_is_estimated_in_the_requested_class() {
         let bounds = Bounds {
             input_bound: 100,
             input_limit: 150,
@@ -666,7 +666,7 @@ mod tests {
     }
 
     #[test]
-    fn new_attempt_resets_the_meter_and_a_refusal_keeps_its_vendor() {
+    fn meter_is_reset_by_a_new_attempt_and_keeps_the_vendor_after_a_refusal() {
         let meter = Meter::default();
         let attempted = |vendor: &str, outlives_client| Attempted {
             vendor: vendor.into(),
@@ -708,7 +708,7 @@ mod tests {
     }
 
     #[test]
-    fn clamping_keeps_each_class_within_the_bound() {
+    fn usage_cut_to_the_bound_keeps_every_class_within_it() {
         let usage = Usage {
             input: 10,
             cached_input: 5,
@@ -742,7 +742,7 @@ mod tests {
     }
 
     #[test]
-    fn overflowing_counts_are_clamped_to_the_bound() {
+    fn overflowing_token_counts_are_cut_to_the_bound() {
         let usage = Usage {
             input: u64::MAX,
             cached_input: u64::MAX,

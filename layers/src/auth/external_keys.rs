@@ -36,7 +36,7 @@ mod tests {
     use crate::auth::SecretKey;
 
     #[test]
-    fn gateways_keys_need_a_checksum_and_imported_keys_do_not() {
+    fn key_needs_a_checksum_unless_it_was_imported() {
         let ours = SecretKey::generate();
         for is_known in [true, false] {
             let digest = digest_of(ours.expose(), |_| is_known).unwrap();

@@ -398,7 +398,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn key_is_accepted_from_a_ready_and_from_a_pending_lookup() {
+    async fn known_key_is_accepted_whether_its_lookup_is_immediate_or_pending() {
         let (known, unknown) = (SecretKey::generate(), SecretKey::generate());
         let id: KeyId = "k".parse().unwrap();
         let record = known.record(id.clone(), "acme".parse().unwrap());
@@ -444,7 +444,7 @@ mod tests {
     }
 
     #[test]
-    fn key_is_read_from_either_header_and_removed_from_the_request() {
+    fn key_is_read_from_authorization_or_x_api_key_and_removed_from_the_request() {
         let key = SecretKey::generate();
         let (bearer, lower) = (
             format!("Bearer {}", key.expose()),

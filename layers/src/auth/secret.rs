@@ -154,7 +154,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn new_key_parses_and_debug_hides_it() {
+    fn new_key_parses_and_its_debug_output_hides_the_secret() {
         let key = SecretKey::generate();
         assert_eq!(key.expose().len(), 51);
         assert_eq!(
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn every_single_typo_fails_the_checksum() {
+    fn key_with_a_single_typo_fails_the_checksum() {
         let key = SecretKey::generate().expose().to_owned();
         for at in 0..key.len() {
             let mut typo = key.clone().into_bytes();

@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn conversations_stay_unless_their_route_is_unavailable() {
+    fn conversation_stays_on_its_route_while_the_route_is_available() {
         let all = candidates(&[(0, 1, 0), (0, 1, 0), (0, 1, 0)]);
         let without = &all[1..];
         let draw = Draw::new(7);

@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn each_error_has_its_class() {
+    fn each_error_is_classified_for_failover() {
         let refused = Error::VendorRefused {
             status: StatusCode::UNPROCESSABLE_ENTITY,
             text: String::new(),

@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn conversation_hash_differs_by_beginning_key_and_model() {
+    fn conversation_hash_depends_on_the_first_turns_the_key_and_the_model() {
         let body = json!({ "system": "brief", "messages": [turn("user", "hi")] });
         let begun = of(&body);
         for other in [
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn conversation_hash_ignores_cache_marks() {
+    fn conversation_hash_ignores_cache_control() {
         let mark = json!({ "type": "ephemeral" });
         let part = |marked: bool| {
             let mut part = json!({ "type": "text", "text": "hi" });
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn a_vendors_billing_line_is_ignored() {
+    fn conversation_hash_ignores_the_billing_line_in_a_system_prompt() {
         for rules in ["rules", &"rules".repeat(PART_BYTES_MAX)] {
             let call = |line: &str| {
                 let line = format!("{BILLING_LINE} cch={line};");
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn long_beginnings_and_invalid_bodies_have_a_hash_too() {
+    fn conversation_hash_exists_for_long_turns_and_invalid_bodies() {
         let long = |end: &str| {
             let text = "a".repeat(PART_BYTES_MAX) + end;
             of(&json!({ "messages": [turn("user", &text)] }))

@@ -72,7 +72,7 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
 
     #[tokio::test(start_paused = true)]
-    async fn peak_latency_counts_at_once_and_decays_slowly() {
+    async fn higher_latency_counts_at_once_and_decays_slowly() {
         let now = Instant::now();
         let mut load = PeakEwma::default();
         assert_eq!(load.expected(now), None);
@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn unanswered_wait_is_a_lower_bound_of_the_latency() {
+    async fn wait_of_a_client_that_left_without_an_answer_is_a_lower_bound_of_the_latency() {
         let now = Instant::now();
         let mut load = PeakEwma::default();
         load.at_least(SECOND / 2, now);
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_in_flight_count_even_on_fast_routes() {
+    fn calls_in_flight_count_as_load_even_on_fast_routes() {
         assert!(cost(SECOND, 1) < cost(3 * SECOND, 0));
         assert!(cost(SECOND, 4) > cost(3 * SECOND, 0));
         assert!(cost(Duration::ZERO, 1) > cost(Duration::ZERO, 0));

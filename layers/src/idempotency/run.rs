@@ -412,7 +412,7 @@ mod tests {
     }
 
     #[test]
-    fn readers_of_one_account_that_stall_leave_room_for_the_others() {
+    fn stalled_readers_of_one_account_leave_answer_memory_for_other_accounts() {
         let buffered = Arc::<Buffered>::default();
         let push = |run: &Run<AnswerBody>, bytes| {
             let chunk = Bytes::from(vec![0; bytes]);
@@ -439,7 +439,7 @@ mod tests {
 
     /// Usually the first client timed out and sent the call again.
     #[test]
-    fn rest_of_an_answer_too_long_to_store_reaches_the_remaining_reader() {
+    fn answer_too_long_to_store_is_completed_for_its_remaining_reader() {
         let read = |reader: &mut Reader<AnswerBody>| {
             let polled = Pin::new(reader).poll_frame(&mut Context::from_waker(Waker::noop()));
             match polled {
@@ -501,7 +501,7 @@ mod tests {
     }
 
     #[test]
-    fn disconnected_reader_is_not_woken_and_others_are() {
+    fn disconnected_reader_is_not_woken_but_the_others_are() {
         let run = run("acme", &Arc::default());
         let waiting = || run.lock().wakers.len();
         {

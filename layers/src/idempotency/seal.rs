@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_opens_only_with_the_same_secret_and_the_same_request() {
+    fn sealed_answer_opens_only_with_the_same_secret_and_request() {
         let one = seal("tg-secret", "k", b"1");
         let asked = one.fingerprint("/v1/messages", &HeaderMap::new(), b"hello");
         let sealed = one.seal(&asked, b"the answer".to_vec()).unwrap();
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn every_input_that_changes_the_answer_changes_the_fingerprint() {
+    fn request_fingerprint_depends_on_everything_that_changes_the_answer() {
         let one = seal("tg-secret", "k", b"1");
         let none = HeaderMap::new();
         let beta: HeaderMap = [("anthropic-beta", "b")]

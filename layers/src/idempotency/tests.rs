@@ -177,7 +177,7 @@ async fn settle() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_is_made_once_and_its_answer_stored_whenever_its_client_leaves() {
+async fn call_is_made_once_and_its_answer_stored_even_if_its_client_leaves() {
     let mut dropped = 0;
     for polls in 0.. {
         let given = Given::new(Fate::Open);
@@ -207,7 +207,7 @@ async fn a_call_is_made_once_and_its_answer_stored_whenever_its_client_leaves() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn simultaneous_repetitions_make_one_call() {
+async fn simultaneous_calls_with_one_idempotency_key_reach_the_vendor_once() {
     let given = Arc::new(Given::new(Fate::Open));
     let mut calls = JoinSet::new();
     for _ in 0..50 {
@@ -221,7 +221,7 @@ async fn simultaneous_repetitions_make_one_call() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_that_broke_off_runs_again_only_if_it_cost_nothing() {
+async fn call_that_broke_off_runs_again_only_if_it_was_free() {
     for (cost, made) in [(MicroRub::ZERO, 2), (MicroRub::new(1), 1)] {
         let given = Given {
             breaks: true,
@@ -243,7 +243,7 @@ async fn a_call_that_broke_off_runs_again_only_if_it_cost_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn call_whose_runner_died_runs_again_only_if_it_cost_nothing() {
+async fn call_of_a_crashed_gateway_runs_again_only_if_it_was_free() {
     for (fate, runs) in [
         (Fate::Free, true),
         (Fate::Charged, false),
@@ -311,7 +311,7 @@ async fn a_claim_is_renewed_while_its_call_runs() {
 
 /// The layer leaves the pending limits of a new call to the layers below; only repeats wait for them here.
 #[tokio::test(start_paused = true)]
-async fn joined_and_repeated_answers_wait_for_the_rate_limits() {
+async fn repeat_and_joined_call_wait_for_their_own_rate_limits() {
     let no = Err(Duration::from_secs(7));
     for joins in [true, false] {
         let given = Given::new(Fate::Open);
@@ -408,7 +408,7 @@ impl Drop for Held {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_whose_claim_is_taken_over_stops_and_is_not_answered() {
+async fn call_stops_without_an_answer_if_another_gateway_takes_over_its_claim() {
     for head_first in [false, true] {
         let given = Given::new(Fate::Free);
         let store = CutOff::from(&given.store);
@@ -475,7 +475,7 @@ async fn a_call_whose_claim_is_taken_over_stops_and_is_not_answered() {
 
 /// A claim can get lost in a failover of the store, or an operator can delete it. No other process has made the call.
 #[tokio::test(start_paused = true)]
-async fn a_call_whose_claim_is_lost_is_claimed_again_and_continues() {
+async fn call_whose_claim_was_lost_claims_its_key_again_and_continues() {
     for claimed_by_another in [false, true] {
         let given = Given::new(Fate::Free);
         let service = given.layer.layer(service_fn(|_: Request<Call>| async {
@@ -518,7 +518,7 @@ async fn a_call_whose_claim_is_lost_is_claimed_again_and_continues() {
 
 /// A claim or an end gets lost because the store is slow, or unreachable for a moment.
 #[tokio::test(start_paused = true)]
-async fn an_end_that_could_not_be_recorded_is_recorded_later() {
+async fn end_of_a_call_that_could_not_be_recorded_is_recorded_later() {
     for (claims_lost, ends_lost) in [(1, 0), (1, 1), (0, 1), (0, 2)] {
         let given = Given::new(Fate::Open);
         let store = CutOff::from(&given.store);

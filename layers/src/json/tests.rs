@@ -272,7 +272,7 @@ fn lone_surrogate_cannot_be_decoded_as_text() {
 }
 
 #[test]
-fn values_are_skipped_up_to_the_requested_depth() {
+fn json_value_is_skipped_only_up_to_the_allowed_depth() {
     for depth in [1, 2, 63, 64, 65, 127, 128, 129, 200, 100_000] {
         let mixed =
             |begin: &str, end: &str| format!("{}{}", begin.repeat(depth), end.repeat(depth));
@@ -293,7 +293,7 @@ fn values_are_skipped_up_to_the_requested_depth() {
 }
 
 #[test]
-fn field_is_found_once_by_its_decoded_name() {
+fn field_is_found_by_its_decoded_name_and_a_duplicate_refused() {
     let json = r#"{"x":{"a":0},"\u0061" : [1, 2] ,"b":null}"#;
     assert_eq!(
         members(json, &["a", "b", "c"]),
@@ -313,7 +313,7 @@ fn field_is_found_once_by_its_decoded_name() {
 
 proptest! {
     #[test]
-    fn any_json_is_read_and_counted_by_decoded_strings(texts in proptest::collection::vec(".{0,60}", 0..4)) {
+    fn json_text_is_counted_by_the_length_of_decoded_strings(texts in proptest::collection::vec(".{0,60}", 0..4)) {
         let json = serde_json::json!({ "texts": texts }).to_string();
         let bytes: usize = texts.iter().map(String::len).sum();
         // The bytes of everything except the texts: brackets, name, colon and commas.
@@ -322,7 +322,7 @@ proptest! {
     }
 
     #[test]
-    fn text_that_serde_refuses_is_refused(json in "[\\[\\]{},:\"\\\\u0-9a-fe.+\\- \n\u{1}ж]{0,12}") {
+    fn json_that_serde_refuses_is_refused(json in "[\\[\\]{},:\"\\\\u0-9a-fe.+\\- \n\u{1}ж]{0,12}") {
         let known = serde_json::from_str::<&RawValue>(&json).is_ok();
         prop_assert_eq!(whole(&json).is_ok(), known);
     }

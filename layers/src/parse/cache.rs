@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lifetime_is_found_and_named_in_every_place_of_a_mark() {
+    fn cache_lifetime_is_found_and_named_wherever_cache_control_is_allowed() {
         for (is_chat, fields, name) in places() {
             let read = |mark: &str| {
                 let fields = fields.replace("MARK", mark);
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mark_within_arguments_schemas_or_text_is_ignored() {
+    fn cache_control_within_arguments_schemas_or_text_is_ignored() {
         for (is_chat, fields) in [
             (
                 false,
@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_of_several_marks_with_a_longer_lifetime_is_named() {
+    fn first_cache_control_with_a_longer_lifetime_is_named() {
         let part = |ttl: &str| match ttl {
             "" => r#"{"type":"text","text":"a","cache_control":{"type":"ephemeral"}}"#.to_owned(),
             ttl => format!(r#"{{"type":"text","text":"a","cache_control":{{"ttl":"{ttl}"}}}}"#),
@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn a_chat_request_sets_the_lifetime_of_all_its_cache_writes() {
+    fn prompt_cache_options_of_a_chat_request_set_the_lifetime_of_all_cache_writes() {
         for (options, asked) in [
             ("null", None),
             ("{}", None),
@@ -365,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mark_inside_a_function_is_refused_in_any_case() {
+    fn cache_control_inside_a_function_is_refused_in_any_letter_case() {
         const HOUR: &str = r#"{"type":"ephemeral","ttl":"1h"}"#;
         for (function, mark) in [
             ("function", "Cache_Control"),
@@ -390,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn an_ambiguous_mark_is_refused() {
+    fn ambiguous_cache_control_is_refused() {
         for (field, fields, problem) in [
             (
                 "cache_control",

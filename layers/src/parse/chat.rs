@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_and_their_places_are_found() {
+    fn fields_of_a_chat_request_and_their_positions_are_found() {
         let body = r#"{ "model" : "gpt", "max_tokens":7,"stream":true,"n":2,
             "stream_options":{"include_usage": false}, "messages":[{"role":"user","content":"привет\n"}],"x":1e400}"#;
         let call = read(body).unwrap();
@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_file_counts_by_its_size_and_an_image_of_original_size_as_two() {
+    fn text_file_counts_by_its_size_and_original_detail_image_as_two_images() {
         let size = |part: &str| {
             let body =
                 format!(r#"{{"model":"m","messages":[{{"role":"user","content":[{part}]}}]}}"#);
@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn text_is_counted_decoded_and_without_images() {
+    fn input_text_is_counted_decoded_and_without_images() {
         let size = |content: &str| {
             read(&format!(
                 r#"{{"model":"m","messages":[{{"role":"user","content":{content}}}]}}"#
@@ -340,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_field_is_counted_by_its_bytes_without_quotes() {
+    fn unknown_field_counts_by_its_bytes_without_quotes() {
         let weight = |value: &str| {
             read(&format!(
                 r#"{{"model":"m","messages":[{{"role":"user","content":""}}],"x": {value} }}"#
@@ -364,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn parsed_text_is_forwarded_unchanged() {
+    fn text_of_a_parsed_request_is_forwarded_unchanged() {
         for (content, at) in [
             (&b"\xff"[..], "1:53"),
             (b"\\ud83e", "1:60"),
@@ -385,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn invalid_fields_are_named() {
+    fn invalid_chat_field_is_refused_by_name() {
         let message = r#""messages":[{"role":"user","content":"x"}]"#;
         for (body, field, problem) in [
             ("", "", Problem::NotJson("1:0".into())),
@@ -510,7 +510,7 @@ mod tests {
     }
 
     #[test]
-    fn nesting_is_limited_to_64_levels_in_every_place() {
+    fn json_nesting_is_limited_to_64_levels_in_every_field() {
         let nested = |levels: usize| {
             let value = format!("{}{}", "[".repeat(levels), "]".repeat(levels));
             read(&format!(
@@ -533,7 +533,7 @@ mod tests {
     }
 
     #[test]
-    fn an_assistant_turn_may_have_no_content() {
+    fn assistant_turn_without_content_is_accepted() {
         let body = r#"{"model":"m","messages":[{"role":"assistant","content":null,"tool_calls":[{"id":"1","type":
             "function","function":{"name":"f","arguments":"{}"}}]},{"role":"tool","tool_call_id":"1","content":"ok"}]}"#;
         assert_eq!(read(body).unwrap().input.messages, 2);

@@ -535,7 +535,7 @@ mod tests {
 
     /// SDKs send these parts back, because they were in an answer whose vendor ran tools.
     #[test]
-    fn results_of_the_vendors_tools_are_accepted_and_counted() {
+    fn results_of_tools_that_the_vendor_ran_are_accepted_and_counted_as_input() {
         let error = "web_search_tool_result_error";
         let pdf = json!({"type": "document", "source": {"type": "url", "url": "https://x"}});
         // Columns: content block, minimum bytes of text that are counted, number of documents that are counted.
@@ -584,7 +584,7 @@ mod tests {
 
     /// Some vendors show the model the whole definition of a tool, including fields that they do not know.
     #[test]
-    fn names_of_a_tools_fields_count_as_input() {
+    fn field_names_in_a_tool_definition_count_as_input() {
         for operation in [Operation::Chat, Operation::Responses] {
             let tool = json!({"type": "function", "name": "f", "function": {"name": "f"}, "x".repeat(1000): null});
             let body = json!({"model": "m", "messages": [{"role": "user", "content": "x"}], "input": "x", "tools": [tool]});
@@ -605,7 +605,7 @@ mod tests {
     }
 
     #[test]
-    fn an_image_counts_by_its_pixels_and_one_of_unknown_size_as_full_size() {
+    fn image_counts_by_its_pixels_and_image_of_unknown_size_as_full_size() {
         let of_png = |width: u32, height: u32| {
             let mut file = b"\x89PNG\r\n\x1A\n\0\0\0\rIHDR".to_vec();
             file.extend(width.to_be_bytes());
@@ -660,7 +660,7 @@ mod tests {
     }
 
     #[test]
-    fn a_document_whose_size_is_not_visible_is_named() {
+    fn attached_document_of_unknown_size_is_recorded_with_its_field() {
         let zip = format!(
             "data:application/zip;base64,{}",
             parse::encode(b"PK\x03\x04------")
@@ -724,7 +724,7 @@ mod tests {
     }
 
     #[test]
-    fn null_counts_as_absent_in_parts_and_tools() {
+    fn null_field_of_a_content_part_or_tool_counts_as_absent() {
         let part = |part: Value| json!({"messages": [{"role": "user", "content": [part]}]});
         let pdf = "data:application/pdf;base64,AA==";
         for fields in [

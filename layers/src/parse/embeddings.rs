@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn each_shape_of_input_counts_its_texts_and_tokens() {
+    fn texts_and_tokens_are_counted_in_each_shape_of_embeddings_input() {
         // Columns: input, number of inputs, bytes of text, tokens.
         for (input, inputs, text_bytes, tokens) in [
             (r#""привет\n""#, 1, 13, 0),
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn other_fields_of_the_format_are_accepted_and_counted() {
+    fn other_fields_of_the_embeddings_format_are_accepted_and_counted() {
         let body = r#"{"input":"abc","encoding_format":"base64","model":"e","dimensions":256,"user":"u","stream":false,
             "service_tier":"auto","input_type":"query","provider":null}"#;
         let call = read(body).unwrap();
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn invalid_fields_are_named() {
+    fn invalid_embeddings_field_is_refused_by_name() {
         for (fields, field, problem) in [
             (r#""input":"a""#, "model", Problem::Missing),
             (r#""model":"e""#, "input", Problem::Missing),

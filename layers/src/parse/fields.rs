@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn every_format_refuses_the_tables_fields_by_name() {
+    fn field_that_the_table_marks_as_refused_is_refused_by_name_in_each_format() {
         for (of, operation) in FORMATS {
             for (name, fates) in FIELDS {
                 let fate = fates[of as usize];
@@ -364,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn passed_and_unknown_fields_are_forwarded() {
+    fn field_that_is_passed_or_unknown_is_forwarded() {
         for (of, names) in PASSED {
             let (_, operation) = FORMATS[of as usize];
             for name in names.iter().chain(&["some_new_field"]) {
@@ -377,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn an_extra_body_may_not_contain_fields_that_the_body_rejects() {
+    fn extra_body_with_a_field_that_the_body_rejects_is_refused() {
         for (of, operation) in FORMATS {
             for inner in ["provider", "model", "BETAS", "service_tier"] {
                 let read = with(operation, "extra_body", &json!({inner: "a"}));
@@ -425,7 +425,7 @@ mod tests {
 
     /// Compares `docs/fields.md` with the table. With `FIELDS_WRITE=1`, the test rewrites the page instead.
     #[test]
-    fn documented_table_of_fields_equals_the_code() {
+    fn documented_field_table_equals_the_table_in_the_code() {
         let package = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
         // The published package does not contain the page, so the test does nothing there.
         if package.join("Cargo.toml.orig").exists() {

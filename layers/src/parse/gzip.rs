@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn body_comes_out_as_it_went_in() {
+    async fn gzip_body_is_decompressed_to_the_original_bytes() {
         for body in [
             &b""[..],
             b"{\"model\":\"m\"}",
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn bomb_is_refused_at_the_limit() {
+    async fn gzip_bomb_is_refused_at_the_size_limit() {
         let bomb = packed(&vec![b'a'; 64 << 20]);
         assert!(bomb.len() < 100_000);
         let all = BodyBudget::default();
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn other_bytes_than_gzip_are_refused() {
+    async fn body_that_is_not_gzip_is_refused() {
         let whole = packed(b"{\"model\":\"m\"}");
         let cut = whole.slice(..whole.len() - 5);
         let longer: Bytes = [&whole[..], b"{}"].concat().into();

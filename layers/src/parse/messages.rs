@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn invalid_fields_are_named() {
+    fn invalid_messages_field_is_refused_by_name() {
         let message = r#""messages":[{"role":"user","content":"x"}]"#;
         for (body, field, problem) in [
             (format!(r#"{{"model":"m",{message}}}"#), "max_tokens", Problem::Missing),
@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn separately_billed_features_are_recorded_with_their_field() {
+    fn requested_feature_with_its_own_price_is_recorded_with_its_field() {
         let body = r#"{"model":"m","max_tokens":1,"speed":"fast","service_tier":"priority","inference_geo":"us",
             "tools":[{"name":"f"},{"type":"web_search_20250305","name":"w","max_uses":3},
             {"max_uses":2,"type":"web_search_20260209","name":"w"}],
@@ -325,7 +325,7 @@ mod tests {
 
     /// A vendor of another format receives the whole search result as text, so all of it counts as text.
     #[test]
-    fn a_search_result_counts_as_text_with_its_source() {
+    fn search_result_counts_as_text_including_its_source() {
         let body = r#"{"model":"m","max_tokens":1,"messages":[{"role":"user","content":[{"type":"search_result",
             "source":"abcdef","title":"gh","content":[{"type":"text","text":"i"}]}]}]}"#;
         let input = read(body).unwrap().input;
@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn arguments_of_a_call_count_as_written() {
+    fn tool_call_arguments_count_by_their_bytes_in_the_request() {
         let of = |input: &str| {
             let block = format!(r#"{{"type":"tool_use","id":"t","name":"f","input":{input}}}"#);
             let body = format!(

@@ -444,7 +444,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_body_must_come_at_a_kilobyte_a_second_once_it_has_begun() {
+    async fn body_slower_than_a_kilobyte_per_second_is_refused() {
         // Columns: number of frames, bytes per frame, total bytes if the body is accepted.
         for (frames, bytes, read_bytes) in [
             (3, 1, Some(3)),

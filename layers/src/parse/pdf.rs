@@ -236,7 +236,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn pages_are_counted_at_every_block_boundary() {
+    fn pdf_pages_are_counted_wherever_read_blocks_begin() {
         for (pages, text, image) in [
             (1, 300, 0),
             (3, 1000, 100_000),
@@ -258,7 +258,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn pages_that_cannot_be_counted_are_estimated_by_bytes() {
+    fn pdf_pages_that_cannot_be_counted_are_estimated_from_the_size() {
         let plain = pdf(2, 5000, 0);
         let replaced = |from: &str, to: &str| {
             let mut file = plain.clone();
@@ -282,7 +282,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn pdf_is_held_by_its_pages_and_its_possible_text() {
+    fn pdf_hold_covers_its_pages_and_its_possible_text() {
         let most = |pages, text, image| read(&pdf(pages, text, image)).tokens_max();
         assert_eq!(most(1, 2000, 500_000), 8_000, "a scan");
         assert_eq!(most(90, 2000, 0), 720_000);
@@ -297,7 +297,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn pdf_stream_without_an_end_hides_no_pages() {
+    fn pdf_pages_after_an_unterminated_stream_are_counted() {
         let mut file = b"%PDF-1.7 << /Subtype /Image >>\nstream\n".to_vec();
         file.extend(pdf(4, 3000, 0).iter().filter(|byte| **byte != b'd'));
         let found = read(&file);

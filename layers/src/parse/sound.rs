@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn input_audio_is_bounded_by_its_length() {
+    fn tokens_of_input_audio_are_bounded_by_its_duration() {
         let sound = base64(&wav(1, 1, 24_000, 16, 480_000));
         let part = |data: &str, format: &str| {
             format!(
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn non_text_answer_is_recorded_with_the_field_that_requests_it() {
+    fn requested_audio_or_image_answer_is_recorded_with_its_field() {
         for (class, fields, field) in [
             (
                 Class::OutputAudio,
@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn duration_of_a_wav_file_is_bounded_by_its_header() {
+    fn duration_of_a_wav_file_is_computed_from_its_header() {
         // Columns: a file, and how many seconds it lasts. The bytes of its header count like sound.
         for (file, seconds) in [
             (wav(1, 1, 24_000, 16, 480_000), 10),
@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn mp3_is_measured_by_its_frames_and_other_bytes_as_the_longest_sound() {
+    fn mp3_duration_is_that_of_its_frames_and_other_bytes_count_as_longest_audio() {
         // An MPEG 1 frame at 128 kbit/s and 44.1 kHz has 417 bytes and lasts 26.122 ms.
         let mut frame = vec![0xFF, 0xFB, 0x90, 0x00];
         frame.resize(417, 0);
@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn audio_of_unknown_length_has_no_bound() {
+    fn audio_of_unknown_duration_has_no_token_bound() {
         for text in [
             "",
             "AAAA",

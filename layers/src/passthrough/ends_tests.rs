@@ -65,7 +65,7 @@ fn outbound(format: Format, stream: bool, meter: &Meter) -> Outbound {
 }
 
 #[tokio::test]
-async fn errors_of_a_foreign_service_and_of_its_body_are_internal() {
+async fn error_of_a_foreign_vendor_service_or_its_body_is_an_internal_error() {
     for (stream, breaks) in [(false, false), (false, true), (true, false), (true, true)] {
         let vendor = move |_: Request<Outbound>| async move {
             if !breaks {
@@ -103,7 +103,7 @@ fn counted() -> Usage {
 }
 
 #[tokio::test]
-async fn a_vendors_error_with_usage_is_charged_by_it() {
+async fn vendor_error_that_reports_usage_is_charged_for_it() {
     let usage = r#""usage":{"input_tokens":9,"output_tokens":5}"#;
     let created = r#"data: {"type":"response.created","response":{"id":"resp_1"}}"#;
     for (format, answer, stream) in [
@@ -151,7 +151,7 @@ async fn a_vendors_error_with_usage_is_charged_by_it() {
 
 /// The caller's request may have caused the error, so it must not open the route's breaker for others.
 #[tokio::test]
-async fn an_error_about_the_request_in_a_stream_is_recorded_as_the_vendors_error() {
+async fn error_event_about_the_request_is_recorded_as_an_error_answer_of_the_vendor() {
     let chat = |error: &str| {
         format!(
             "data: {{\"choices\":[{{\"delta\":{{\"content\":\"a\"}}}}]}}\n\ndata: {{\"error\":{error}}}\n\n"
@@ -171,7 +171,7 @@ async fn an_error_about_the_request_in_a_stream_is_recorded_as_the_vendors_error
 /// In the responses format, an error event may also have usage, which is charged. In the other formats, a stream that
 /// begins with an error is a rejection, even if it has usage.
 #[tokio::test]
-async fn a_stream_that_begins_with_an_error_is_a_refusal_and_free() {
+async fn stream_that_begins_with_an_error_is_a_free_refusal() {
     for (format, answer) in [
         (
             Format::Chat,
@@ -189,7 +189,7 @@ async fn a_stream_that_begins_with_an_error_is_a_refusal_and_free() {
 }
 
 #[tokio::test]
-async fn a_vendors_error_that_counts_nothing_is_free() {
+async fn vendor_error_without_usage_is_free() {
     let created = r#"data: {"type":"response.created","response":{"id":"resp_1"}}"#;
     let zero = r#""usage":{"input_tokens":0,"output_tokens":0}"#;
     for (answer, stream) in [
@@ -216,7 +216,7 @@ async fn a_vendors_error_that_counts_nothing_is_free() {
 }
 
 #[tokio::test]
-async fn too_long_answer_is_charged_although_not_delivered() {
+async fn answer_that_is_too_long_is_charged_although_not_delivered() {
     let long = "x".repeat(crate::sse::LINE_BYTES_MAX + 1);
     // The event is not complete, but the received part is already longer than the maximum.
     let created =

@@ -342,7 +342,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn usage_and_end_are_read_from_any_answer_and_failures_are_free() {
+    async fn usage_and_end_reason_are_read_from_any_answer_and_failures_are_free() {
         let stream = [TEXT, "\n\n", USAGE, "\n\n", DONE, "\n\n"];
         let long = "x".repeat(2000);
         // Columns: status, content type, pieces of the body, whether the body breaks off; whether usage is recorded,

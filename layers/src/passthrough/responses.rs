@@ -427,7 +427,7 @@ mod tests {
     const CALL: &str = r#"{"type":"response.output_item.done","item":{"type":"function_call","arguments":"{\"a\":1}"}}"#;
 
     #[test]
-    fn a_repeated_text_is_counted_once() {
+    fn text_repeated_in_later_events_is_counted_once() {
         let last = r#"{"type":"response.completed","response":{"status":"completed","instructions":"no",
             "output":[{"content":[{"type":"output_text","text":"abc"}]}],"usage":null}}"#;
         for (events, bytes) in [
@@ -444,7 +444,7 @@ mod tests {
     }
 
     #[test]
-    fn arguments_of_a_tool_are_counted_as_text_and_once() {
+    fn tool_call_arguments_count_as_text_and_only_once() {
         let done = |item: &str| format!(r#"{{"type":"response.output_item.done","item":{item}}}"#);
         let local = done(
             r#"{"type":"local_shell_call","id":"lsh_1","call_id":"c","status":"completed","action":{"command":["abc","de"],"env":{}}}"#,
@@ -488,7 +488,7 @@ mod tests {
     }
 
     #[test]
-    fn the_text_of_the_last_event_counts_if_its_usage_has_no_output() {
+    fn text_of_the_last_event_counts_if_its_usage_has_no_output_tokens() {
         for output in ["", r#","output_tokens":null"#] {
             let last = format!(
                 r#"{{"type":"response.completed","response":{{"output":[{{"content":[{{"type":"output_text","text":"abc"}}]}}],"usage":{{"input_tokens":2{output}}}}}}}"#
@@ -500,7 +500,7 @@ mod tests {
     }
 
     #[test]
-    fn the_type_of_an_event_is_read_from_its_data() {
+    fn event_type_is_read_from_the_event_data() {
         let usage = r#""usage":{"input_tokens":2,"output_tokens":3}"#;
         let last = format!(
             r#"{{"response":{{{usage},"status":"incomplete"}},"type":"response.incomplete"}}"#
@@ -514,7 +514,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_is_found_in_every_shape_and_classified_by_its_code() {
+    fn error_event_is_found_in_every_shape_and_classified_by_its_code() {
         let shapes = |code: &str| {
             [
                 format!(r#"{{"type":"error","code":"{code}","message":"words"}}"#),

@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn byte_scan_finds_every_usage_error_and_end() {
+    fn byte_scan_finds_every_usage_every_error_and_every_end() {
         for (json, finish_reason, usage, error) in [
             (
                 r#"{"usage":null,"error":null,"finish_reason":null}"#,
@@ -351,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn repeated_event_prefix_is_scanned_once() {
+    fn prefix_repeated_in_every_event_is_scanned_once() {
         let chunk = |role: &str, text: &str, end: &str| {
             format!(
                 r#"{{"id":"1","usage":null,"choices":[{{"delta":{{{role}"content":"{text}"}},"finish_reason":{end}}}]}}"#
@@ -429,7 +429,7 @@ mod tests {
         }
 
         #[test]
-        fn any_string_counts_by_its_decoded_length(text in ".*") {
+        fn answer_text_counts_by_its_decoded_length(text in ".*") {
             let json = serde_json::json!({ "x": 1, "delta": { "content": text } }).to_string();
             prop_assert_eq!(text_size(Format::Chat, json.as_bytes()).bytes(), text.len() as u64);
         }

@@ -114,7 +114,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn calls_of_the_vendors_tools_are_counted_in_every_form() {
+    fn calls_of_tools_that_the_vendor_runs_are_counted_in_every_form() {
         let item = |kind: &str| format!(r#"{{"type":"{kind}","id":"x"}}"#);
         let search = item("web_search_call");
         let opened =
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn items_of_a_stream_count_if_its_end_does_not_repeat_them() {
+    fn tool_calls_of_stream_items_count_if_the_last_event_does_not_repeat_them() {
         let mut earlier = ToolCalls::default();
         earlier.item("web_search_call", "{}");
         earlier.item("code_interpreter_call", "{}");

@@ -76,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_error_is_classified_by_its_code_or_else_its_type() {
+    fn vendor_error_is_classified_by_its_code_or_else_by_its_type() {
         for (error, means) in [
             (r#"{"type":"rate_limit_error","message":"slow"}"#, "limit"),
             (

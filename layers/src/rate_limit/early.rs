@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn early_limits_overlap_other_layers_and_refuse_at_the_verdict() {
+    async fn rate_limit_started_early_overlaps_other_layers_and_refuses_where_it_is_awaited() {
         let no = Err(Duration::from_secs(1));
         assert_eq!(answer(Ok(()), Ok(())).await, (true, true));
         assert_eq!(answer(no, Ok(())).await, (false, false));

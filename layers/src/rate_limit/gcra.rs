@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn burst_of_ten_seconds_of_requests_then_one_at_a_time() {
+    async fn burst_of_ten_seconds_worth_of_requests_is_admitted_then_one_at_a_time() {
         let gcra = Gcra::new(100);
         let quota = Quota::per_minute(30);
         for _ in 0..5 {
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn table_of_callers_keeps_its_size_limit() {
+    fn number_of_remembered_callers_is_limited() {
         let limiter = Gcra::new(1000);
         for caller in 0..100_000 {
             limiter.count(&caller, Quota::per_second(10)).unwrap();

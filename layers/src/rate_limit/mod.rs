@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_service_below_may_have_any_error() {
+    async fn error_of_any_type_from_the_inner_service_is_passed_on() {
         type Case = (Result<(), &'static str>, fn(&Result<(), Error>) -> bool);
         let cases: [Case; 2] = [
             (Ok(()), |answer| answer.is_ok()),

@@ -163,7 +163,7 @@ mod tests {
     const QUOTA: Quota = Quota::per_minute(60).with_burst(60);
 
     #[tokio::test(start_paused = true)]
-    async fn caller_in_debt_waits_until_it_is_paid() {
+    async fn caller_that_overused_its_token_limit_waits_until_the_bucket_recovers() {
         let tokens = PostPaid::new(100);
         assert_eq!(tokens.look(&"a", QUOTA), Ok(()));
         // A caller may use the whole bucket and then one more request.
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn bucket_of_tokens_never_exceeds_its_capacity() {
+    async fn token_bucket_never_exceeds_its_capacity() {
         let tokens = PostPaid::new(100);
         assert_eq!(tokens.look(&"a", QUOTA), Ok(()));
         tokio::time::advance(Duration::from_secs(3600)).await;
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_higher_quota_pays_a_debt_sooner() {
+    async fn higher_quota_shortens_the_wait_after_overuse() {
         let tokens = PostPaid::new(100);
         assert_eq!(tokens.look(&"a", QUOTA), Ok(()));
         tokens.take(&"a", 660);

@@ -591,7 +591,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn client_that_leaves_at_the_last_event_got_its_cost_once() {
+    async fn client_that_receives_the_last_event_gets_its_cost_exactly_once() {
         for (format, frames, ..) in finished() {
             for taken in 0..=frames.len() {
                 let (out, ends) = answer(format, true, frames.clone(), taken).await;
@@ -624,7 +624,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn body_with_a_pending_cost_has_no_length() {
+    async fn answer_body_that_awaits_its_cost_reports_no_length() {
         let settings = SettlerSettings::default();
         let (settler, _settling) = Settler::new(MemoryLedger::new(), settings, |_| {});
         let number = crate::facts::RequestNumber::now_v7();

@@ -104,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn cached_share_is_kept_per_conversation() {
+    fn share_of_cached_input_is_remembered_per_conversation() {
         let shares = CachedShares::default();
         let conversation = |key: &str, session: &str| {
             shares.conversation(&key.parse().unwrap(), &session.parse().unwrap(), "m")

@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn first_usage_counts_are_trusted_once_proved_and_never_after_a_wrong_one() {
+    fn early_usage_counts_are_trusted_once_proved_and_never_after_a_wrong_count() {
         let counts = EarlyCounts::default();
         let believed = || counts.are_final("v", "m");
         assert!(!believed());

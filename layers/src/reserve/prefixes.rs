@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn continued_conversation_is_recognised_despite_new_cache_marks() {
+    fn continued_conversation_is_recognised_despite_new_cache_control() {
         let first = [turn("user", "Hello", true)];
         let next = [
             turn("user", "Hello", false),
@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn hash_of_long_parts_does_not_depend_on_the_places_of_marks() {
+    fn prefix_hash_does_not_depend_on_where_cache_control_appears() {
         let prefixes = Prefixes::new(10).unwrap();
         let hash = |text: &str| {
             let mut hashing = Hashing {
@@ -348,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn prefix_of_another_key_model_field_or_turn_is_not_recognised() {
+    fn prefix_is_not_recognised_for_another_key_model_field_or_turn() {
         let turns = [turn("user", "Hello", false), turn("user", "Why?", false)];
         let prefixes = Prefixes::new(10).unwrap();
         let (prefix, _) = read(&prefixes, "k", &body(&turns[..1]));
@@ -384,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_that_resemble_a_cache_mark_still_change_the_hash() {
+    fn bytes_that_only_resemble_cache_control_change_the_prefix_hash() {
         let arguments = |value: &Value| {
             json!({ "role": "assistant", "content": [
                 { "type": "tool_use", "id": "t", "name": "f", "input": { "a": 1, "cache_control": value } },
@@ -418,7 +418,7 @@ mod tests {
     }
 
     #[test]
-    fn oldest_conversations_are_forgotten() {
+    fn oldest_conversation_prefixes_are_evicted() {
         let prefixes = Prefixes::new(16).unwrap();
         for index in 0..1_000 {
             let prefix = Prefix {

@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn failed_plain_answer_is_cut_off() {
+    async fn plain_answer_that_fails_midway_breaks_off() {
         assert!(broken(None).collect().await.is_err());
     }
 }

@@ -483,7 +483,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_service_that_refuses_to_become_ready_is_not_called_and_its_error_answers() {
+    async fn readiness_error_of_the_inner_service_becomes_the_answer() {
         let mut service = RespondLayer::new(Language::En)
             .shaped_by(|refused: &Refused<'_>| {
                 let cause = std::error::Error::source(refused.error()).map(ToString::to_string);
@@ -501,7 +501,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_body_of_a_foreign_service_may_fail_with_any_error() {
+    async fn answer_body_may_fail_with_any_error_type() {
         let service = RespondLayer::new(Language::En).layer(tower::service_fn(|_: Request<()>| {
             let frames = [Err::<http_body::Frame<Bytes>, _>(std::io::Error::other(
                 "disk full",
@@ -519,7 +519,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn every_refusal_ends_with_its_number_in_the_text_and_in_the_header() {
+    async fn every_refusal_has_its_request_number_in_the_text_and_in_the_header() {
         type Make = fn() -> Error;
         let errors: &[(Make, u16)] = &[
             (|| Error::PathUnknown, 404),
@@ -595,7 +595,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn custom_error_defines_its_answer() {
+    async fn custom_error_defines_the_answer_of_the_gateway() {
         let (res, body, number) = answer(Language::En, || Error::custom(Closed(None))).await;
         assert_eq!(res.status(), StatusCode::LOCKED);
         let message = format!("The shop is closed. ({number})");
@@ -645,7 +645,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn error_shape_places_the_request_number() {
+    async fn error_shape_decides_where_the_request_number_appears() {
         #[derive(Clone)]
         struct Bare;
 
@@ -670,7 +670,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn waits_are_whole_seconds_and_useless_retries_are_forbidden() {
+    async fn retry_after_is_rounded_up_to_seconds_and_useless_retries_are_forbidden() {
         let (res, ..) = answer(Language::Ru, || Error::TooManyRequests {
             limit: Limit::Requests,
             retry_after: Duration::from_millis(1500),
@@ -783,7 +783,7 @@ mod tests {
     }
 
     #[test]
-    fn refusals_contain_the_next_step() {
+    fn refusal_text_contains_the_next_step() {
         let address = Some(std::net::Ipv4Addr::LOCALHOST.into());
         let model = String::from("gpt");
         for (error, russian, english) in [
@@ -853,7 +853,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn refusal_of_a_call_that_does_not_fit_names_the_remedy() {
+    async fn refusal_of_a_call_that_the_money_does_not_cover_names_the_remedy() {
         let (running, none) = (MicroRub::new(1), MicroRub::ZERO);
         for (held, ceiling, russian, english) in [
             (none, None, "пополните баланс.", "top up the balance."),
@@ -917,7 +917,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn custom_shape_keeps_the_number_in_headers() {
+    async fn custom_error_shape_keeps_the_request_number_in_headers() {
         let shape = |refused: &Refused<'_>| {
             let mut res = refused.usual();
             *res.status_mut() = StatusCode::IM_A_TEAPOT;

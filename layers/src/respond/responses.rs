@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn r87_failed_stream_ends_with_events_that_sdks_and_coding_tools_read() {
+    fn failed_responses_stream_ends_with_events_that_sdks_and_coding_tools_read() {
         let progress = StreamProgress::default();
         progress.created(Created {
             id: "resp_v".into(),
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn r89_failed_stream_without_a_beginning_gets_one() {
+    fn stream_that_fails_before_its_first_event_begins_with_response_created() {
         let (events, number) = ended(&Error::Draining, None);
         let kinds: Vec<_> = events
             .iter()

@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn first_byte_next_frame_and_end_have_their_own_timeouts() {
+    async fn first_byte_next_bytes_and_end_of_a_body_have_separate_timeouts() {
         for (name, waits, bytes, awaited) in [
             ("in time", vec![9, 4, 4], 3, None),
             ("no first byte", vec![11], 0, Some("first byte")),

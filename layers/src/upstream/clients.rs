@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn equal_egresses_share_a_client_and_unused_ones_are_dropped() {
+    async fn vendors_with_equal_connection_settings_share_a_client() {
         let clients = Clients::default();
         let through = egress(3, Some("socks5://u:p@127.0.0.1:1080"));
         for egress in [

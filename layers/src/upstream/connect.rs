@@ -301,7 +301,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn proxy_gets_the_port() {
+    fn vendor_address_sent_to_a_proxy_has_a_port() {
         for (address, told) in [
             ("http://vendor", "http://vendor:80/"),
             ("https://vendor", "https://vendor:443/"),
@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_lives_four_to_six_minutes() {
+    fn connection_is_used_for_four_to_six_minutes() {
         for _ in 0..100 {
             let age = age_max().as_secs();
             assert!((240..=360).contains(&age), "{age}");
@@ -336,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn invalid_authorities_are_refused() {
+    fn invalid_vendor_authority_is_refused() {
         for pem in [
             "",
             "hello",

@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn tools_become_functions() {
+    fn tools_are_translated_to_functions() {
         let tool = json!({ "type": "function", "function": {
             "name": "weather", "description": "d", "strict": true,
             "parameters": { "type": "object", "properties": { "city": { "type": "string" } } },
@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn each_call_is_followed_by_its_result() {
+    fn each_function_call_is_followed_by_its_result() {
         let call = |id: &str, name: &str, arguments: &str| json!({ "id": id, "type": "function", "function": { "name": name, "arguments": arguments } });
         let body = sent(json!({ "messages": [
             { "role": "system", "content": "s" },
@@ -377,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn images_and_other_tools_than_functions_are_refused() {
+    fn images_and_tools_that_are_not_functions_are_refused() {
         for body in [
             json!({ "tools": [{ "type": "custom", "custom": { "name": "x" } }] }),
             json!({ "messages": [{ "role": "user", "content": [{ "type": "image_url", "image_url": { "url": "x" } }] }] }),
@@ -413,7 +413,7 @@ mod tests {
     }
 
     #[test]
-    fn stream_is_rewritten_in_any_pieces() {
+    fn stream_of_function_calls_is_rewritten_in_any_split() {
         let stream = concat!(
             "data: {\"choices\":[{\"delta\":{\"content\":\"Смотрю\",\"role\":\"assistant\"},\"index\":0}]}\n\n",
             "data: {\"choices\":[{\"delta\":{\"content\":\"\",\"function_call\":{\"name\":\"weather\",\"arguments\":{\"city\":\"Москва\"}}},",

@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_has_the_vendors_words_or_those_of_its_status() {
+    fn refusal_text_is_the_vendors_message_or_else_the_name_of_the_status() {
         for (body, kept) in [
             (
                 r#"{"detail":[{"msg":"max_tokens: 99 > 64"}]}"#,
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn flagged_input_is_400_and_a_forbidden_vendor_key_is_the_operators_fault() {
+    fn vendors_403_for_flagged_input_is_400_but_for_a_key_is_the_operators_error() {
         let of = |status: u16, words: &str| {
             let body = serde_json::json!({ "error": { "message": words } }).to_string();
             let status = StatusCode::from_u16(status).unwrap();
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn too_many_tokens_are_a_400_for_the_caller_by_any_status() {
+    fn vendor_error_about_too_many_tokens_is_a_4xx_whatever_its_status() {
         let body = br#"{"error":{"message":"prompt is too long: 9 tokens > 8 maximum"}}"#;
         for (status, told) in [(400, 400), (413, 413), (422, 422), (500, 400), (502, 400)] {
             let status = StatusCode::from_u16(status).unwrap();
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn fault_of_our_account_is_not_a_refusal_of_the_request() {
+    fn error_about_the_operators_vendor_account_is_not_a_refusal_of_the_request() {
         for text in [
             "Your credit balance is too low to access the Anthropic API. Please go to Plans & Billing to upgrade.",
             "This organization has been disabled.",
@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn retry_after_may_be_a_date() {
+    fn retry_after_of_a_vendor_may_be_a_date() {
         let of = |at: SystemTime| {
             let date = httpdate::fmt_http_date(at);
             let headers = HeaderMap::from_iter([(RETRY_AFTER, date.parse().unwrap())]);

@@ -37,7 +37,7 @@ fn read(said: &VendorUsage) -> Read {
 }
 
 #[test]
-fn the_chat_format_has_every_class_inside_its_totals() {
+fn class_counts_of_chat_usage_are_parts_of_its_totals() {
     let of = |prompt: Value, completion: Value| {
         chat(&json!({ "prompt_tokens": 100, "completion_tokens": 50,
             "prompt_tokens_details": prompt, "completion_tokens_details": completion }))
@@ -109,7 +109,7 @@ fn the_chat_format_has_every_class_inside_its_totals() {
 }
 
 #[test]
-fn a_split_in_message_start_stays_and_totals_that_are_raised_are_not_lost() {
+fn cache_write_classes_of_message_start_survive_later_totals() {
     let start = |written: u64, usual: u64, hour: u64| {
         json!({ "input_tokens": 5, "output_tokens": 1, "cache_read_input_tokens": 7, "cache_creation_input_tokens": written,
             "cache_creation": { "ephemeral_5m_input_tokens": usual, "ephemeral_1h_input_tokens": hour },
@@ -237,7 +237,7 @@ fn calls_of_an_unknown_tool_are_reported_as_unknown() {
 }
 
 #[test]
-fn vendors_other_field_names_are_counted_equally() {
+fn tool_calls_are_counted_under_other_vendors_field_names() {
     for (tools, searches, unknown) in [
         (json!(null), 0, false),
         (
@@ -267,7 +267,7 @@ fn vendors_other_field_names_are_counted_equally() {
 }
 
 #[test]
-fn invalid_counts_of_classes_are_suspect() {
+fn invalid_class_counts_are_flagged() {
     for usage in [
         json!({ "prompt_tokens": 9, "completion_tokens": 2, "prompt_tokens_details": { "cached_tokens": "x" } }),
         json!({ "prompt_tokens": 9, "completion_tokens": 2, "prompt_tokens_details": { "cache_write_tokens": -1 } }),
@@ -308,7 +308,7 @@ proptest! {
 }
 
 #[test]
-fn output_that_is_only_in_the_total_is_counted() {
+fn output_reported_only_in_the_total_is_counted() {
     for (usage, output, suspect) in [
         // The vendor counts thinking only in the total.
         (
@@ -356,7 +356,7 @@ fn output_that_is_only_in_the_total_is_counted() {
 }
 
 #[test]
-fn the_cache_is_counted_under_each_chat_vendors_name() {
+fn cached_tokens_are_counted_under_each_chat_vendors_field_name() {
     for (usage, four, hour) in [
         (
             json!({ "prompt_tokens": 1500, "completion_tokens": 20, "prompt_tokens_details":
@@ -394,7 +394,7 @@ fn the_cache_is_counted_under_each_chat_vendors_name() {
 }
 
 #[test]
-fn summarizing_a_conversation_is_counted_in_addition_to_the_answer() {
+fn tokens_for_summarizing_a_conversation_are_counted_with_the_answers() {
     let said = messages(&[
         json!({ "input_tokens": 23_000, "output_tokens": 1000, "iterations": [
         { "type": "compaction", "input_tokens": 180_000, "output_tokens": 3500, "cache_read_input_tokens": 7 },
@@ -419,7 +419,7 @@ fn summarizing_a_conversation_is_counted_in_addition_to_the_answer() {
 }
 
 #[test]
-fn a_later_zero_of_input_is_ignored() {
+fn input_count_of_zero_in_a_later_event_is_ignored() {
     let said = messages(&[
         json!({ "input_tokens": 100, "cache_creation_input_tokens": 1000, "cache_read_input_tokens": 5,
             "cache_creation": { "ephemeral_5m_input_tokens": 400, "ephemeral_1h_input_tokens": 600 }, "output_tokens": 1 }),
@@ -464,7 +464,7 @@ fn in_both_formats(said: Said) -> [VendorUsage; 2] {
 }
 
 #[test]
-fn contradictory_counts_are_read_to_match_their_total_cheapest_first() {
+fn readings_of_contradictory_counts_match_their_total_and_begin_with_the_cheapest() {
     let said = |counts: [u64; 3], more: &[(usize, u64)]| {
         let mut said: Said = [None; 8];
         for (place, count) in counts

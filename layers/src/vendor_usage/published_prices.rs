@@ -138,7 +138,7 @@ fn said(row: &Row) -> super::VendorUsage {
 }
 
 #[test]
-fn reported_usage_is_charged_at_published_prices_to_the_micro_ruble() {
+fn reported_usage_costs_exactly_the_published_prices() {
     let (lists, rows) = (lists(), rows());
     assert!(rows.len() >= 60, "{}", rows.len());
     let mut met = std::collections::BTreeSet::new();
@@ -201,7 +201,7 @@ fn reported_usage_is_charged_at_published_prices_to_the_micro_ruble() {
 
 /// Prices and usages without a source must be marked as invented.
 #[test]
-fn every_price_and_every_usage_has_its_source() {
+fn every_published_price_and_recorded_usage_names_its_source() {
     let lists = lists();
     for (name, list) in &lists {
         let vendors = ["gpt-", "claude-", "gemini-", "text-embedding-"];

@@ -109,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn created_keys_are_readable_only_by_their_owner_and_created_once() {
+    fn imported_keys_are_created_once_and_stored_readable_only_by_the_user() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("made.csv");
         let account: AccountId = "acme".parse().unwrap();

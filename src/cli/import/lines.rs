@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_become_accounts_payments_and_keys() {
+    fn import_lines_become_accounts_payments_and_keys() {
         let sha256 = "AB".repeat(32);
         let text = format!(
             "account,name,balance_rub,key_name,key_sha256,key_prefix,ceiling_rub,models,addresses,requests_per_second\n\
@@ -386,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn every_mistake_is_named_with_its_line_and_column() {
+    fn every_import_error_has_its_line_and_column() {
         let head = "account,name,balance_rub,topup_id,key_name,key_sha256,key_prefix,ceiling_rub,models,\
                     requests_per_second,expires_at";
         let digest = "ab".repeat(32);

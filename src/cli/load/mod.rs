@@ -338,7 +338,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn failed_calls_are_allowed_by_number_or_share() {
+    fn failed_calls_are_tolerated_up_to_a_number_or_a_percentage() {
         for (text, failed, calls, allowed) in [
             ("0", 0, 10, true),
             ("0", 1, 10, false),
@@ -356,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn request_file_has_one_json_object_or_one_per_line() {
+    fn request_file_is_one_json_object_or_one_object_per_line() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("requests");
         for (text, found) in [

@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn the_text_counts_by_status_and_plots_the_latencies() {
+    fn text_report_counts_calls_by_status_and_plots_latencies() {
         let text = text(&results(), Duration::from_secs(2));
         for line in [
             "5 calls in 2.0 s: 3 answered (1.5 a second), 2 failed",
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn the_json_has_counts_and_histograms() {
+    fn json_report_has_counts_and_histograms() {
         let url = Uri::from_static("http://localhost/v1");
         let json = json(&url, &results(), Duration::from_secs(2));
         assert_eq!(json["statuses"], json!({ "200": 3, "503": 1 }));

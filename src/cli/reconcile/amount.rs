@@ -131,7 +131,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn amounts_are_read_as_vendors_write_them() {
+    fn amounts_are_parsed_in_every_notation_that_vendors_use() {
         for (text, nano, shown) in [
             ("0.06", 60_000_000, "0.06"),
             // OpenAI writes `amount.value` as text.
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tolerance_is_a_part_of_the_vendors_count() {
+    fn tolerance_is_a_percentage_of_the_vendors_count() {
         for (percent, ours, vendors, exceeded) in [
             ("0", 100, 100, false),
             ("0", 101, 100, true),

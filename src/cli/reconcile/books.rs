@@ -521,7 +521,7 @@ mod tests {
     }
 
     #[test]
-    fn receipts_are_added_up_however_the_export_is_cut() {
+    fn receipt_sums_do_not_depend_on_the_pieces_in_which_an_export_arrives() {
         let calls = [
             call(1, |_| {}),
             call(2, |call| call["usage"]["output"] = json!(5)),
@@ -555,7 +555,7 @@ mod tests {
     }
 
     #[test]
-    fn receipts_that_may_differ_are_named_with_their_reasons() {
+    fn receipts_that_may_differ_from_the_vendors_count_are_listed_with_the_reason() {
         type Edit = fn(&mut Value);
         let cases: [(Edit, &[Reason]); 7] = [
             (|call| call["estimated"] = json!(true), &[Reason::Estimated]),
@@ -593,7 +593,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_over_midnight_may_be_in_either_day() {
+    fn call_over_midnight_may_be_counted_on_either_day() {
         let (names, vendors) = (names(), vendors());
         let begun_before = call(1, |call| call["number"] = json!(number(MS - 1, 1)));
         let booked_after = call(2, |call| call["at_ms"] = json!(MS + 86_400_000 + 1));
@@ -614,7 +614,7 @@ mod tests {
     }
 
     #[test]
-    fn the_largest_receipts_are_named_and_the_others_counted() {
+    fn largest_receipts_are_listed_and_the_others_only_counted() {
         let calls: Vec<Value> = (0..25)
             .map(|n| {
                 call(n, |call| {
@@ -636,7 +636,7 @@ mod tests {
     }
 
     #[test]
-    fn incomplete_export_is_rejected_with_its_line() {
+    fn incomplete_export_is_rejected_with_a_line_number() {
         let (names, vendors) = (names(), vendors());
         let whole = export(&[call(1, |_| {})]);
         let without = |number: usize| {

@@ -382,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn costs_are_compared_if_both_sides_have_them() {
+    fn costs_are_compared_if_the_books_and_the_vendors_file_have_them() {
         let file = "day,model,class,cost\n\
                     2026-11-20,gpt-mini,input,2.01\n\
                     2026-11-20,gpt-mini,output,8.02\n\
@@ -400,7 +400,7 @@ mod tests {
     }
 
     #[test]
-    fn row_missing_on_one_side_counts_as_zero() {
+    fn row_missing_from_the_books_or_the_vendors_file_counts_as_zero() {
         let file = "day,model,class,count\n2026-11-20,other,input,1\n2026-11-21,gpt-mini,input,5\n";
         assert_eq!(
             shown(&rows(file, "0")),
@@ -430,7 +430,7 @@ mod tests {
     }
 
     #[test]
-    fn class_is_compared_separately_if_the_vendor_reports_it() {
+    fn rate_class_is_compared_separately_if_the_vendor_reports_it() {
         let one = told("0.00", 400);
         let of_writes = |file: &str| {
             let rows = rows_of(CONFIG, &one, file, "0");
@@ -506,7 +506,7 @@ mod tests {
     }
 
     #[test]
-    fn empty_cell_is_unknown_and_not_zero() {
+    fn empty_cell_means_unknown_and_not_zero() {
         let (config, model) = (config_with_costs(), "gpt-mini-2026-01-01");
         let line = |class: &str, cells: &str| format!("2026-11-20,gpt-mini,{class},{cells}\n");
         let of = |lines: &[(&str, &str)]| {

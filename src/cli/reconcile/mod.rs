@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn compared_time_is_that_of_the_files_unless_options_set_it() {
+    fn compared_days_are_those_of_the_vendors_files_unless_options_set_them() {
         let mut vendor = VendorUsage::default();
         let error = time(&args(), &vendor).unwrap_err();
         assert_eq!(error.code(), 65);

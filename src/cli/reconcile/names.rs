@@ -359,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn receipts_and_vendor_lines_get_the_same_name() {
+    fn receipts_and_vendor_lines_of_one_model_get_the_same_name() {
         let routes = Routes::read(CONFIG).unwrap();
         let also = [("old".to_owned(), "gpt-3".to_owned())];
         let names = routes.names(&set(&["openai-eu", "openai-us"]), &also);
@@ -389,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn vendor_rates_come_from_the_route_or_else_the_model() {
+    fn vendor_costs_come_from_the_route_or_else_from_the_model() {
         let routes = Routes::read(CONFIG).unwrap();
         let names = routes.names(&set(&["openai-eu", "reseller"]), &[]);
         let flex = Served {

@@ -111,7 +111,7 @@ fn plain(value: &toml::Value) -> String {
 }
 
 #[test]
-fn every_preset_has_its_page() {
+fn every_preset_has_a_page_in_the_docs() {
     for preset in presets() {
         let (path, page) = (format!("{PAGES}{}.md", preset.name), page(preset));
         if std::env::var_os("SETTINGS_WRITE").is_some() {

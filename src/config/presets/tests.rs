@@ -43,7 +43,7 @@ fn every_preset_is_a_valid_vendor_with_valid_models() {
 }
 
 #[test]
-fn configured_fields_replace_those_of_the_preset() {
+fn configured_field_replaces_the_field_of_the_preset() {
     let text = HEAD.to_owned()
         + "[[vendor]]\npreset = \"anthropic\"\nname = \"claude\"\nconnect_seconds = 7\n\
            [[model]]\npreset = \"claude-haiku-4-5\"\nid = \"haiku\"\noutput_tokens_max = 1000\n\
@@ -70,7 +70,7 @@ fn configured_fields_replace_those_of_the_preset() {
 }
 
 #[test]
-fn route_takes_the_vendors_costs_from_a_preset() {
+fn route_takes_its_vendor_costs_from_a_preset() {
     let text = HEAD.to_owned()
         + "[[vendor]]\npreset = \"openai\"\n[[vendor]]\nname = \"eu\"\npreset = \"openai\"\nurl = \"https://eu.api.openai.com/v1\"\n\
            [[model]]\npreset = \"gpt-5.4\"\n[[model]]\npreset = \"gpt-5.4-mini\"\nid = \"mini\"\n\
@@ -92,7 +92,7 @@ fn route_takes_the_vendors_costs_from_a_preset() {
 }
 
 #[test]
-fn mistakes_in_the_use_of_presets_are_named() {
+fn invalid_use_of_a_preset_is_refused_by_name() {
     let vendor = "[[vendor]]\npreset = \"openai\"\n";
     for (text, path, problem) in [
         (
@@ -130,7 +130,7 @@ fn mistakes_in_the_use_of_presets_are_named() {
 }
 
 #[test]
-fn fields_of_a_file_without_presets_stay_as_they_are() {
+fn configuration_without_presets_uses_none() {
     assert!(parse(SMALL).unwrap().presets.is_empty());
     let config = with_keys(&whole(Preset::named("deepseek").unwrap())).unwrap();
     let names: Vec<_> = config.presets.iter().map(|preset| preset.name).collect();

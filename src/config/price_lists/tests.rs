@@ -43,7 +43,7 @@ fn decides<'a>(lists: &'a PriceLists, account: &str, model: usize) -> Option<&'a
 }
 
 #[test]
-fn the_most_specific_rule_by_account_then_model_decides() {
+fn most_specific_price_rule_by_account_then_by_model_applies() {
     let rules = [
         group("partners", "\"acme\", \"beta\""),
         rule("all", "accounts = [\"*\"]", "\"*\"", &times("3")),
@@ -80,7 +80,7 @@ fn the_most_specific_rule_by_account_then_model_decides() {
 }
 
 #[test]
-fn example_of_the_docs_is_accepted_and_decides_as_documented() {
+fn documented_price_rules_are_accepted_and_apply_as_documented() {
     let page = include_str!("../../../docs/prices.md");
     let section = page.split("## Prices of some customers").nth(1).unwrap();
     let example = section.split("```").nth(1).unwrap();
@@ -107,12 +107,12 @@ fn example_of_the_docs_is_accepted_and_decides_as_documented() {
 }
 
 #[test]
-fn without_rules_no_account_has_its_own_price() {
+fn no_account_has_its_own_price_without_price_rules() {
     assert!(parse(SMALL).unwrap().live.price_lists.rules.is_empty());
 }
 
 #[test]
-fn mistakes_of_rules_are_named() {
+fn invalid_price_rule_is_refused_by_name() {
     let acme = "accounts = [\"acme\"]";
     let any = "\"*\"";
     let ok = times("1");
@@ -206,7 +206,7 @@ fn mistakes_of_rules_are_named() {
 
 /// A price agreed on with a customer is not changed by a general offer for one model.
 #[test]
-fn rule_for_an_account_precedes_a_rule_for_a_model() {
+fn price_rule_for_an_account_precedes_one_for_a_model() {
     let all = |models: &str, name: &str| rule(name, "accounts = [\"*\"]", models, &times("1"));
     let partners =
         |models: &str, name: &str| rule(name, "groups = [\"partners\"]", models, &times("1"));
@@ -237,7 +237,7 @@ fn rule_for_an_account_precedes_a_rule_for_a_model() {
 }
 
 #[test]
-fn equally_specific_rules_are_both_named() {
+fn error_about_equally_specific_price_rules_names_both() {
     let acme = rule("ours", "accounts = [\"acme\"]", "\"*\"", &times("1"));
     let partner = rule("partner", "groups = [\"g\"]", "\"gpt-5\"", &times("1"));
     let other = rule("other", "groups = [\"h\"]", "\"gpt-5\"", &times("1"));
@@ -268,7 +268,7 @@ fn equally_specific_rules_are_both_named() {
 }
 
 #[test]
-fn explicit_rates_also_price_conditional_sales() {
+fn price_rule_with_explicit_rates_must_price_conditional_sales_too() {
     let rates =
         r#"usdt_mtok = { input = "1", cached_input = "1", output = "4", cache_write = "1" }"#;
     let long = format!("above_input_tokens = 9\n{rates}\n");
@@ -290,7 +290,7 @@ fn explicit_rates_also_price_conditional_sales() {
 }
 
 #[test]
-fn rule_that_lacks_a_class_of_the_model_names_it() {
+fn error_about_a_price_rule_names_the_models_class_that_it_lacks() {
     let usual =
         r#"{ input = "0.25", cached_input = "0.025", output = "2.00", cache_write = "0.25" }"#;
     let more = usual.replace(" }", ", input_audio = \"1\" }");
@@ -307,7 +307,7 @@ fn rule_that_lacks_a_class_of_the_model_names_it() {
 }
 
 #[test]
-fn multiplier_of_the_wrong_type_is_reported_once() {
+fn multiplier_of_a_wrong_type_is_reported_once() {
     let price = "sell_rate_multiplier = 1.05";
     let text = with(&rule("r", "accounts = [\"acme\"]", "\"m\"", price));
     let errors = parse(&text).unwrap_err();
@@ -317,7 +317,7 @@ fn multiplier_of_the_wrong_type_is_reported_once() {
 
 /// Rules for embedding models, which have only a price of input.
 #[test]
-fn rule_for_embeddings_has_only_a_price_of_input() {
+fn price_rule_for_an_embedding_model_has_only_an_input_price() {
     let embedding = "[[model]]\nid = \"emb\"\nfamily = \"E\"\nkind = \"embedding\"\nusdt_mtok = { input = \"0.02\" }\n\
                      routes = [ { vendor = \"v\", cost_usdt_mtok = { input = \"0.015\" }, \
                      cost_rules = [ { service_tier = \"flex\", usdt_mtok = { input = \"0.012\" } } ] } ]\n\
@@ -365,7 +365,7 @@ fn rule_for_embeddings_has_only_a_price_of_input() {
 }
 
 #[test]
-fn likely_mistakes_in_rules_are_warned_of() {
+fn likely_mistakes_in_price_rules_cause_warnings() {
     let warnings = |rules: &str| -> Vec<String> {
         let config = parse(&with(rules)).unwrap_or_else(|errors| panic!("{rules}: {errors}"));
         let warnings = config.warnings.iter().map(ToString::to_string);
@@ -460,7 +460,7 @@ fn likely_mistakes_in_rules_are_warned_of() {
 }
 
 #[test]
-fn fingerprint_depends_on_prices_of_rules_but_not_on_their_accounts() {
+fn tariff_fingerprint_depends_on_the_prices_of_rules_but_not_their_accounts() {
     let of = |rules: &str| parse(&with(rules)).unwrap().live.fingerprint();
     let first = of(&rule(
         "r",
@@ -501,7 +501,7 @@ proptest! {
     /// The deciding rule is more specific about the account than every other rule, or equally specific and more
     /// specific about the model. If no rule is, the two equally specific rules are reported.
     #[test]
-    fn two_equally_specific_rules_are_refused(said in prop::collection::vec((who(), which()), 0..6)) {
+    fn two_equally_specific_price_rules_are_refused(said in prop::collection::vec((who(), which()), 0..6)) {
         let holding = said.iter().enumerate().map(|(rule, (who, which))| (rule, *who, *which));
         let beats = |one: usize, other: usize| {
             let (one, other) = (said[one], said[other]);
@@ -519,7 +519,7 @@ proptest! {
 
     /// Compares the whole file with a simple model; `says` is how specific a rule is about an account and a model.
     #[test]
-    fn each_account_gets_the_most_specific_rule_or_the_file_is_refused(
+    fn each_account_gets_the_most_specific_price_rule_or_the_file_is_refused(
         rules in prop::collection::vec((0usize..5, 0usize..6), 0..5),
     ) {
         const WHOM: [&str; 5] = [
@@ -591,7 +591,7 @@ proptest! {
 
     /// The order of rules in the file does not matter.
     #[test]
-    fn the_order_of_rules_changes_nothing(
+    fn order_of_price_rules_does_not_matter(
         said in prop::collection::vec((who(), which()), 1..6),
         turned in 0usize..6,
     ) {
@@ -606,7 +606,7 @@ proptest! {
 
     /// A model's id is more specific than any prefix, and a longer prefix is more specific than a shorter one.
     #[test]
-    fn longest_pattern_of_a_model_decides(model in "[a-c]{1,6}", cuts in prop::collection::vec(0usize..7, 0..4), exact: bool) {
+    fn price_rule_with_the_longest_model_pattern_applies(model in "[a-c]{1,6}", cuts in prop::collection::vec(0usize..7, 0..4), exact: bool) {
         let lengths: Vec<_> = cuts.iter().map(|cut| (*cut).min(model.len())).collect();
         let mut patterns: Vec<_> = lengths.iter().map(|length| format!("{}*", &model[..*length])).collect();
         patterns.push("zzz*".to_owned());

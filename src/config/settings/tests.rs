@@ -234,7 +234,7 @@ fn is_taken(one: &Config, other: &Config) -> bool {
 }
 
 #[test]
-fn reload_treats_each_setting_as_its_row_states() {
+fn reload_applies_each_setting_as_its_row_in_the_docs_states() {
     let started = check(base()).unwrap_or_else(|errors| panic!("{errors}"));
     let known: Value = serde_json::from_str(OTHERS).unwrap();
     let mut seen = 0;
@@ -269,7 +269,7 @@ fn reload_treats_each_setting_as_its_row_states() {
 }
 
 #[test]
-fn documented_default_is_the_value_of_an_absent_setting() {
+fn absent_setting_has_its_documented_default() {
     let mut seen = 0;
     for setting in settings() {
         let Some(default) = setting.default else {
@@ -289,7 +289,7 @@ fn documented_default_is_the_value_of_an_absent_setting() {
 }
 
 #[test]
-fn each_row_belongs_to_an_existing_setting() {
+fn each_row_of_the_settings_page_belongs_to_an_existing_setting() {
     let settings = settings();
     for (row, _) in SETTINGS {
         let of_row = |path: &str| path == *row || path.starts_with(&format!("{row}."));
@@ -301,7 +301,7 @@ fn each_row_belongs_to_an_existing_setting() {
 }
 
 #[test]
-fn only_required_settings_are_marked_as_required() {
+fn settings_page_marks_only_required_settings_as_required() {
     for (path, said) in [
         ("tls.certificate_file", "must be given"),
         ("tls.key_file", "must be given"),
@@ -347,7 +347,7 @@ fn only_required_settings_are_marked_as_required() {
 }
 
 #[test]
-fn the_page_lists_every_setting() {
+fn settings_page_lists_every_setting() {
     let page = page();
     if std::env::var_os("SETTINGS_WRITE").is_some() {
         std::fs::write(PAGE, &page).unwrap();

@@ -2,7 +2,7 @@ use super::*;
 use crate::config::testing::{assert_mistakes, changed, parse};
 
 #[test]
-fn mistakes_of_vendors_and_routes_are_named() {
+fn invalid_vendor_or_route_is_refused_by_name() {
     assert_mistakes(&[
         ("name = \"v\"", "", "vendor[0].name", "missing"),
         (
@@ -178,7 +178,7 @@ fn mistakes_of_vendors_and_routes_are_named() {
 }
 
 #[test]
-fn a_plain_answer_may_take_as_long_as_a_call_may() {
+fn timeout_of_a_plain_answer_defaults_to_the_time_limit_of_a_call() {
     let patience = |text: &str| {
         let config = parse(text).unwrap();
         config.live.models[0].routes[0]
@@ -382,7 +382,7 @@ fn route(lines: &str) -> Arc<Route> {
 }
 
 #[test]
-fn path_and_query_of_a_vendor_follow_its_url() {
+fn path_and_query_of_a_vendor_are_appended_to_its_url() {
     for (lines, address) in [
         ("", "http://127.0.0.1:9/v1/chat/completions"),
         ("path = \"/chat\"", "http://127.0.0.1:9/v1/chat"),
@@ -400,7 +400,7 @@ fn path_and_query_of_a_vendor_follow_its_url() {
 }
 
 #[test]
-fn model_in_a_path_is_encoded_and_each_route_has_its_own() {
+fn model_name_in_a_vendors_path_is_encoded_for_each_route() {
     let text = changed(
         "key = \"${VENDOR_KEY}\"",
         "key = \"${VENDOR_KEY}\"\npath = \"/model/{model}/chat\"",
@@ -416,7 +416,7 @@ fn model_in_a_path_is_encoded_and_each_route_has_its_own() {
 }
 
 #[test]
-fn embeddings_keep_the_query_and_the_model_in_the_path() {
+fn embeddings_url_keeps_the_query_and_the_model_in_the_path() {
     let text = changed(
         "key = \"${VENDOR_KEY}\"",
         "key = \"${VENDOR_KEY}\"\npath = \"/deployments/{model}/chat/completions\"\nquery = { v = \"1\" }",
@@ -449,7 +449,7 @@ fn headers_of_a_vendor_may_be_secret() {
 }
 
 #[test]
-fn mistakes_of_paths_queries_and_headers_are_named() {
+fn invalid_vendor_path_query_or_header_is_refused_by_name() {
     const KEY: &str = "key = \"${VENDOR_KEY}\"";
     let many: Vec<_> = (0..17)
         .map(|number| format!("x-{number} = \"1\""))

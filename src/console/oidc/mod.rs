@@ -350,7 +350,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn claims_give_a_name_and_the_highest_role_or_an_error_with_the_setting() {
+    async fn openid_claims_give_a_name_and_the_highest_role_or_name_the_wrong_setting() {
         let oidc = oidc();
         let known = |claims: Value| {
             let known = oidc.known(claims.as_object().unwrap());
@@ -389,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn state_nonce_and_verifier_are_derived_from_the_word_and_do_not_reveal_it() {
+    fn openid_state_nonce_and_verifier_are_derived_from_one_secret() {
         let (one, other) = (Way::of("a"), Way::of("b"));
         assert_eq!(one.state, Way::of("a").state);
         assert_ne!(one.state, other.state);

@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn control_frames_are_counted_in_any_pieces_and_a_flood_is_refused() {
+    async fn control_frames_are_counted_in_any_split_and_a_flood_is_refused() {
         for (kind, piece) in [(PRIORITY, 1), (WINDOW_UPDATE, 7), (WINDOW_UPDATE, 100_000)] {
             let mut frames = ControlFrames::new();
             // Bytes inside a DATA frame that look like a frame are not counted.

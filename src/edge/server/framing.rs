@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn first_request_with_two_lengths_is_found_after_valid_ones() {
+    fn first_request_with_two_lengths_is_found_after_valid_requests() {
         let both = "POST / HTTP/1.1\r\nContent-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\n";
         let plain = "POST / HTTP/1.1\r\ncontent-length: 39\r\n\r\n\
                      content-length: 1\r\ntransfer-encoding: x";
@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn ambiguous_request_invalidates_later_ones() {
+    fn ambiguous_request_invalidates_later_requests_on_the_connection() {
         let doubt = AmbiguousFraming::default();
         assert_eq!(doubt.of(1), None);
         doubt.0.set((2, FramingFault::Coding)).unwrap();

@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sockets_are_distinguished_by_their_names() {
+    fn inherited_sockets_are_distinguished_by_their_names() {
         use Role::{Admin, Public};
         for (count, names, expected) in [
             (0, "", Some(vec![])),

@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn pending_connections_are_accepted_before_the_socket_closes() {
+    async fn pending_connections_are_accepted_before_the_listening_socket_closes() {
         let listener = Listener::bind(any(), false).unwrap();
         let address = listener.local_addr().unwrap();
         let mut clients = Vec::new();

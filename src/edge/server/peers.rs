@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn trusted_proxy_may_use_all_connections() {
+    fn trusted_proxy_may_use_all_connections_of_the_server() {
         let limits = ConnectionLimits {
             max: 3,
             per_address_max: 1,

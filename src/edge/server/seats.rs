@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn address_beyond_its_share_evicts_its_longest_silent_connection_without_a_key() {
+    fn address_beyond_its_share_loses_its_longest_silent_connection_without_a_key() {
         let seats = seats(16);
         let other = admit(&seats, "192.0.2.9").unwrap();
         let kept: Vec<_> = (0..4)
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn connections_with_a_key_are_never_evicted_and_get_the_remaining_seats() {
+    fn connection_with_a_key_is_never_evicted_and_may_use_every_slot() {
         let seats = seats(8);
         let known: Vec<_> = (0..6)
             .map(|_| {
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn connections_without_a_key_leave_a_quarter_free_and_the_busiest_address_is_evicted() {
+    fn connections_without_a_key_leave_a_quarter_of_all_slots_free() {
         let seats = seats(16);
         let one = admit(&seats, "192.0.2.1").unwrap();
         let greedy: Vec<_> = (0..3)
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn a_trusted_proxy_has_no_share_of_its_own() {
+    fn trusted_proxy_is_not_limited_to_an_addresss_share() {
         let seats = seats(16);
         let kept: Vec<_> = (0..12)
             .map(|_| admit(&seats, "10.0.0.1").unwrap())

@@ -516,7 +516,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn h2_gets_small_pieces_and_the_last_byte_separately() {
+    async fn body_on_h2_is_sent_in_small_pieces_with_its_last_byte_separate() {
         for (version, bytes, pieces) in [
             (Version::HTTP_11, 40_000, &[40_000_usize][..]),
             (Version::HTTP_11, 600_000, &[262_144, 262_144, 75_712]),

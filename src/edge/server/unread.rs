@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn connection_continues_after_a_short_unread_rest() {
+    async fn connection_continues_after_a_short_unread_body_and_ends_after_a_long_one() {
         let of = |bytes: u64| Full::new(Bytes::from(vec![b'x'; usize::try_from(bytes).unwrap()]));
         for (bytes, begun, ends) in [
             (SHORT_BYTES_MAX, false, false),

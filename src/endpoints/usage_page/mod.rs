@@ -163,7 +163,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn browser_gets_its_preferred_language() {
+    fn usage_page_is_in_the_browsers_preferred_language() {
         for (accept, language) in [
             ("ru-RU,ru;q=0.9,en-US;q=0.8,en;q=0.7", Some(Language::Ru)),
             ("en-GB, en;q=0.9, ru;q=0.8", Some(Language::En)),

@@ -445,7 +445,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_of_many_threads_stay_whole_and_in_their_order() {
+    fn log_lines_of_many_threads_stay_whole_and_in_order() {
         const THREADS: usize = 8;
         const LINES: usize = 2000;
         let log = Log::start(USUAL);
@@ -477,7 +477,7 @@ mod tests {
     }
 
     #[test]
-    fn single_line_is_written_after_the_wait() {
+    fn single_log_line_is_written_after_the_buffering_time() {
         let log = Log::start(USUAL);
         log.push("alone\n");
         assert_eq!(log.next(), "alone\n");
@@ -485,7 +485,7 @@ mod tests {
     }
 
     #[test]
-    fn warnings_are_written_at_once_with_all_earlier_lines() {
+    fn warning_is_written_at_once_with_all_earlier_log_lines() {
         let log = Log::start(Bounds {
             gather: NEVER,
             ..USUAL
@@ -515,7 +515,7 @@ mod tests {
     }
 
     #[test]
-    fn large_batch_is_written_without_waiting() {
+    fn large_batch_of_log_lines_is_written_without_waiting() {
         let log = Log::start(Bounds {
             gather: NEVER,
             ..USUAL
@@ -528,7 +528,7 @@ mod tests {
     }
 
     #[test]
-    fn waiting_lines_are_written_at_the_end_and_later_ones_at_once() {
+    fn buffered_log_lines_are_written_at_shutdown_and_later_lines_at_once() {
         let log = Log::start(Bounds {
             gather: NEVER,
             ..USUAL
@@ -542,7 +542,7 @@ mod tests {
     }
 
     #[test]
-    fn charge_line_waits_for_room_in_the_buffer() {
+    fn log_line_of_a_charge_waits_for_space_in_the_buffer() {
         let log = Log::start(Bounds {
             bytes_max: 5,
             room: NEVER,
@@ -561,7 +561,7 @@ mod tests {
     }
 
     #[test]
-    fn unread_log_blocks_nothing_and_reports_lost_lines() {
+    fn log_that_nobody_reads_blocks_no_call_and_reports_lost_lines() {
         let log = Log::start(Bounds {
             bytes_max: 5,
             room: Duration::from_millis(1),
@@ -580,7 +580,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flood_of_other_lines_costs_no_audit_line_and_no_charge() {
+    fn flood_of_log_lines_displaces_no_audit_line_and_no_charge_line() {
         const KEPT: usize = 57;
         let log = Log::start(Bounds {
             bytes_max: 1 << 20,
@@ -621,7 +621,7 @@ mod tests {
     }
 
     #[test]
-    fn audit_lines_do_not_wait_for_a_backlog_of_others() {
+    fn audit_line_is_written_before_a_backlog_of_other_log_lines() {
         let log = Log::start(USUAL);
         log.push_urgently("first\n");
         assert_eq!(log.next(), "first\n");
@@ -655,7 +655,7 @@ mod tests {
     }
 
     #[test]
-    fn panicked_write_loses_only_its_lines_and_their_number_is_reported() {
+    fn panic_while_writing_the_log_loses_only_the_current_lines_and_reports_how_many() {
         let (writes, written) = sync_channel(10);
         let whole = false;
         let (lines, flush) = start_with(USUAL, Brittle { writes, whole });
@@ -670,7 +670,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_that_cannot_be_written_are_counted() {
+    fn log_lines_that_cannot_be_written_are_counted() {
         let log = Log::start(USUAL);
         log.push_urgently("first\nsecond\n");
         assert_eq!(log.next(), "first\nsecond\n");

@@ -351,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn any_text_is_escaped_exactly_as_by_serde_json() {
+    fn log_text_is_escaped_as_serde_json_does_it() {
         let controls: String = (0..=0x20).map(char::from).collect();
         let long = "щ".repeat(50_000);
         let late = format!("{long}\"");
@@ -386,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn other_values_are_written_unchanged_and_none_is_left_out() {
+    fn log_values_other_than_text_are_written_unchanged_and_none_values_left_out() {
         let cause = io::Error::other("out of \"order\"");
         let written = line(|| {
             tracing::info!(
@@ -435,7 +435,7 @@ mod tests {
     }
 
     #[test]
-    fn every_count_of_microseconds_is_written_as_milliseconds() {
+    fn duration_in_microseconds_is_written_as_milliseconds() {
         for micros in (0..2_000_u64).chain((1..90).map(|n| n * 33_333_333_333)) {
             let value = micros as f64 / 1000.0;
             let mut text = String::new();
@@ -445,7 +445,7 @@ mod tests {
     }
 
     #[test]
-    fn characters_to_escape_are_found_at_every_position() {
+    fn character_to_escape_is_found_at_every_position() {
         for length in 0..=20 {
             for at in 0..length {
                 for byte in 0..=u8::MAX {
@@ -460,7 +460,7 @@ mod tests {
     }
 
     #[test]
-    fn every_level_and_target_is_named() {
+    fn log_line_names_its_level_and_target() {
         line(|| tracing::error!("e"));
         line(|| tracing::warn!("w"));
         line(|| tracing::debug!("d"));
@@ -488,7 +488,7 @@ mod tests {
     }
 
     #[test]
-    fn log_time_has_microseconds_after_any_earlier_time() {
+    fn log_time_has_microseconds_even_if_the_clock_goes_back() {
         let mut stamp = Stamp::default();
         for (seconds, nanos, expected) in [
             (0, 0, "1970-01-01T00:00:00.000000Z"),

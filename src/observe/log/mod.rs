@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_is_one_readable_line() {
+    fn call_is_one_readable_log_line() {
         let charged = words(&[
             ("number", "01a1f9e4"),
             ("account", "acme"),

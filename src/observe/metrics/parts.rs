@@ -46,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn million_micro_rubles_are_exactly_a_ruble() {
+    fn sum_of_a_million_micro_rubles_is_exactly_one_ruble() {
         let rubles = Rubles::default();
         for _ in 0..1_000_000 {
             rubles.inner().add(1);

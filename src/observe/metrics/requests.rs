@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn each_path_has_its_label_and_unknown_ones_share_one() {
+    fn each_path_has_its_own_metric_label_and_unknown_paths_share_one() {
         let requests = requests();
         let label = |path: &str| requests.path(requests.label(path)).to_owned();
         for known in [
@@ -350,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn unused_status_has_no_label_of_its_own() {
+    fn statuses_that_the_gateway_never_sends_share_one_metric_label() {
         let requests = requests();
         let label = requests.label("/");
         for status in [100, 299, 599] {

@@ -352,7 +352,7 @@ mod tests {
     use crate::catalog::snapshot::tests::live;
 
     #[test]
-    fn only_names_of_the_config_are_labels() {
+    fn only_configured_names_are_metric_labels() {
         let sales = Sales::register(&mut Registry::default());
         sales.follow(&live().snapshot());
         let known = sales.known();
@@ -365,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn a_settled_call_adds_its_tokens_and_its_rubles() {
+    fn settled_call_adds_its_tokens_and_rubles_to_the_metrics() {
         let sales = Sales::register(&mut Registry::default());
         let mut settlement = settlement(1, "k1", 100);
         settlement.item.model = "z-first".into();
@@ -395,7 +395,7 @@ mod tests {
     }
 
     #[test]
-    fn settled_call_is_counted_by_model_vendor_and_end() {
+    fn settled_call_is_counted_under_its_model_vendor_and_end_reason() {
         let sales = Sales::register(&mut Registry::default());
         sales.follow(&live().snapshot());
         let mut settlement = settlement(1, "k1", 100);

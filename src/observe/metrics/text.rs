@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn classic_format_names_counter_families_like_their_samples() {
+    fn classic_metrics_text_names_counters_with_their_total_suffix() {
         let text = "# HELP a A, counted.\n# TYPE a counter\na_total{x=\"1\"} 2\n\
                     # HELP b_seconds B.\n# TYPE b_seconds histogram\n# UNIT b_seconds seconds\n\
                     b_seconds_sum 0.5\n# HELP c C.\n# TYPE c gauge\nc 1\n# EOF\n";

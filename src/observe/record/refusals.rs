@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_first_refusals_of_a_source_have_lines_and_the_rest_are_counted() {
+    async fn first_refusals_of_a_source_have_log_lines_and_later_refusals_are_counted() {
         let refusals = RefusalLines::default();
         let admitted = |address, cause| {
             (0..1000)
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn refusal_counts_are_written_without_further_requests() {
+    async fn refusal_counts_are_logged_even_if_no_further_request_arrives() {
         let refusals = RefusalLines::default();
         for _ in 0..1000 {
             let _ = refusals.admit(source(1, "path_not_found"));
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn refusals_of_ever_new_addresses_take_a_bounded_number_of_rows_and_lines() {
+    fn refusals_from_ever_new_addresses_use_bounded_memory_and_log_lines() {
         let refusals = RefusalLines::default();
         let lines =
             (0..100_000).filter(|address| refusals.admit(source(*address, "path_not_found")));

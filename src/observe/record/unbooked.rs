@@ -144,7 +144,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn unknown_keys_do_not_evict_the_calls_of_known_ones() {
+    fn refused_calls_of_unknown_keys_do_not_evict_those_of_known_keys() {
         let latest = Latest::default();
         let record = KeyRecord::new(
             "k1".parse().unwrap(),

@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn a_callers_span_is_read() {
+    fn span_of_the_caller_is_read_from_traceparent() {
         let parent = Parent::parse(GOOD).unwrap();
         assert_eq!(parent.trace_id, 0x4bf9_2f35_77b3_4da6_a3ce_929d_0e0e_4736);
         assert_eq!(parent.span_id, 0x00f0_67aa_0ba9_02b7);
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn configured_share_of_calls_is_traced() {
+    fn configured_percentage_of_calls_is_traced() {
         let (traces, _waiting) = traces(250_000);
         // The numbers are evenly spread over the range of the last 56 bits.
         let step = (1_u128 << RANDOM_BITS).div_ceil(1_000);
@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn spans_are_dropped_and_counted_if_the_queue_is_full() {
+    fn spans_are_dropped_and_counted_when_the_export_queue_is_full() {
         let (traces, _waiting) = traces(1_000_000);
         traces.send(Vec::new());
         assert_eq!(traces.dropped.get(), 0);

@@ -185,7 +185,7 @@ mod tests {
 
     /// The spans are compared with the shape of `examples/trace.json` in the protocol's repository.
     #[test]
-    fn spans_follow_the_protocol() {
+    fn exported_spans_follow_the_otlp_protocol() {
         let root = Span {
             span_id: 1,
             parent_span_id: None,

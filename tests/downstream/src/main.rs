@@ -1,4 +1,5 @@
-//! A shop that keeps its orders by sqlx in one file of SQLite, and its customers' money by tollgate-ledger in another.
+//! A shop that stores its orders in one SQLite file with sqlx, and its customers' money in another with
+//! tollgate-ledger.
 
 use std::{error::Error, time::Duration};
 

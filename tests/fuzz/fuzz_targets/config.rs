@@ -1,4 +1,4 @@
-//! Configuration files: accepted, or all mistakes reported, and never with a secret in the report.
+//! A configuration file is accepted, or all of its mistakes are reported, without a secret in the report.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -10,7 +10,8 @@ fuzz_target!(|data: &[u8]| {
     let Ok(text) = std::str::from_utf8(data) else {
         return;
     };
-    // No file of this machine is read, and text in the configuration itself is not secret.
+    // Texts that name a file are skipped, so that no file of this machine is read. Texts that contain the secret
+    // themselves are skipped too.
     if text.contains("file") || text.contains(SECRET) {
         return;
     }

@@ -1,4 +1,4 @@
-//! `x-forwarded-for`: lines of a header, trusted only from a trusted peer.
+//! `x-forwarded-for`: the lines of the header are trusted only if a trusted peer sent them.
 #![no_main]
 
 use std::net::IpAddr;
@@ -27,7 +27,7 @@ fuzz_target!(|data: &[u8]| {
     let client = client_address(proxy, &headers, &trusted);
     assert_eq!(client, client.to_canonical());
 
-    // Entries that a client writes before the proxy's change nothing.
+    // Entries that a client writes before those of the proxy change nothing.
     let mut appended = headers.clone();
     appended.append("x-forwarded-for", HeaderValue::from_static("203.0.113.9"));
     let nearest: IpAddr = "203.0.113.9".parse().expect("an address");

@@ -1,5 +1,5 @@
-//! Requests of all operations: an accepted request has the meaning that a JSON parser gives it, and a refusal names a
-//! field or reports invalid JSON.
+//! Requests of all operations: the gateway reads an accepted request as a JSON parser does, and a refusal names a field
+//! or reports invalid JSON.
 #![no_main]
 
 use bytes::Bytes;

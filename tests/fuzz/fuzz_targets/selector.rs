@@ -1,4 +1,4 @@
-//! Selectors and their JSON: a line with a selector, then JSON.
+//! JSON selectors. The input is a line with a selector, and then JSON.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -16,7 +16,7 @@ fuzz_target!(|data: &[u8]| {
     assert_eq!(shown.parse::<Selector>().as_ref(), Ok(&selector), "{shown}");
     let json = data.get(end + 1..).unwrap_or_default();
     if let Ok(number) = selector.select(json) {
-        // A second run of the selector must give the same digits.
+        // If the selector runs again, it must give the same digits.
         assert_eq!(selector.select(json), Ok(number));
     }
 });

@@ -1,11 +1,11 @@
-//! Streams with arbitrary cuts: the events are the same however the bytes arrive, and no byte is lost.
+//! Streams cut anywhere: the events are the same however the bytes arrive, and no byte is lost.
 #![no_main]
 
 use bytes::Bytes;
 use libfuzzer_sys::fuzz_target;
 use tollgate_layers::sse::Splitter;
 
-/// Names and data of the events, and all their bytes. Events without data are ignored.
+/// Returns the names and data of the events, and the bytes of all events. Events without data are ignored.
 fn events<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> (Vec<(Vec<u8>, Vec<u8>)>, Vec<u8>) {
     let (mut splitter, mut seen, mut raw) = (Splitter::default(), Vec::new(), Vec::new());
     let mut take = |event: tollgate_layers::sse::Event| {

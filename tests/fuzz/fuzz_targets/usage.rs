@@ -1,4 +1,4 @@
-//! Vendors' usage: nothing panics, whatever they report, and clamped values stay within their bounds.
+//! Usage reports of vendors: none causes a panic, and values that were cut stay within their bounds.
 #![no_main]
 
 use bytes::Bytes;

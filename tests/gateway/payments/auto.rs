@@ -1,5 +1,5 @@
-//! Automatic top-up: a provider saves a card and charges it once each time the balance falls below a level, whichever
-//! gateway checks the balance and whichever is killed. The card's handle is sent only to the provider.
+//! Automatic top-up: a provider saves a card and charges it once each time the balance falls below a level. That holds
+//! whichever gateway checks the balance and whichever is killed. The card's handle is sent only to the provider.
 
 use futures_util::future::join_all;
 use http::{Method, StatusCode};
@@ -32,7 +32,7 @@ use crate::{
 const RULE: &str = "/admin/v1/accounts/acme/auto_topup";
 const ROUND: &str = "auto_check_seconds = 1";
 
-/// A rule: if the balance is below 500 ₽, charge 2000 ₽, but at most `month_max` rubles in a month.
+/// A top-up rule: if the balance is below 500 ₽, charge 2000 ₽, but at most `month_max` rubles per month.
 pub(super) fn wish(month_max: i64) -> NewAutoTopup {
     NewAutoTopup {
         id: IntentId::new(),
@@ -46,13 +46,13 @@ pub(super) fn wish(month_max: i64) -> NewAutoTopup {
     }
 }
 
-/// The account's rule as the API returns it.
+/// The account's top-up rule as the API returns it.
 pub(super) async fn rule(books: &Books) -> Value {
     let shown = books.process().auto_of(&"acme".parse().unwrap()).await;
     serde_json::to_value(shown.unwrap()).unwrap()
 }
 
-/// Takes these rubles off the account's balance.
+/// Deducts these rubles from the account's balance.
 pub(super) async fn spend(books: &Books, rubles: i64) {
     let off = Entry {
         id: format!("spent {}", IntentId::new()),
@@ -67,7 +67,7 @@ pub(super) async fn round(books: &Books) {
     books.process().charge_due().await.unwrap();
 }
 
-/// The emitted events of failed top-ups: the reason, whether the rule was turned off, and the link to pay by hand.
+/// The emitted events of failed top-ups: the reason, whether the rule was turned off, and the link for paying by hand.
 pub(super) async fn failures(books: &Books) -> Vec<(String, bool, Option<String>)> {
     books.store.gather().await.unwrap();
     let events = books.store.events(0, 1000).await.unwrap().into_iter();
@@ -81,7 +81,7 @@ pub(super) async fn failures(books: &Books) -> Vec<(String, bool, Option<String>
         .collect()
 }
 
-/// The amounts booked for payments of the provider.
+/// The amounts credited for payments at the provider.
 pub(super) async fn paid_in(books: &Books) -> Vec<i64> {
     let entries = books.entries().await.into_iter();
     entries
@@ -90,7 +90,7 @@ pub(super) async fn paid_in(books: &Books) -> Vec<i64> {
         .collect()
 }
 
-/// Books with a rule that is on: the payer has made the first payment of 2000 ₽, which saves the card.
+/// Books with an active top-up rule: the payer has made the first payment of 2000 ₽, which saves the card.
 async fn begun(payments: &str, month_max: i64) -> (Books, Shop) {
     let shop = Shop::start().await;
     let books = Books::over(&shop.config(payments)).await;
@@ -115,7 +115,7 @@ async fn begun(payments: &str, month_max: i64) -> (Books, Shop) {
 }
 
 #[tokio::test]
-async fn parallel_checks_of_one_crossing_make_one_charge() {
+async fn parallel_checks_of_a_low_balance_make_one_card_charge() {
     let (books, shop) = begun("", 20_000).await;
     round(&books).await;
     assert!(shop.charges().is_empty(), "there is enough");
@@ -146,7 +146,7 @@ async fn parallel_checks_of_one_crossing_make_one_charge() {
 }
 
 #[tokio::test]
-async fn gateway_killed_at_any_step_of_a_charge_charges_once() {
+async fn gateway_killed_at_any_step_of_a_card_charge_charges_once() {
     let mut steps = 0;
     for polls in 0.. {
         let (books, shop) = begun("", 20_000).await;
@@ -169,14 +169,14 @@ async fn gateway_killed_at_any_step_of_a_charge_charges_once() {
 }
 
 #[tokio::test]
-async fn charge_with_a_lost_answer_is_repeated_with_the_same_key() {
+async fn card_charge_with_a_lost_answer_is_repeated_with_the_same_idempotency_key() {
     let (books, shop) = begun("", 20_000).await;
     spend(&books, 1900).await;
     shop.lose(2);
     for _ in 0..2 {
         round(&books).await;
         assert_eq!(paid_in(&books).await, [2000]);
-        // The poll for open payments must not close a charge that the rule still wants.
+        // The poll for open payments must not close a charge that the rule will repeat.
         books.process().poll().await.unwrap();
     }
     round(&books).await;
@@ -186,7 +186,7 @@ async fn charge_with_a_lost_answer_is_repeated_with_the_same_key() {
 }
 
 #[tokio::test]
-async fn declined_card_is_paused_then_given_up_with_an_event_each_time() {
+async fn declined_card_is_retried_then_abandoned_with_an_event_each_time() {
     let (books, shop) = begun("auto_declines_max = 2\nauto_retry_seconds = 1", 20_000).await;
     shop.decline(Some("insufficient_funds"));
     spend(&books, 1900).await;
@@ -221,7 +221,7 @@ async fn declined_card_is_paused_then_given_up_with_an_event_each_time() {
     round(&books).await;
     assert_eq!(paid_in(&books).await, [2000, 2000]);
 
-    // The rule is not tried again after a decline that is permanent.
+    // After a permanent decline, the rule is not tried again.
     shop.decline(Some("permission_revoked"));
     spend(&books, 1900).await;
     round(&books).await;
@@ -229,7 +229,7 @@ async fn declined_card_is_paused_then_given_up_with_an_event_each_time() {
 }
 
 #[tokio::test]
-async fn process_killed_during_a_decline_emits_one_event() {
+async fn card_decline_emits_one_event_even_if_the_process_is_killed() {
     for polls in 0.. {
         let (books, shop) = begun("auto_declines_max = 1", 20_000).await;
         shop.decline(Some("insufficient_funds"));
@@ -247,7 +247,7 @@ async fn process_killed_during_a_decline_emits_one_event() {
 }
 
 #[tokio::test]
-async fn charges_stay_within_the_monthly_maximum_and_emit_one_event() {
+async fn card_charges_stay_within_the_monthly_maximum_and_emit_one_event() {
     let (books, shop) = begun("", 3000).await;
     spend(&books, 1900).await;
     round(&books).await;
@@ -264,7 +264,7 @@ async fn charges_stay_within_the_monthly_maximum_and_emit_one_event() {
 }
 
 #[tokio::test]
-async fn charge_to_be_confirmed_emits_an_event_with_the_link() {
+async fn card_charge_that_needs_confirmation_emits_an_event_with_the_link() {
     let (books, shop) = begun("", 20_000).await;
     shop.confirm();
     spend(&books, 1900).await;
@@ -276,17 +276,17 @@ async fn charge_to_be_confirmed_emits_an_event_with_the_link() {
     round(&books).await;
     assert_eq!(shop.charges().len(), 1);
     assert_eq!(paid_in(&books).await, [2000]);
-    // The payer confirms the charge some time after it was made.
+    // The payer confirms the card charge some time after it was requested.
     shop.pay(&charge);
     books.process().poll().await.unwrap();
     assert_eq!(paid_in(&books).await, [2000, 2000]);
 }
 
 #[tokio::test]
-async fn deleted_card_is_not_charged() {
+async fn deleted_saved_card_is_not_charged() {
     let (books, shop) = begun("", 20_000).await;
     let account = "acme".parse().unwrap();
-    // The rule is removed while the result of its charge is unknown.
+    // The rule is removed while the result of its card charge is unknown.
     spend(&books, 1900).await;
     shop.break_with(Some(500));
     round(&books).await;
@@ -305,12 +305,12 @@ async fn deleted_card_is_not_charged() {
 }
 
 #[tokio::test]
-async fn automatic_top_up_waits_for_a_card_and_is_off_without_one() {
+async fn automatic_top_up_waits_for_a_saved_card_and_is_off_without_one() {
     let shop = Shop::start().await;
     let books = Books::over(&shop.config("")).await;
     let first = wish(20_000);
     books.process().set_auto(first.clone()).await.unwrap();
-    // The same rule under the same id is a repetition, and another rule under that id is a conflict.
+    // A request with the same rule and the same id is a repetition. Another rule with that id is a conflict.
     books.process().set_auto(first.clone()).await.unwrap();
     assert_eq!(shop.payments().len(), 1);
     let other = NewAutoTopup {
@@ -356,12 +356,12 @@ async fn shown(world: &World) -> Value {
     world.admin(Method::GET, RULE, None).await.json()
 }
 
-/// Creates a rule by the API, and makes its first payment.
+/// Creates a rule with the API, and makes its first payment.
 async fn agreed(world: &World, shop: &Shop) {
     agreed_to(world, shop, "500", "2000").await;
 }
 
-/// Creates a rule with this level and amount by the API, and makes its first payment.
+/// Creates a rule with this level and this amount with the API, and makes its first payment.
 async fn agreed_to(world: &World, shop: &Shop, below: &str, amount: &str) {
     let wish = json!({ "below_rub": below, "amount_rub": amount, "month_max_rub": "20000" });
     let made = world.admin(Method::PUT, RULE, Some(wish)).await;
@@ -415,7 +415,7 @@ async fn parallel_calls_at_two_gateways_cause_one_card_charge() {
     is_sound(&one).await;
 }
 
-/// A chat body that sets no maximum of output, so its call holds all free money.
+/// A chat body without an output maximum, so that its call holds all free money.
 fn unbounded() -> Value {
     let mut body = chat_body("x");
     body.as_object_mut().unwrap().remove("max_tokens");
@@ -439,7 +439,7 @@ async fn held_money_does_not_trigger_a_card_charge() {
         running.finish().await;
         world.settled(&key).await;
     }
-    // The adjustment takes the balance below the level, and the card is charged once.
+    // The correction lowers the balance below the level, and the card is charged once.
     adjust(&world, "most", "-0.40").await;
     for _ in 0..3 {
         payments.charge_due().await.unwrap();
@@ -468,10 +468,10 @@ async fn cost_so_far_of_a_running_call_counts_towards_a_top_up() {
     is_sound(&world).await;
 }
 
-/// The rule records its last charge. If the books show that nothing was spent since, the card is not charged again,
-/// although the balance is below the level.
+/// The rule records its last card charge. If the books show that nothing was spent after it, the card is not charged
+/// again, although the balance is below the level.
 #[tokio::test]
-async fn a_card_is_charged_again_only_after_money_was_spent() {
+async fn card_is_charged_again_only_after_money_was_spent() {
     let (books, shop) = begun("", 20_000).await;
     spend(&books, 1900).await;
     round(&books).await;
@@ -494,7 +494,7 @@ async fn a_card_is_charged_again_only_after_money_was_spent() {
 }
 
 #[tokio::test]
-async fn operators_and_owners_see_and_remove_the_rule_but_never_the_card() {
+async fn operators_and_owners_can_see_and_remove_a_top_up_rule_but_never_see_the_card() {
     let shop = Shop::start().await;
     let world = start(&shop, &format!("{ROUND}\non_page = true"), "memory:").await;
     let key = world.key_with("acme", "0", json!({})).await;
@@ -607,7 +607,7 @@ async fn operators_and_owners_see_and_remove_the_rule_but_never_the_card() {
 }
 
 #[tokio::test]
-async fn console_creates_shows_and_removes_a_rule() {
+async fn console_creates_shows_and_removes_a_top_up_rule() {
     let (world, shop) = super::begun("").await;
     let browser = Browser::admin(&world).await;
     let page = "/console/accounts/acme";

@@ -1,5 +1,5 @@
-//! Automatic top-up by Stripe and by CloudPayments, in their real formats: how each saves, charges, declines, confirms
-//! and deletes a card.
+//! Automatic top-up with Stripe and with CloudPayments, in their real formats: how each provider saves, charges,
+//! declines, confirms and deletes a card.
 
 use std::{
     collections::BTreeMap,
@@ -22,17 +22,17 @@ use super::{
 };
 use crate::harness::{VENDOR_KEY, request};
 
-/// The state of a fake provider: objects that requests have created, and how it answers next.
+/// The state of a fake provider: objects that requests have created, and how it answers the next requests.
 #[derive(Default)]
 struct State {
     /// The answers given so far, by path and idempotency key.
     answered: BTreeMap<(String, String), (u16, Value)>,
-    /// Sessions or orders that requests have created, as a fetch returns them.
+    /// Sessions or orders that requests have created, in the form in which a fetch returns them.
     made: Vec<Value>,
     charged: Vec<Value>,
-    /// How charges are declined, if they are.
+    /// The error with which charges are declined; `None` if they succeed.
     declines: Option<Value>,
-    /// The next charges whose answers are lost, although the charge is made.
+    /// The number of next charges whose answers are lost, although the charges are made.
     lost: usize,
     forgotten: Vec<String>,
 }
@@ -70,7 +70,7 @@ fn form(asked: &Received) -> BTreeMap<String, String> {
         .collect()
 }
 
-/// Stripe repeats its answer to an idempotency key, and refuses the key for a request with another body.
+/// Stripe repeats its answer to an idempotency key, and refuses a request with the same key and another body.
 fn stripe(state: &mut State, asked: &Received) -> Reply {
     let path = asked.path.split('?').next().unwrap().to_owned();
     if let Some(key) = asked.headers.get("idempotency-key") {
@@ -163,7 +163,7 @@ fn make_at_stripe(state: &mut State, path: &str, form: &BTreeMap<String, String>
     answer
 }
 
-/// Books with a rule that is on, and a card that Stripe has saved.
+/// Books with an active top-up rule, and a card that Stripe has saved.
 async fn at_stripe(more: &str) -> (Books, Fake) {
     let fake = Fake::start(stripe).await;
     let books = Books::over(&format!(
@@ -192,7 +192,7 @@ async fn at_stripe(more: &str) -> (Books, Fake) {
 }
 
 #[tokio::test]
-async fn stripe_is_charged_once_per_crossing_despite_kills_and_lost_answers() {
+async fn stripe_card_is_charged_once_per_low_balance_despite_kills_and_lost_answers() {
     let (books, fake) = at_stripe("").await;
     spend(&books, 1900).await;
     fake.state.lock().unwrap().lost = 1;
@@ -231,7 +231,7 @@ async fn stripe_is_charged_once_per_crossing_despite_kills_and_lost_answers() {
 }
 
 #[tokio::test]
-async fn at_stripe_a_decline_emits_an_event_a_confirmation_gets_a_link_and_a_card_is_detached() {
+async fn stripe_decline_and_confirmation_emit_events_and_a_removed_card_is_detached() {
     let (books, fake) = at_stripe("auto_retry_seconds = 1").await;
     let declined = json!({ "type": "card_error", "code": "card_declined", "decline_code": "insufficient_funds" });
     fake.state.lock().unwrap().declines = Some(declined);
@@ -247,7 +247,7 @@ async fn at_stripe_a_decline_emits_an_event_a_confirmation_gets_a_link_and_a_car
     let told = failures(&books).await;
     let link = "https://checkout.example/c/pay/cs_test_1";
     assert_eq!(told[1].2.as_deref(), Some(link), "{told:?}");
-    // The link is for the same amount, and its payment is booked like any other.
+    // The link is for the same amount, and its payment is credited like any other.
     {
         let mut state = fake.state.lock().unwrap();
         assert_eq!(state.made[1]["saves"], false);
@@ -260,7 +260,8 @@ async fn at_stripe_a_decline_emits_an_event_a_confirmation_gets_a_link_and_a_car
     assert_eq!(fake.state.lock().unwrap().forgotten, ["pm_card"]);
 }
 
-/// CloudPayments finds only the last attempt to pay an invoice. Charges with one idempotency key are one charge.
+/// CloudPayments finds only the last attempt to pay an invoice. Charges with the same idempotency key count as one
+/// charge.
 fn cloudpayments(state: &mut State, asked: &Received) -> Reply {
     let body = asked.json();
     let found = |model: &Value| {
@@ -309,7 +310,7 @@ fn cloudpayments(state: &mut State, asked: &Received) -> Reply {
                         }
                     }
                     state.answered.insert(known, (200, tried.clone()));
-                    // An attempt with an `AcsUrl` becomes a charge when the payer confirms it there.
+                    // If an attempt has an `AcsUrl`, it becomes a charge when the payer confirms it at that URL.
                     if tried.get("AcsUrl").is_none() {
                         state.charged.push(tried.clone());
                     }
@@ -334,7 +335,7 @@ fn site(fake: &Fake, more: &str) -> String {
     )
 }
 
-/// The payer pays the order that saves the card. The payment has this token. Returns the order's invoice.
+/// The payer pays the order that saves the card. The payment gets this token. Returns the order's invoice.
 fn pay_order(fake: &Fake, token: Value) -> String {
     let mut state = fake.state.lock().unwrap();
     let invoice = state.made[0]["InvoiceId"].as_str().unwrap().to_owned();
@@ -360,7 +361,7 @@ async fn at_cloudpayments(more: &str) -> (Books, Fake) {
 }
 
 #[tokio::test]
-async fn cloudpayments_is_charged_once_per_crossing_despite_kills_and_lost_answers() {
+async fn cloudpayments_card_is_charged_once_per_low_balance_despite_lost_answers() {
     let (books, fake) = at_cloudpayments("").await;
     spend(&books, 1900).await;
     fake.state.lock().unwrap().lost = 1;
@@ -402,7 +403,7 @@ async fn cloudpayments_is_charged_once_per_crossing_despite_kills_and_lost_answe
 }
 
 #[tokio::test]
-async fn at_cloudpayments_a_decline_emits_an_event_and_a_confirmation_gets_a_link() {
+async fn cloudpayments_decline_and_confirmation_emit_events() {
     let (books, fake) = at_cloudpayments("").await;
     fake.state.lock().unwrap().declines =
         Some(json!({ "Status": "Declined", "Reason": "InsufficientFunds", "ReasonCode": 5051 }));
@@ -438,7 +439,7 @@ async fn card_token_is_stored_only_from_a_signed_notification() {
     let wish = json!({ "below_rub": "500", "amount_rub": "2000", "month_max_rub": "20000" });
     let made = world.admin(Method::PUT, path, Some(wish)).await;
     assert_eq!(made.status, 200, "{made:?}");
-    // The payment that the search returns has no token. Only the notification has it.
+    // The payment that the search returns has no card token. Only the notification has it.
     let invoice = pay_order(&fake, Value::Null);
     let body = format!(
         "TransactionId=504&Amount=2000.00&Currency=RUB&Status=Completed&InvoiceId={invoice}&AccountId=acme&\
@@ -461,11 +462,11 @@ async fn card_token_is_stored_only_from_a_signed_notification() {
 }
 
 #[tokio::test]
-async fn automatic_top_up_is_off_if_its_payer_saved_no_card() {
+async fn automatic_top_up_is_off_if_the_payer_saved_no_card() {
     let fake = Fake::start(cloudpayments).await;
     let books = Books::over(&site(&fake, "")).await;
     books.process().set_auto(wish(20_000)).await.unwrap();
-    // The payment was not made by card, so it has no token.
+    // The payment was not made by card, so it has no card token.
     pay_order(&fake, Value::Null);
     books.process().poll().await.unwrap();
     for _ in 0..2 {

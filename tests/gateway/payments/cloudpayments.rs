@@ -131,7 +131,7 @@ async fn tell_with(world: &World, kind: &str, body: &str, header: (&str, &str)) 
         .await
 }
 
-/// Sends a notification with a valid signature. Returns the `code` of the gateway's answer.
+/// Sends a notification with a valid signature. Returns the `code` in the gateway's answer.
 async fn tell(world: &World, kind: &str, body: &str) -> Value {
     let answer = tell_with(
         world,
@@ -150,7 +150,7 @@ fn body(invoice: &str, rest: &str) -> String {
     )
 }
 
-/// The notification that this intent was paid by transaction 504.
+/// The notification that transaction 504 has paid this intent.
 fn told_paid(made: &Value) -> String {
     let rest = "&Amount=5000.50&Currency=RUB&Status=Completed&OperationType=Payment&AccountId=acme";
     body(&id(made), rest)
@@ -161,7 +161,7 @@ fn id(made: &Value) -> String {
 }
 
 #[tokio::test]
-async fn payment_is_booked_once_and_its_refund_is_taken_off() {
+async fn payment_is_credited_once_and_its_refund_is_deducted() {
     let (world, site) = begun().await;
     let made = create(&world, "5000.5").await;
     assert_eq!(made["url"], "https://orders.example/d/f2K8LV6reGE9WBF1");
@@ -170,7 +170,8 @@ async fn payment_is_booked_once_and_its_refund_is_taken_off() {
         made["id"]
     );
     let pay = told_paid(&made);
-    // The notification arrives before the search finds the payment. The gateway answers 503, so that it is sent again.
+    // The notification arrives before the search finds the payment. The gateway answers 503, so that the provider
+    // repeats the notification.
     let early = tell_with(
         &world,
         "",
@@ -200,7 +201,7 @@ async fn payment_is_booked_once_and_its_refund_is_taken_off() {
 }
 
 #[tokio::test]
-async fn ten_notifications_over_two_gateways_on_one_redis_are_one_top_up() {
+async fn ten_notifications_to_two_gateways_on_one_redis_make_one_top_up() {
     let redis = RedisServer::start().await;
     let (sections, site) = open_site().await;
     let one = start_with(&sections, &redis.url()).await;
@@ -224,7 +225,7 @@ async fn ten_notifications_over_two_gateways_on_one_redis_are_one_top_up() {
 }
 
 #[tokio::test]
-async fn a_refund_may_come_before_its_payment_and_a_lost_one_is_checked() {
+async fn refund_may_be_notified_before_its_payment_and_is_found_without_a_notification() {
     let (world, site) = begun().await;
     let made = create(&world, "5000.5").await;
     let refund = format!(
@@ -242,7 +243,7 @@ async fn a_refund_may_come_before_its_payment_and_a_lost_one_is_checked() {
     site.finds(&id(&made), "5000.5", "RUB", "Declined");
     assert_eq!(check(&world, &made).await.json()["state"], "open");
     site.finds(&id(&made), "5000.5", "RUB", "Completed");
-    // The search returns transaction 504 for another intent too. It is booked already, so it is not booked again.
+    // The search returns transaction 504 for another intent too. It is credited already, so it is not credited again.
     assert_eq!(check(&world, &made).await.json()["state"], "paid");
     assert_eq!(
         entries(&world).await.len(),
@@ -252,7 +253,7 @@ async fn a_refund_may_come_before_its_payment_and_a_lost_one_is_checked() {
 }
 
 #[tokio::test]
-async fn paid_attempt_notified_after_a_declined_one_is_found_by_its_number() {
+async fn paid_attempt_notified_after_a_declined_attempt_is_found_by_its_number() {
     let (world, site) = begun().await;
     let made = create(&world, "5000.5").await;
     site.finds(&id(&made), "5000.50", "RUB", "Completed");
@@ -269,7 +270,7 @@ async fn paid_attempt_notified_after_a_declined_one_is_found_by_its_number() {
         entries(&world).await,
         [("cloudpayments:504".to_owned(), "5000.50".to_owned())]
     );
-    // The gateway does not trust the notification: it fetches transaction 504, which belongs to another intent.
+    // The gateway does not trust the notification. It fetches transaction 504, which belongs to another intent.
     let other = create(&world, "5000.5").await;
     let pay = body(
         &id(&other),
@@ -281,10 +282,10 @@ async fn paid_attempt_notified_after_a_declined_one_is_found_by_its_number() {
     is_sound(&world).await;
 }
 
-/// The gateway answered 503 to the notification of the first payment. The payer saw no money, and paid by the link
-/// again.
+/// The gateway answered the notification of the first payment with 503. The payer saw no money on the account, and paid
+/// with the link again.
 #[tokio::test]
-async fn second_payment_for_a_paid_intent_is_refused() {
+async fn second_payment_for_an_already_paid_intent_is_refused() {
     let (world, site) = begun().await;
     let made = create(&world, "5000.5").await;
     site.finds(&id(&made), "5000.50", "RUB", "Completed");
@@ -315,7 +316,7 @@ async fn second_payment_for_a_paid_intent_is_refused() {
 }
 
 #[tokio::test]
-async fn refunded_payment_is_not_booked_and_a_foreign_refund_takes_nothing_off() {
+async fn refunded_payment_is_not_credited_and_a_foreign_refund_deducts_nothing() {
     let (world, site) = begun().await;
     let made = create(&world, "5000.5").await;
     site.finds(&id(&made), "5000.50", "RUB", "Completed");
@@ -327,7 +328,7 @@ async fn refunded_payment_is_not_booked_and_a_foreign_refund_takes_nothing_off()
 
     site.books.lock().unwrap().found = Some(payment);
     assert_eq!(check(&world, &made).await.json()["state"], "paid");
-    // The second payment was never booked, so its refund takes nothing off the account.
+    // The second payment was never credited, so its refund deducts nothing from the account.
     let refund = format!(
         "TransactionId=507&PaymentTransactionId=506&Amount=5000.50&InvoiceId={}",
         id(&made)
@@ -338,7 +339,7 @@ async fn refunded_payment_is_not_booked_and_a_foreign_refund_takes_nothing_off()
 }
 
 #[tokio::test]
-async fn check_before_the_payment_verifies_its_purpose() {
+async fn check_notification_before_a_payment_verifies_what_it_is_for() {
     let (world, site) = begun().await;
     let made = create(&world, "5000.5").await;
     let ask = async |invoice: &str, rest: &str| tell(&world, "?check", &body(invoice, rest)).await;
@@ -354,13 +355,14 @@ async fn check_before_the_payment_verifies_its_purpose() {
     ] {
         assert_eq!(ask(invoice, rest).await, code, "{invoice} {rest}");
     }
-    // CloudPayments sends a check before the payment. The check books nothing, even if it has the fields of a payment.
+    // CloudPayments sends a check before the payment. The check credits nothing, even if it has the fields of a
+    // payment.
     assert_eq!(ask(&made_id, &format!("{good}&Status=Completed")).await, 0);
     assert_eq!(
         (site.searches(), balance(&world).await.as_str()),
         (0, "0.00")
     );
-    // A declined card changes nothing, and the answer accepts the notification, so that it is not sent again.
+    // A declined card changes nothing. The answer accepts the notification, so that the provider does not repeat it.
     assert_eq!(
         tell(
             &world,
@@ -379,7 +381,7 @@ async fn check_before_the_payment_verifies_its_purpose() {
 }
 
 #[tokio::test]
-async fn unsigned_notification_is_not_read() {
+async fn unsigned_notification_is_refused_unread() {
     let (world, site) = begun().await;
     let made = create(&world, "5000.5").await;
     site.finds(&id(&made), "5000.50", "RUB", "Completed");
@@ -418,7 +420,7 @@ async fn unsigned_notification_is_not_read() {
 }
 
 #[tokio::test]
-async fn another_amount_or_currency_is_refused() {
+async fn payment_of_another_amount_or_currency_is_refused() {
     for (amount, currency) in [("5000.51", "RUB"), ("5000.50", "USD")] {
         let (world, site) = begun().await;
         let made = create(&world, "5000.5").await;
@@ -429,7 +431,7 @@ async fn another_amount_or_currency_is_refused() {
     }
 }
 
-/// Changes the stored intent as if it had been created two days ago, so that its link is old.
+/// Changes the stored intent as if it had been created two days ago, so that its payment link is old.
 async fn made_two_days_ago(world: &World, made: &Value) {
     change_intent(world, made, |intent| {
         let created_ms = intent["created_ms"].as_u64().unwrap();
@@ -438,9 +440,10 @@ async fn made_two_days_ago(world: &World, made: &Value) {
     .await;
 }
 
-/// The gateway cancels an old link, either before the late notification of its payment arrives or when it arrives.
+/// The gateway cancels an old payment link, either before the late notification of its payment arrives or when it
+/// arrives.
 #[tokio::test]
-async fn paid_attempt_notified_a_day_late_is_booked() {
+async fn payment_notified_a_day_late_is_credited() {
     for swept in [true, false] {
         let (world, site) = begun().await;
         let made = create(&world, "5000.5").await;
@@ -463,7 +466,7 @@ async fn paid_attempt_notified_a_day_late_is_booked() {
 }
 
 #[tokio::test]
-async fn unpaid_link_is_cancelled_after_a_day() {
+async fn unpaid_payment_link_is_cancelled_after_a_day() {
     let (world, site) = begun().await;
     let made = create(&world, "5000.5").await;
     assert_eq!(check(&world, &made).await.json()["state"], "open");
@@ -486,7 +489,7 @@ async fn unpaid_link_is_cancelled_after_a_day() {
 }
 
 #[tokio::test]
-async fn charge_of_a_removed_rule_is_booked_when_notified() {
+async fn card_charge_of_a_removed_top_up_rule_is_credited_when_notified() {
     let (world, site) = begun().await;
     let made = create(&world, "5000.5").await;
     charged_by_a_rule_that_is_gone(&world, &made).await;
@@ -501,7 +504,7 @@ async fn charge_of_a_removed_rule_is_booked_when_notified() {
 }
 
 #[tokio::test]
-async fn cancelled_paid_attempt_emits_an_event_and_another_attempt_does_not() {
+async fn cancellation_emits_an_event_for_a_paid_attempt_but_not_for_another_attempt() {
     let (world, site) = begun().await;
     let made = create(&world, "5000.5").await;
     let invoice = made["id"].as_str().unwrap();

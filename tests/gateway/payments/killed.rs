@@ -29,7 +29,7 @@ use crate::{
     support::{config::edited, shop::Shop},
 };
 
-/// Books in a file, and the fake provider with which they have payments.
+/// Books in a file, and the fake provider at which customers pay.
 struct Given {
     books: Books,
     shop: Shop,
@@ -51,7 +51,7 @@ impl Deref for Given {
     }
 }
 
-/// Books in a file with the account `acme`, and the configuration of the payments.
+/// Creates books in a file with the account `acme`, and the payment configuration.
 pub(super) struct Books {
     pub(super) store: AnyLedger,
     config: PaymentsConfig,
@@ -59,7 +59,7 @@ pub(super) struct Books {
 }
 
 impl Books {
-    /// Books whose payments have these sections of the configuration.
+    /// Creates books with these payment sections of the configuration.
     pub(super) async fn over(sections: &str) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let store = SqliteLedger::open(&dir.path().join("ledger.db")).unwrap();
@@ -74,7 +74,7 @@ impl Books {
         }
     }
 
-    /// The payments of a new process over these books.
+    /// Creates the payments part of a new process on these books.
     pub(super) fn process(&self) -> Payments {
         Payments::new(self.store.clone(), Some(self.config.clone()), Language::En)
     }
@@ -120,7 +120,7 @@ pub(super) fn wish_of(id: IntentId, amount: MicroRub) -> NewPayment {
     }
 }
 
-/// Polls the future this many times, and then drops it. Returns whether it was ready before.
+/// Polls the future this many times, and then drops it. Returns whether the future was ready before that.
 pub(super) async fn until_killed(work: impl Future, polls: usize) -> bool {
     let mut work = pin!(work);
     let mut left = polls;
@@ -135,7 +135,7 @@ pub(super) async fn until_killed(work: impl Future, polls: usize) -> bool {
 }
 
 #[tokio::test]
-async fn gateway_killed_between_payment_and_top_up_books_it_exactly_once() {
+async fn gateway_killed_between_payment_and_top_up_credits_it_exactly_once() {
     let mut steps = 0;
     for polls in 0.. {
         let given = Given::new().await;
@@ -143,14 +143,14 @@ async fn gateway_killed_between_payment_and_top_up_books_it_exactly_once() {
         let made = given.process().create(wish(id)).await.unwrap();
         given.shop.pay(made.payment.as_deref().unwrap());
         let ended = until_killed(given.process().check(id), polls).await;
-        // No notification arrives any more, so the next process finds the payment by its regular poll.
+        // No further notification arrives, so the next process finds the payment with its regular poll.
         given.process().poll().await.unwrap();
         let found = given.process().find(id).await.unwrap();
         assert_eq!(found.state, State::Paid, "{polls}");
         let entries = given.entries().await;
         assert_eq!(entries.len(), 1, "{polls}: {entries:?}");
         assert_eq!(entries[0].1, MicroRub::rubles(5000));
-        // The payment is booked, so the next poll does not fetch it again.
+        // The payment is credited, so the next poll does not fetch it again.
         let fetches = given.shop.fetches();
         given.process().poll().await.unwrap();
         assert_eq!(given.shop.fetches(), fetches, "{polls}");
@@ -163,7 +163,7 @@ async fn gateway_killed_between_payment_and_top_up_books_it_exactly_once() {
 }
 
 #[tokio::test]
-async fn silent_provider_gets_one_request_per_round() {
+async fn provider_that_fails_gets_one_request_per_poll() {
     let given = Given::new().await;
     for _ in 0..3 {
         given.process().create(wish(IntentId::new())).await.unwrap();
@@ -195,7 +195,7 @@ async fn process_killed_while_creating_a_payment_creates_one() {
 }
 
 #[tokio::test]
-async fn gateway_killed_during_a_refund_books_it_once() {
+async fn gateway_killed_during_a_refund_deducts_it_once() {
     let mut steps = 0;
     for polls in 0.. {
         let given = Given::new().await;
@@ -206,7 +206,7 @@ async fn gateway_killed_during_a_refund_books_it_once() {
         given.process().check(id).await.unwrap();
         given.shop.refund(&payment, "r-1", "2000.00");
         let ended = until_killed(given.process().check(id), polls).await;
-        // The account spends money between the kill and the continuation of the refund.
+        // The account spends money after the kill and before the refund continues.
         let off = tollgate_layers::reserve::ledger::Entry {
             id: "spent".into(),
             amount: MicroRub::rubles(-2500),
@@ -222,7 +222,8 @@ async fn gateway_killed_during_a_refund_books_it_once() {
             // The refund was recorded before the kill, so the regular poll continues it.
             given.process().poll().await.unwrap();
         } else {
-            // The kill came before the record. The provider got no answer to its notification, so it sends it again.
+            // The process was killed before it recorded the refund. The provider got no answer to its notification, so
+            // it sends the notification again.
             given.process().check(id).await.unwrap();
         }
         let found = given.process().find(id).await.unwrap();

@@ -31,7 +31,7 @@ async fn start(shop: &Shop, payments: &str, ledger: &str) -> World {
     start_with(&shop.config(payments), ledger).await
 }
 
-/// A gateway with these sections of the configuration.
+/// A gateway with these sections in its configuration.
 async fn start_with(sections: &str, ledger: &str) -> World {
     let sections = format!("{sections}{ANCHOR}");
     Setup::default()
@@ -113,7 +113,7 @@ async fn entries(world: &World) -> Vec<(String, String)> {
         .collect()
 }
 
-/// Changes a stored intent as if a rule had charged a saved card, the answer had been lost, and the rule had been
+/// Changes a stored intent to this state: a top-up rule charged a saved card, the answer was lost, and the rule was
 /// removed.
 async fn charged_by_a_rule_that_is_gone(world: &World, payment: &Value) {
     change_intent(world, payment, |intent| {
@@ -151,7 +151,7 @@ fn id(payment: &Value) -> &str {
 }
 
 #[tokio::test]
-async fn payment_by_the_link_is_booked_once() {
+async fn payment_made_with_the_link_is_credited_once() {
     let (world, shop) = begun("").await;
     let made = create(&world, "5000").await;
     assert_eq!(made["state"], "open");
@@ -191,7 +191,7 @@ async fn payment_by_the_link_is_booked_once() {
 }
 
 #[tokio::test]
-async fn commands_create_list_and_check_payments() {
+async fn payment_commands_create_list_and_check_payments() {
     let (world, shop) = begun("").await;
     let link = said(
         &tollgate(&world, &["payment", "create", "acme", "5000"], "").await,
@@ -230,7 +230,7 @@ async fn commands_create_list_and_check_payments() {
 }
 
 #[tokio::test]
-async fn repeated_request_returns_the_same_payment() {
+async fn repeated_payment_request_returns_the_same_payment() {
     let (world, shop) = begun("").await;
     let wish = |rubles: &str| json!({ "id": "019ac3f0-1c2e-7b4d-9f00-5d3b6a7c8e90", "account": "acme", "amount_rub": rubles });
     let ask = async |rubles: &str| {
@@ -238,7 +238,7 @@ async fn repeated_request_returns_the_same_payment() {
             .admin(Method::POST, "/admin/v1/payments", Some(wish(rubles)))
             .await
     };
-    // The provider fails at first. Nothing was created, so the caller may repeat the request.
+    // At first the provider fails and creates nothing, so the caller may repeat the request.
     shop.break_with(Some(500));
     assert_eq!(ask("10").await.status, 502);
     shop.break_with(None);
@@ -272,7 +272,7 @@ async fn repeated_request_returns_the_same_payment() {
 }
 
 #[tokio::test]
-async fn ten_notifications_over_two_gateways_on_one_redis_are_one_top_up() {
+async fn ten_notifications_to_two_gateways_on_one_redis_make_one_top_up() {
     let redis = RedisServer::start().await;
     let shop = Shop::start().await;
     let one = start(&shop, "", &redis.url()).await;
@@ -288,7 +288,7 @@ async fn ten_notifications_over_two_gateways_on_one_redis_are_one_top_up() {
     assert_eq!(balance(&other).await, "5000.00");
     assert_eq!(entries(&one).await.len(), 1);
 
-    // Both gateways also agree on a refund of money that the account has spent in part.
+    // Together the gateways also record a refund only once, if the account has spent a part of the money.
     let off = json!({ "id": "spent", "amount_rub": "-4000", "reason": "spent" });
     other
         .admin(
@@ -311,13 +311,13 @@ async fn ten_notifications_over_two_gateways_on_one_redis_are_one_top_up() {
 }
 
 #[tokio::test]
-async fn forged_notification_has_no_effect() {
+async fn forged_payment_notification_has_no_effect() {
     let (world, shop) = begun("").await;
     let made = create(&world, "5000").await;
-    // The gateway fetches the payment, and the provider reports that it was not made.
+    // The gateway fetches the payment, and the provider reports that the payment was not made.
     assert_eq!(tell(&world, &paid(id(&made))).await, 200);
     assert_eq!(shop.fetches(), 1);
-    // The gateway does not even fetch a payment that it has not created.
+    // A payment that the gateway has not created is not even fetched.
     for unknown in [
         "2d009999-000f-5000-8000-18db351245c7",
         "../../secrets",
@@ -355,7 +355,7 @@ async fn forged_notification_has_no_effect() {
 }
 
 #[tokio::test]
-async fn notifications_in_a_flood_are_not_each_fetched() {
+async fn flood_of_payment_notifications_causes_few_requests_to_the_provider() {
     let (world, shop) = begun("").await;
     let made = create(&world, "5000").await;
     let told = join_all((0..200).map(|_| async { tell(&world, &paid(id(&made))).await })).await;
@@ -365,7 +365,7 @@ async fn notifications_in_a_flood_are_not_each_fetched() {
 }
 
 #[tokio::test]
-async fn payment_that_does_not_match_is_refused_with_an_event() {
+async fn payment_that_does_not_match_its_intent_is_refused_with_an_event() {
     for amount in [
         json!({ "value": "4999.99", "currency": "RUB" }),
         json!({ "value": "5000.00", "currency": "USD" }),
@@ -398,12 +398,12 @@ async fn payment_that_does_not_match_is_refused_with_an_event() {
 }
 
 #[tokio::test]
-async fn lost_notification_is_replaced_by_a_check_or_a_poll() {
+async fn payment_without_a_notification_is_found_by_a_check_or_a_poll() {
     let (world, shop) = begun("").await;
     let made = create(&world, "5000").await;
     shop.pay(id(&made));
     assert_eq!(check(&world, &made).await.json()["state"], "paid");
-    // The notification of the refund is lost, as the one of the payment was.
+    // The notification of the refund is lost, like that of the payment.
     shop.refund(id(&made), "r-1", "1000.00");
     assert_eq!(check(&world, &made).await.json()["debt_rub"], "0.00");
     assert_eq!(balance(&world).await, "4000.00");
@@ -466,7 +466,7 @@ async fn payment_notifications_may_arrive_in_any_order() {
 }
 
 #[tokio::test]
-async fn a_notification_may_come_before_the_answer_that_names_its_payment() {
+async fn payment_notification_may_arrive_before_the_answer_that_names_the_payment() {
     let (world, shop) = begun("").await;
     let until = Arc::new(Notify::new());
     shop.hold(Some(Arc::clone(&until)));
@@ -488,7 +488,7 @@ async fn a_notification_may_come_before_the_answer_that_names_its_payment() {
 }
 
 #[tokio::test]
-async fn payment_cancelled_after_success_emits_an_event_and_moves_nothing() {
+async fn payment_cancelled_after_success_emits_an_event_and_moves_no_money() {
     let (world, shop) = begun("").await;
     let made = create(&world, "5000").await;
     shop.pay(id(&made));
@@ -523,7 +523,7 @@ async fn payment_cancelled_after_success_emits_an_event_and_moves_nothing() {
 }
 
 #[tokio::test]
-async fn a_refund_that_yookassa_cancels_after_it_succeeded_is_booked_back() {
+async fn refund_that_yookassa_cancels_after_it_succeeded_is_credited_back() {
     let (world, shop) = begun("").await;
     let made = create(&world, "5000").await;
     shop.pay(id(&made));
@@ -576,7 +576,7 @@ async fn refund_takes_free_money_and_the_rest_becomes_a_debt() {
     let headers = [("authorization", bearer.as_str())];
     let offer = world.get("/v1/tollgate/payments", &headers).await.json();
     assert_eq!(offer["debt_rub"], "1500.00", "{offer}");
-    // The account has no free money, so the second refund takes nothing now and adds its whole amount to the debt.
+    // The account has no free money, so the second refund deducts nothing now and adds its whole amount to the debt.
     shop.refund(id(&made), "r-2", "1.00");
     tell(&world, &refunded(id(&made), "r-2")).await;
     assert_eq!(show(&world, &made).await["debt_rub"], "1501.00");
@@ -602,7 +602,7 @@ async fn refund_takes_free_money_and_the_rest_becomes_a_debt() {
         ],
         "once each"
     );
-    // A check takes the debt off the account: what is free now, and at most the debt.
+    // A check pays the debt from the account's free money, and at most the whole debt.
     adjust("given", "1000").await;
     assert_eq!(check(&world, &made).await.json()["debt_rub"], "501.00");
     assert_eq!(owed(&world).await, "501.00");
@@ -630,9 +630,9 @@ async fn refund_takes_free_money_and_the_rest_becomes_a_debt() {
     is_sound(&world).await;
 }
 
-/// A lease holds the account's money, but no call uses it: the refund recalls the lease.
+/// A lease holds the account's money, but no call uses it. The refund recalls the lease.
 #[tokio::test]
-async fn money_of_an_unused_lease_is_refunded_too() {
+async fn unused_money_of_a_lease_can_be_refunded() {
     let (server, shop) = (RedisServer::start().await, Shop::start().await);
     let sections = format!("{}{ANCHOR}", shop.config(""));
     let world = Setup::default()
@@ -670,7 +670,7 @@ async fn money_of_an_unused_lease_is_refunded_too() {
 }
 
 #[tokio::test]
-async fn provider_without_an_answer_is_called_again() {
+async fn provider_that_does_not_answer_is_called_again() {
     let (world, shop) = begun("").await;
     let made = create(&world, "5000").await;
     shop.pay(id(&made));
@@ -685,7 +685,7 @@ async fn provider_without_an_answer_is_called_again() {
 }
 
 #[tokio::test]
-async fn payment_not_created_by_its_provider_is_requested_again_by_its_id() {
+async fn payment_that_the_provider_did_not_create_is_requested_again_with_the_same_id() {
     let (world, shop) = begun("").await;
     shop.break_with(Some(500));
     let args = ["payment", "create", "acme", "5000"];
@@ -699,7 +699,7 @@ async fn payment_not_created_by_its_provider_is_requested_again_by_its_id() {
     assert_eq!(shop.payments().len(), 1);
 }
 
-/// Asks for a payment with a caller's key.
+/// Requests a payment with a caller's key.
 async fn asked_by(world: &World, key: &Key, body: &Value) -> Answer {
     let bearer = format!("Bearer {}", key.secret);
     let headers = [
@@ -712,7 +712,7 @@ async fn asked_by(world: &World, key: &Key, body: &Value) -> Answer {
 }
 
 #[tokio::test]
-async fn reported_limits_are_the_accepted_amounts() {
+async fn reported_payment_limits_are_the_accepted_amounts() {
     let shop = Shop::start().await;
     let bounds = "on_page = true\nmin_rub = \"100.50\"\nmax_rub = \"1000.50\"";
     let world = start(&shop, bounds, "memory:").await;
@@ -731,9 +731,9 @@ async fn reported_limits_are_the_accepted_amounts() {
     }
 }
 
-/// An owner key can create and remove a rule that charges the account's card.
+/// An owner key can create and remove a rule that charges the account's card, so not every role may create one.
 #[tokio::test]
-async fn with_payments_owner_keys_are_created_only_by_roles_that_manage_money() {
+async fn only_roles_that_manage_money_create_owner_keys_while_payments_are_enabled() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("operators.toml");
     for role in ["support", "admin"] {
@@ -849,7 +849,7 @@ async fn key_can_pay_only_within_configured_bounds() {
         (&json!("100.00"), &json!("1000.00"))
     );
     assert_eq!(offer["payments"].as_array().unwrap().len(), 2);
-    // The number of open payments is limited. A payment that has arrived is not open any more.
+    // The number of open payments is limited. A paid payment is no longer open.
     let first = shop.payments()[0].clone();
     shop.pay(&first);
     tell(&world, &paid(&first)).await;
@@ -859,7 +859,7 @@ async fn key_can_pay_only_within_configured_bounds() {
     let page = async |world: &World| world.get("/usage", &[]).await.text();
     assert!(page(&world).await.contains("<form id=\"pay\""));
 
-    // A gateway whose payments are not offered to callers does not have the path.
+    // On a gateway that does not offer payments to callers, the path does not exist.
     let (world, _shop) = begun("").await;
     assert!(!page(&world).await.contains("<form id=\"pay\""));
     let key = world.another_key("acme", json!({})).await;

@@ -1,4 +1,4 @@
-//! Stripe in its real format: sessions of Checkout, and events whose signature covers their time and body.
+//! Stripe in its real format: Checkout sessions, and events whose signature covers their time and body.
 
 use std::{
     sync::{Arc, Mutex},
@@ -39,7 +39,7 @@ async fn begun() -> (World, Account) {
     begun_with("").await
 }
 
-/// A gateway whose Stripe section has these further lines.
+/// A gateway with these further lines in its Stripe section.
 async fn begun_with(lines: &str) -> (World, Account) {
     let (sections, account) = open_account().await;
     let sections = format!("{sections}{lines}");
@@ -189,7 +189,7 @@ fn event(kind: &str, made: &Value, id: &str) -> Value {
 }
 
 #[tokio::test]
-async fn paid_session_is_booked_once_and_its_refunds_are_deducted() {
+async fn paid_stripe_session_is_credited_once_and_its_refunds_deducted() {
     let (world, account) = begun().await;
     let made = create(&world, "5000.5").await;
     assert_eq!(made["url"], "https://checkout.example/c/pay/cs_test_a1");
@@ -248,7 +248,7 @@ async fn paid_session_is_booked_once_and_its_refunds_are_deducted() {
 
 /// Stripe's payment object does not show refunds, so the gateway must continue from its own record.
 #[tokio::test]
-async fn process_killed_during_a_refund_is_continued_by_the_poll() {
+async fn refund_interrupted_by_a_killed_process_is_finished_by_the_poll() {
     let mut steps = 0;
     for polls in 0.. {
         let (sections, account) = open_account().await;
@@ -264,7 +264,7 @@ async fn process_killed_during_a_refund_is_continued_by_the_poll() {
         let ended = until_killed(books.process().check(id), polls).await;
         let found = books.process().find(id).await.unwrap();
         if found.refunds.is_empty() {
-            // Stripe got no answer to its event, so it sends it again.
+            // Stripe got no answer to its event, so it sends the event again.
             books.process().check(id).await.unwrap();
         } else {
             books.process().poll().await.unwrap();
@@ -287,7 +287,7 @@ async fn process_killed_during_a_refund_is_continued_by_the_poll() {
 }
 
 #[tokio::test]
-async fn ten_events_over_two_gateways_on_one_redis_are_one_top_up() {
+async fn ten_stripe_events_to_two_gateways_on_one_redis_make_one_top_up() {
     let redis = RedisServer::start().await;
     let (sections, account) = open_account().await;
     let one = start_with(&sections, &redis.url()).await;
@@ -312,14 +312,14 @@ async fn ten_events_over_two_gateways_on_one_redis_are_one_top_up() {
     is_sound(&one).await;
 }
 
-/// An event of a refund or a dispute. It has the id of the payment, but not the intent's.
+/// An event of a refund or a dispute. It has the id of the payment, but not that of the intent.
 fn of_payment(kind: &str, id: &str) -> Value {
     json!({ "id": "evt_3", "object": "event", "type": kind, "data": { "object": {
         "id": id, "payment_intent": "pi_1", "metadata": {},
     } } })
 }
 
-/// Takes this amount off the account's balance.
+/// Deducts this amount from the account's balance.
 async fn spend(world: &World, rubles: &str) {
     let off = json!({ "id": format!("spent {rubles}"), "amount_rub": rubles, "reason": "spent" });
     let path = "/admin/v1/accounts/acme/adjustments";
@@ -327,7 +327,7 @@ async fn spend(world: &World, rubles: &str) {
     assert_eq!(done.status, 200, "{done:?}");
 }
 
-/// The statuses in the events that the gateway has emitted for disputes.
+/// The statuses in the dispute events that the gateway has emitted.
 async fn disputes_told(world: &World) -> Vec<String> {
     let path = "/admin/v1/events?after=0&kind=payment_disputed";
     let told = world.admin(Method::GET, path, None).await.json();
@@ -337,13 +337,13 @@ async fn disputes_told(world: &World) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn a_refund_that_fails_after_it_succeeded_is_booked_back_once() {
+async fn refund_that_fails_after_it_succeeded_is_credited_back_once() {
     for kind in ["refund.failed", "refund.updated", "charge.refund.updated"] {
         let (world, account) = begun().await;
         let made = create(&world, "5000.5").await;
         account.pay();
         check(&world, &made).await;
-        // The account has spent a part of the refunded money. That part is a debt, until the refund fails.
+        // The account has spent a part of the refunded money. That part is a debt until the refund fails.
         spend(&world, "-4500.5").await;
         account.refund_is("succeeded");
         assert_eq!(
@@ -370,7 +370,7 @@ async fn a_refund_that_fails_after_it_succeeded_is_booked_back_once() {
 }
 
 #[tokio::test]
-async fn a_refund_that_failed_before_it_was_seen_moves_nothing() {
+async fn refund_that_failed_before_it_was_seen_moves_no_money() {
     let (world, account) = begun().await;
     let made = create(&world, "5000.5").await;
     account.pay();
@@ -381,9 +381,10 @@ async fn a_refund_that_failed_before_it_was_seen_moves_nothing() {
     assert_eq!(show(&world, &made).await.get("refunds"), None);
 }
 
-/// The refund fails, and the process is killed at each step, while it takes the money off or books it back.
+/// The refund fails. The process is killed at each step, either while it deducts the money or while it credits the
+/// money back.
 #[tokio::test]
-async fn process_killed_while_booking_a_refund_back_is_continued_by_the_poll() {
+async fn refund_being_credited_back_when_the_process_was_killed_is_finished_by_the_poll() {
     for taken in [6, 14, 100] {
         let mut steps = 0;
         for polls in 0.. {
@@ -398,7 +399,7 @@ async fn process_killed_while_booking_a_refund_back_is_continued_by_the_poll() {
             until_killed(books.process().check(id), taken).await;
             account.refund_is("failed");
             let ended = until_killed(books.process().check(id), polls).await;
-            // Stripe got no answer to its event, so it sends it again.
+            // Stripe got no answer to its event, so it sends the event again.
             books.process().check(id).await.unwrap();
             books.process().poll().await.unwrap();
             let moved = books.entries().await.split_off(1);
@@ -438,7 +439,7 @@ async fn dispute_emits_one_event_per_status_and_moves_money_only_if_configured()
 }
 
 #[tokio::test]
-async fn a_disputed_amount_is_held_back_until_the_dispute_is_won() {
+async fn disputed_amount_is_deducted_until_the_dispute_is_won() {
     for (end, left, last) in [
         ("won", "3000.50", "stripe:dispute:du_1:back"),
         ("lost", "1000.50", "stripe:dispute:du_1"),
@@ -468,7 +469,7 @@ async fn a_disputed_amount_is_held_back_until_the_dispute_is_won() {
 }
 
 #[tokio::test]
-async fn event_with_an_old_signature_is_not_read() {
+async fn stripe_event_with_an_old_signature_is_refused() {
     let (world, account) = begun().await;
     let made = create(&world, "5000.5").await;
     account.pay();
@@ -520,15 +521,15 @@ async fn payment_in_another_currency_is_refused_and_an_expired_session_cancelled
 }
 
 #[tokio::test]
-async fn charge_of_a_removed_rule_is_booked_when_notified() {
+async fn card_charge_of_a_removed_top_up_rule_is_credited_when_notified() {
     let (world, _account) = begun().await;
     let made = create(&world, "5000.5").await;
     let paid = event("payment_intent.succeeded", &made, "pi_1");
-    // The intent's payment is a session, so an event of its payment object is accepted but books nothing.
+    // The intent is paid by a session, so an event of its payment object is accepted but credits nothing.
     assert_eq!(tell(&world, &paid).await, StatusCode::OK);
     assert_eq!(show(&world, &made).await["state"], "open");
     charged_by_a_rule_that_is_gone(&world, &made).await;
-    // The event names a payment of another shop. Whatever the event contains, nothing is booked.
+    // The event names a payment of another shop. Whatever the event contains, nothing is credited.
     let other = event("payment_intent.succeeded", &made, "pi_2");
     tell(&world, &other).await;
     assert_eq!(balance(&world).await, "0.00");

@@ -1,10 +1,10 @@
-//! Every design case of the responses format is in `cases.md` with the tests that cover it, and these tests exist.
+//! Every design case of the responses format is in `cases.md` with the tests that cover it. These tests must exist.
 
 use crate::security::{is_case_of_faults, is_test, named, read};
 
 const CASES: usize = 100;
 
-/// Whether a suite in `tests/sdk` has this test, given by its file and the beginning of its name.
+/// Whether a suite in `tests/sdk` has this test. `name` is the file, and the beginning of the test's name.
 fn is_test_of_sdk(name: &str) -> bool {
     let Some((file, title)) = name.split_once(": ") else {
         return false;

@@ -1,5 +1,5 @@
-//! Translated answers are charged by the vendor's counts at the model's prices, to the micro-ruble, however the
-//! translation changes their shape.
+//! Translated answers are charged by the vendor's counts at the model's prices, exact to the micro-ruble, whatever the
+//! translation does to their shape.
 
 use serde_json::{Value, json};
 use tollgate::demo::vendor::Reply;
@@ -12,7 +12,7 @@ use crate::{
     replies::{Tokens, answer, events},
 };
 
-/// A usage in each vendor's format whose cost is `COST`. One of its five output tokens is reasoning.
+/// A usage in each vendor's format, whose cost is `COST`. One of its five output tokens is reasoning.
 fn counts(vendor: Op) -> Value {
     let tokens = Tokens {
         input: 4,
@@ -35,7 +35,8 @@ const fn cost(vendor: Op) -> i64 {
     }
 }
 
-/// An answer with these fields of a chat message or this messages content, and with the vendor's stop reason.
+/// An answer with these fields of a chat message or this content of a messages answer, and with the vendor's stop
+/// reason.
 fn ends(vendor: Op, chat: &Value, messages: &Value, stop: [&str; 2]) -> Value {
     let whole = answer(vendor, "", &counts(vendor));
     match vendor {
@@ -57,7 +58,7 @@ fn ends(vendor: Op, chat: &Value, messages: &Value, stop: [&str; 2]) -> Value {
 }
 
 #[tokio::test]
-async fn r47_to_r54_counts_of_either_vendor_are_charged_to_a_responses_caller() {
+async fn responses_caller_is_charged_by_the_counts_of_chat_and_messages_vendors() {
     let world = World::start().await;
     let key = world.key().await;
     let call = |id: &str| json!({ "id": id, "type": "function", "function": { "name": "f", "arguments": "{}" } });
@@ -129,7 +130,7 @@ async fn r47_to_r54_counts_of_either_vendor_are_charged_to_a_responses_caller() 
 }
 
 #[tokio::test]
-async fn r71_to_r76_and_r86_counts_of_a_responses_vendor_are_charged_to_other_callers() {
+async fn caller_of_another_format_is_charged_by_the_counts_of_a_responses_vendor() {
     let world = responses_vendor().await;
     let key = world.key().await;
     let message = |text: &str, phase: &str| {
@@ -192,7 +193,7 @@ async fn estimated(what: &str, world: &World, key: &Key, number: &str) {
 }
 
 #[tokio::test]
-async fn r87_r89_broken_stream_is_charged_by_its_received_text() {
+async fn broken_responses_stream_is_charged_by_its_received_text() {
     let world = World::start().await;
     let key = world.key().await;
     for vendor in BOTH {

@@ -44,7 +44,7 @@ fn failed(code: &str, usage: &Value) -> String {
     )
 }
 
-/// Checks that after `before` the stream has only the gateway's two events of an error. Returns the error's code.
+/// Checks that the stream after `before` has only the gateway's two events about an error. Returns the error's code.
 fn ends(what: &str, answer: &Answer, before: &str) -> String {
     assert_eq!(answer.status, 200, "{what}: {answer:?}");
     let text = answer.text();
@@ -83,7 +83,7 @@ fn ends(what: &str, answer: &Answer, before: &str) -> String {
 }
 
 #[tokio::test]
-async fn r87_a_broken_stream_ends_in_two_events_of_ours_with_our_number() {
+async fn broken_responses_stream_ends_with_two_gateway_events_and_the_request_number() {
     let world = world().await;
     let key = world.key().await;
     let begun = [beginning().concat(), delta(2, "раз ")].concat();
@@ -137,7 +137,7 @@ async fn r87_a_broken_stream_ends_in_two_events_of_ours_with_our_number() {
     let answer = ask(&world, &key, &streamed()).await;
     ends("with usage", &answer, &begun);
     charged("with usage", &world, &answer, cost(COUNTS), false).await;
-    // The vendor's words are forwarded if the caller can correct the error.
+    // The vendor's text is forwarded if the caller can correct the error.
     says(
         &world,
         Reply::stream([begun.clone(), nested("context_length_exceeded")]),
@@ -149,7 +149,7 @@ async fn r87_a_broken_stream_ends_in_two_events_of_ours_with_our_number() {
 }
 
 #[tokio::test]
-async fn r88_failure_before_any_content_has_a_status() {
+async fn responses_failure_before_any_content_has_an_error_status() {
     let world = world().await;
     let key = world.key().await;
     for begun in [String::new(), beginning().concat()] {
@@ -177,7 +177,7 @@ async fn r88_failure_before_any_content_has_a_status() {
 }
 
 #[tokio::test]
-async fn r92_client_that_leaves_after_the_last_event_has_finished() {
+async fn responses_client_that_disconnects_after_the_last_event_counts_as_finished() {
     let world = setup().start().await;
     let key = world.key().await;
     let events = stream(&["раз ", "два"], &usage(COUNTS));

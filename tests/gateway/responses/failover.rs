@@ -1,4 +1,4 @@
-//! Vendors that fail before their first content. The next vendor answers, for callers of each format.
+//! Vendors that fail before their first content. The next vendor answers, whatever the caller's format.
 
 use http::StatusCode;
 use serde_json::{Value, json};
@@ -31,7 +31,7 @@ async fn call(world: &World, key: &Key, caller: &str, model: &str, stream: bool)
     }
 }
 
-/// Answers of a vendor that fails before any content: plain errors, or streams whose first events have no content.
+/// Answers of a vendor that fails before any content: plain errors, and streams whose first events have no content.
 fn failures(stream: bool) -> Vec<Reply> {
     let error = json!({ "code": "server_error", "message": "x", "type": "x", "param": null });
     let failed = json!({ "id": "resp_v1", "object": "response", "status": "failed", "model": "vendor-chat-1",
@@ -58,7 +58,7 @@ fn failures(stream: bool) -> Vec<Reply> {
 }
 
 #[tokio::test]
-async fn r88_failure_before_any_content_is_answered_by_the_next_vendor() {
+async fn responses_failure_before_any_content_is_answered_by_the_next_vendor() {
     for stream in [false, true] {
         for (nth, failure) in failures(stream).into_iter().enumerate() {
             let route = |n| format!("priority = {}", 1 - n);
@@ -110,7 +110,7 @@ fn told(answer: &Answer) -> (StatusCode, Value, Value) {
 }
 
 #[tokio::test]
-async fn r57_a_vendors_refusal_is_the_same_to_callers_of_all_formats() {
+async fn vendor_refusal_has_the_same_status_and_code_for_callers_of_all_formats() {
     let page = Step::Send("<html>maintenance</html>".into());
     let replies = [
         refusal(400, "x"),
@@ -124,7 +124,7 @@ async fn r57_a_vendors_refusal_is_the_same_to_callers_of_all_formats() {
     for (nth, reply) in replies.into_iter().enumerate() {
         for stream in [false, true] {
             let mut seen = Vec::new();
-            // Tests a vendor of each format. A vendor that failed for one caller is tried again for the next one.
+            // Tests a vendor of each format. A vendor that failed for one caller is tried again for the next caller.
             for (vendor, model) in [
                 ("chat", "chat"),
                 ("messages", "messages"),

@@ -1,5 +1,5 @@
-//! A vendor that speaks several formats receives each call in the caller's format, or else in the first format of its
-//! list.
+//! A vendor that speaks several formats receives each call in the caller's format, or otherwise in the first format of
+//! its list.
 
 use http::Method;
 use serde_json::{Value, json};
@@ -12,7 +12,7 @@ use crate::{
     replies,
 };
 
-/// The formats of callers, each with the path at a vendor that speaks it.
+/// The callers' formats, each with the path at a vendor that speaks it.
 const CALLERS: [(&str, &str); 3] = [
     ("chat", "/chat/completions"),
     ("messages", "/v1/messages"),
@@ -21,7 +21,8 @@ const CALLERS: [(&str, &str); 3] = [
 /// Cost of nine input and two output tokens, in micro-rubles.
 const COST: u64 = 9 * 100 + 2 * 200;
 
-/// A gateway whose model `chat` has a vendor of these formats, which answers in the format of the path.
+/// A gateway whose model `chat` has a vendor with these formats. The vendor answers in the format of the requested
+/// path.
 async fn speaking(formats: &[&str]) -> World {
     let world = Setup::default()
         .edit("format = \"chat\"", &format!("formats = {formats:?}"))
@@ -66,7 +67,7 @@ async fn call(world: &World, key: &Key, caller: &str, body: &Value) -> (Answer, 
     (answer, world.vendor.received().pop().unwrap())
 }
 
-/// The text of an answer, read from the place where the caller's format has it.
+/// The text of an answer, from the field in which the caller's format has it.
 fn said(caller: &str, answer: &Answer) -> Value {
     let answer = answer.json();
     match caller {
@@ -77,8 +78,8 @@ fn said(caller: &str, answer: &Answer) -> Value {
 }
 
 #[tokio::test]
-async fn vendor_of_all_formats_gets_each_call_unchanged() {
-    // Tests all orders in which each format is the vendor's first one.
+async fn vendor_with_all_formats_gets_each_call_untranslated() {
+    // Tests all orders of formats, so that each format is once the vendor's first.
     for first in 0..3 {
         let mut formats = CALLERS.map(|(format, _)| format);
         formats.rotate_left(first);
@@ -105,7 +106,7 @@ async fn vendor_of_all_formats_gets_each_call_unchanged() {
 }
 
 #[tokio::test]
-async fn caller_of_an_unsupported_format_is_translated_to_the_vendors_first() {
+async fn call_in_an_unsupported_format_is_translated_to_the_vendors_first_format() {
     for (formats, other, translated_to) in [
         (["responses", "chat"], "messages", "/responses"),
         (["chat", "responses"], "messages", "/chat/completions"),
@@ -129,12 +130,12 @@ async fn caller_of_an_unsupported_format_is_translated_to_the_vendors_first() {
 }
 
 #[tokio::test]
-async fn hold_and_request_fit_the_format_of_the_vendor() {
-    // Vendors of the responses format refuse a maximum of output below 16, so a translated one is raised to 16.
+async fn hold_and_output_maximum_follow_the_format_in_which_the_vendor_is_called() {
+    // Vendors of the responses format refuse an output maximum below 16, so a translated maximum is raised to 16.
     let world = speaking(&["responses", "chat"]).await;
     let key = world.key().await;
     for (caller, field, ceiling, cost, cut) in [
-        // The request allows one output token. The vendor reports two, of which one is charged.
+        // The request allows one output token. The vendor reports two, and one is charged.
         ("chat", "max_tokens", 1, COST - 200, true),
         ("messages", "max_output_tokens", 16, COST, false),
     ] {
@@ -146,7 +147,7 @@ async fn hold_and_request_fit_the_format_of_the_vendor() {
 }
 
 #[tokio::test]
-async fn vendor_with_messages_as_a_second_format_counts_tokens() {
+async fn token_counting_uses_a_vendors_second_format_if_that_is_messages() {
     let world = speaking(&["chat", "messages"]).await;
     let key = world.key().await;
     world

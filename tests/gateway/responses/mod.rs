@@ -1,5 +1,5 @@
 //! `POST /v1/responses` with a vendor of the same format: requests, refusals and forwarded data. Also the responses
-//! format on one side, and another format on the other. R1 and so on are design cases of the format: `cases.md`.
+//! format on one side and another format on the other. The design cases R1, R2 and so on are in `cases.md`.
 
 use http::Method;
 use serde_json::{Value, json};
@@ -21,8 +21,8 @@ mod prices; // items with prices of their own
 mod translated; // with another format on the other side
 mod vendor_tools; // vendors' tools that no request asked for
 
-/// A gateway whose model `chat` has a vendor of the responses format. An input token costs 100 micro-rubles, a cached
-/// one 10, a written one 50, an output token 200.
+/// A gateway whose model `chat` has a vendor of the responses format. Prices per token in micro-rubles: input 100,
+/// cached input 10, cache write 50, output 200.
 fn setup() -> Setup {
     Setup::default().edit("format = \"chat\"", "format = \"responses\"")
 }
@@ -57,7 +57,7 @@ fn sent(world: &World) -> Value {
     world.vendor.received().pop().unwrap().json()
 }
 
-/// A usage with these counts: total input, cached and written parts of it, output.
+/// A usage with these counts: total input, its cached part, its written part, output.
 fn usage([input, cached, written, output]: [u64; 4]) -> Value {
     json!({ "input_tokens": input,
         "input_tokens_details": { "cached_tokens": cached, "cache_write_tokens": written },
@@ -116,12 +116,12 @@ fn stream(words: &[&str], usage: &Value) -> Vec<String> {
     events
 }
 
-/// The vendor answers with this reply from now on.
+/// From now on the vendor answers with this reply.
 fn says(world: &World, reply: Reply) {
     world.vendor.script(move |_| reply.clone());
 }
 
-/// Checks a call's charge in micro-rubles, and whether its usage was estimated.
+/// Checks the charge of a call in micro-rubles, and whether its usage was estimated.
 async fn charged(what: &str, world: &World, answer: &Answer, charge: u64, estimated: bool) {
     let receipt = world.receipt(&answer.number()).await;
     let charge = i64::try_from(charge).unwrap();

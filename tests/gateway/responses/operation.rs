@@ -14,7 +14,7 @@ use crate::{
 const COUNTS: [u64; 4] = [9, 3, 2, 5];
 
 #[tokio::test]
-async fn r1_body_and_answer_pass_unchanged_except_for_required_fields() {
+async fn responses_body_and_answer_pass_unchanged_except_for_required_fields() {
     let world = world().await;
     let key = world.key().await;
     let said = answer("Да.\n", &usage(COUNTS));
@@ -43,7 +43,7 @@ async fn r1_body_and_answer_pass_unchanged_except_for_required_fields() {
 }
 
 #[tokio::test]
-async fn r2_invalid_keys_are_refused_as_in_other_formats() {
+async fn responses_call_with_an_invalid_key_is_refused_as_in_other_formats() {
     let world = world().await;
     let key = world.key().await;
     let unknown = Key {
@@ -79,7 +79,7 @@ async fn r2_invalid_keys_are_refused_as_in_other_formats() {
 }
 
 #[tokio::test]
-async fn r3_to_r5_and_r7_a_refusal_names_its_field_and_nothing_is_sent() {
+async fn invalid_responses_field_is_named_and_no_vendor_is_called() {
     let world = world().await;
     let key = world.key().await;
     let deep = format!(
@@ -178,7 +178,7 @@ async fn r3_to_r5_and_r7_a_refusal_names_its_field_and_nothing_is_sent() {
 }
 
 #[tokio::test]
-async fn r6_subpaths_and_websockets_of_responses_are_refused() {
+async fn subpaths_and_websockets_of_responses_are_refused() {
     let world = world().await;
     let key = world.key().await;
     let bearer = format!("Bearer {}", key.secret);
@@ -212,7 +212,7 @@ async fn r6_subpaths_and_websockets_of_responses_are_refused() {
 }
 
 #[tokio::test]
-async fn r8_to_r10_nothing_is_stored_and_reasoning_comes_encrypted() {
+async fn responses_are_never_stored_at_the_vendor_and_reasoning_is_encrypted() {
     let encrypted = "reasoning.encrypted_content";
     for (switch, fields, store, include) in [
         (true, json!({}), json!(false), json!([encrypted])),
@@ -274,7 +274,7 @@ async fn r8_to_r10_nothing_is_stored_and_reasoning_comes_encrypted() {
 }
 
 #[tokio::test]
-async fn r13_offered_search_and_caller_identity_reach_no_vendor() {
+async fn optional_search_tool_and_caller_identity_reach_no_vendor() {
     let world = world().await;
     let key = world.key().await;
     let function = json!({ "type": "function", "name": "f", "parameters": null });
@@ -290,7 +290,7 @@ async fn r13_offered_search_and_caller_identity_reach_no_vendor() {
 }
 
 #[tokio::test]
-async fn r15_balance_limits_output_if_the_request_does_not() {
+async fn balance_limits_the_output_of_a_responses_call_without_a_maximum() {
     let world = world().await;
     let key = world.key_with("small", "0.2", json!({})).await;
     says(

@@ -1,5 +1,5 @@
-//! Answers from a vendor of the responses format to a caller of it: the bytes are forwarded unchanged, and the cost is
-//! right.
+//! Answers from a vendor of the responses format to a caller of the same format: the bytes are forwarded unchanged, and
+//! the cost is right.
 
 use std::{fs, path::Path};
 
@@ -26,7 +26,7 @@ fn told(answer: &Answer) -> (String, String) {
     (said, cost.to_owned())
 }
 
-/// Recordings of the format whose files have this extension. Recordings of errors are left out.
+/// Recordings of the responses format whose files have this extension, except recordings of errors.
 fn recorded(ending: &str) -> Vec<(String, String)> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/gateway/fixtures");
     let mut found = Vec::new();
@@ -61,7 +61,7 @@ async fn rich(world: &World) -> (Key, Value) {
 }
 
 #[tokio::test]
-async fn r1_recorded_answers_pass_byte_for_byte_and_cost_their_usage() {
+async fn recorded_responses_pass_byte_for_byte_and_cost_their_usage() {
     let world = world().await;
     let (key, body) = rich(&world).await;
     for (name, said) in recorded(".json") {
@@ -70,7 +70,7 @@ async fn r1_recorded_answers_pass_byte_for_byte_and_cost_their_usage() {
         let answer = ask(&world, &key, &body).await;
         let json: Value = serde_json::from_str(&said).unwrap();
         let counts = counts(&json["usage"]);
-        // One recording's usage has only zeros, which the gateway does not believe, so it estimates.
+        // One recording has a usage of only zeros. The gateway does not rely on such a usage, so it estimates.
         if counts == [0; 4] {
             assert_eq!(world.receipt(&answer.number()).await["estimated"], true);
             continue;
@@ -84,7 +84,7 @@ async fn r1_recorded_answers_pass_byte_for_byte_and_cost_their_usage() {
     }
 }
 
-/// The stream up to its last event, and that event. The gateway drops what follows.
+/// The stream up to its last event, and that event. The gateway drops all later data.
 fn up_to_the_last(stream: &str) -> (&str, Value) {
     let mut end = 0;
     for event in stream.split_inclusive("\n\n") {
@@ -104,7 +104,7 @@ fn up_to_the_last(stream: &str) -> (&str, Value) {
 }
 
 #[tokio::test]
-async fn r82_r84_and_r95_recorded_streams_pass_byte_for_byte_however_they_are_cut() {
+async fn recorded_responses_streams_pass_byte_for_byte_in_any_split() {
     let world = world().await;
     let (key, body) = rich(&world).await;
     let body = crate::harness::with(body, json!({ "stream": true }));
@@ -129,7 +129,7 @@ async fn r82_r84_and_r95_recorded_streams_pass_byte_for_byte_however_they_are_cu
 }
 
 #[tokio::test]
-async fn r82_line_ends_comments_and_a_done_mark_change_nothing() {
+async fn line_ends_comments_and_a_done_event_do_not_change_a_responses_stream() {
     let world = world().await;
     let key = world.key().await;
     let usual = stream(&["раз ", "два"], &usage(COUNTS)).concat();
@@ -150,7 +150,7 @@ async fn r82_line_ends_comments_and_a_done_mark_change_nothing() {
 }
 
 #[tokio::test]
-async fn r90_usage_counts_once_from_the_last_event_and_is_estimated_where_it_is_missing() {
+async fn responses_usage_is_read_once_from_the_last_event_or_else_estimated() {
     let world = world().await;
     let key = world.key().await;
     let mut early = stream(&["раз ", "два"], &usage(COUNTS));
@@ -192,7 +192,7 @@ async fn r90_usage_counts_once_from_the_last_event_and_is_estimated_where_it_is_
 }
 
 #[tokio::test]
-async fn r93_unknown_events_and_fields_pass() {
+async fn unknown_events_and_fields_of_a_responses_stream_pass_unchanged() {
     let world = world().await;
     let key = world.key().await;
     let mut events = stream(&["раз"], &usage(COUNTS));
@@ -210,7 +210,7 @@ async fn r93_unknown_events_and_fields_pass() {
 }
 
 #[tokio::test]
-async fn r58_and_r94_invalid_answer_has_a_status_and_costs_nothing() {
+async fn invalid_answer_of_a_responses_vendor_has_an_error_status_and_is_free() {
     let world = world().await;
     let key = world.key().await;
     let ended = |status: &str, error: Value| {

@@ -1,5 +1,5 @@
-//! docs/prices.md for the responses format: service tiers, long calls and lifetimes of cache writes, reported in a
-//! plain answer or in the last event of a stream.
+//! docs/prices.md for the responses format: service tiers, long input and cache lifetimes, reported in a plain answer
+//! or in the last event of a stream.
 
 use serde_json::{Value, json};
 use tollgate::demo::vendor::Reply;
@@ -16,7 +16,7 @@ pub fn priced() -> Setup {
     with_rules().edit("format = \"chat\"", "format = \"responses\"")
 }
 
-/// The same answer as a plain reply and as a stream. `beside` are fields next to the usage.
+/// The same answer as a plain reply and as a stream. The fields in `beside` are next to the usage.
 pub fn both(used: &Value, beside: &Value) -> [(Reply, bool); 2] {
     let said = with(answer("да", used), beside.clone());
     let mut events = beginning();
@@ -29,7 +29,7 @@ pub fn both(used: &Value, beside: &Value) -> [(Reply, bool); 2] {
 }
 
 #[tokio::test]
-async fn tier_is_sold_only_with_a_price_and_billed_as_served() {
+async fn service_tier_is_sold_only_with_a_price_and_charged_as_the_vendor_served_it() {
     let world = priced().start().await;
     let key = world.key().await;
     let tier = |word: &str| json!({ "service_tier": word });
@@ -46,7 +46,7 @@ async fn tier_is_sold_only_with_a_price_and_billed_as_served() {
     let answered = ask(&world, &key, &body(tier("flex"))).await;
     let text = refused("flex", &answered, 400, INVALID, "");
     assert!(text.contains("«service_tier»"), "{text}");
-    // The vendor reports a dearer tier than was requested and priced, so the dearest rule applies.
+    // The vendor reports a more expensive tier than was requested and priced, so the most expensive rule applies.
     for (reply, stream) in both(&usage([7, 0, 0, 10]), &tier("ultrafast")) {
         says(&world, reply);
         let answered = ask(&world, &key, &body(json!({ "stream": stream }))).await;
@@ -58,7 +58,7 @@ async fn tier_is_sold_only_with_a_price_and_billed_as_served() {
 }
 
 #[tokio::test]
-async fn long_call_is_held_and_charged_at_the_long_price_in_every_class() {
+async fn call_with_long_input_is_held_and_charged_at_the_long_price_in_every_class() {
     let world = priced().start().await;
     let key = world.key().await;
     let asked = |stream| body(json!({ "input": "x ".repeat(1000), "stream": stream }));
@@ -77,7 +77,7 @@ async fn long_call_is_held_and_charged_at_the_long_price_in_every_class() {
 }
 
 #[tokio::test]
-async fn cache_writes_are_charged_by_their_lifetime() {
+async fn cache_writes_of_a_responses_vendor_are_charged_by_their_lifetime() {
     let world = priced()
         .edit("cache_write_1h", "cache_write_12h")
         .start()
@@ -85,7 +85,7 @@ async fn cache_writes_are_charged_by_their_lifetime() {
     let key = world.key().await;
     let lives = |ttl: &str| json!({ "prompt_cache_options": { "ttl": ttl } });
     let split = json!({ "ttl_30m_tokens": 10, "ttl_12h_tokens": 20 });
-    // Columns: requested lifetime, counts by lifetime that the vendor reports, charged usual writes, charged writes of
+    // Columns: requested lifetime; counts by lifetime that the vendor reports; charged usual writes; charged writes of
     // 12 hours.
     for (ttl, told, usual, long) in [
         ("12h", split.clone(), 10, 20),

@@ -1,5 +1,5 @@
 //! The responses format on one side of the gateway and another format on the other, over real sockets: the vendor's
-//! request, the caller's answer, and the cost. R22 and so on are design cases of the format.
+//! request, the caller's answer, and the cost. The design cases R22 and so on are in `cases.md`.
 
 use std::{fs, path::Path, sync::Arc};
 
@@ -79,7 +79,7 @@ const fn cost(vendor: Op) -> i64 {
 }
 
 #[tokio::test]
-async fn r46_plain_answer_of_either_vendor_is_translated_and_charged() {
+async fn plain_chat_or_messages_answer_is_translated_to_responses_and_charged() {
     let world = World::start().await;
     let key = world.key().await;
     for vendor in [Op::Chat, Op::Messages] {
@@ -121,7 +121,7 @@ async fn r46_plain_answer_of_either_vendor_is_translated_and_charged() {
 }
 
 #[tokio::test]
-async fn r78_stream_of_either_vendor_is_translated_and_charged() {
+async fn chat_or_messages_stream_is_translated_to_responses_and_charged() {
     let world = World::start().await;
     let key = world.key().await;
     for vendor in [Op::Chat, Op::Messages] {
@@ -154,7 +154,7 @@ async fn r78_stream_of_either_vendor_is_translated_and_charged() {
 }
 
 #[tokio::test]
-async fn r97_r98_r99_tool_calls_of_a_coding_tool_round_trip() {
+async fn tool_calls_of_a_coding_tool_round_trip_through_the_translation() {
     let world = World::start().await;
     let key = world.key().await;
     let tools = json!([
@@ -201,7 +201,7 @@ async fn r97_r98_r99_tool_calls_of_a_coding_tool_round_trip() {
     assert_eq!(sent["tools"].as_array().unwrap().len(), 3);
     charged("calls", &world, &got, cost(Op::Chat)).await;
 
-    // R55: the caller sends the output items back unchanged, with the results of their tools.
+    // R55: the caller sends the output items back unchanged, together with the results of their tools.
     let mut input = vec![json!({ "role": "user", "content": "x" })];
     input.extend(output);
     for (kind, id) in [("function", "a"), ("custom_tool", "b"), ("function", "c")] {
@@ -239,7 +239,7 @@ async fn r97_r98_r99_tool_calls_of_a_coding_tool_round_trip() {
 }
 
 #[tokio::test]
-async fn r89_failing_vendor_never_completes_a_response() {
+async fn translated_response_of_a_failing_vendor_is_never_completed() {
     let world = World::start().await;
     let key = world.key().await;
     for vendor in [Op::Chat, Op::Messages] {
@@ -269,7 +269,7 @@ async fn r89_failing_vendor_never_completes_a_response() {
 }
 
 #[tokio::test]
-async fn r27_r44_untranslatable_fields_are_refused_before_the_vendor_is_called() {
+async fn untranslatable_responses_field_is_refused_before_the_vendor_is_called() {
     let world = World::start().await;
     let key = world.key().await;
     let arguments =
@@ -298,7 +298,8 @@ pub(super) fn response(text: &str) -> Value {
             "output_tokens": 5, "output_tokens_details": { "reasoning_tokens": 1 }, "total_tokens": 14 } })
 }
 
-/// Cost at the prices of the model `chat`: 4 uncached input tokens, 3 cached, 2 written to the cache, 5 of output.
+/// Cost at the prices of the model `chat`: 4 uncached input tokens, 3 cached, 2 written to the cache, and 5 output
+/// tokens.
 pub(super) const COST: i64 = 4 * 100 + 3 * 10 + 2 * 50 + 5 * 200;
 
 fn text_of(caller: Op, answer: &Value) -> Value {
@@ -309,7 +310,7 @@ fn text_of(caller: Op, answer: &Value) -> Value {
 }
 
 #[tokio::test]
-async fn r59_r76_responses_vendor_serves_callers_of_other_formats() {
+async fn responses_vendor_serves_callers_of_other_formats() {
     let world = responses_vendor().await;
     let key = world.key().await;
     for caller in [Op::Chat, Op::Messages] {
@@ -350,7 +351,7 @@ async fn r59_r76_responses_vendor_serves_callers_of_other_formats() {
 }
 
 #[tokio::test]
-async fn r62_a_low_ceiling_is_sent_and_held_as_16() {
+async fn output_maximum_below_16_is_sent_to_a_responses_vendor_and_held_as_16() {
     let world = responses_vendor().await;
     let key = world.key().await;
     says(&world, Reply::json(200, &response("да")));
@@ -368,7 +369,7 @@ async fn r62_a_low_ceiling_is_sent_and_held_as_16() {
 }
 
 #[tokio::test]
-async fn r87_a_responses_vendor_that_fails_midway_fails_for_every_caller() {
+async fn responses_vendor_that_fails_midway_is_an_error_in_every_callers_format() {
     let world = responses_vendor().await;
     let key = world.key().await;
     let created = json!({ "type": "response.created", "response": { "id": "resp_v", "model": "v", "output": [], "usage": null } });
@@ -393,7 +394,7 @@ async fn r87_a_responses_vendor_that_fails_midway_fails_for_every_caller() {
 }
 
 #[tokio::test]
-async fn r94_invalid_answer_of_a_translated_vendor_is_an_error_and_free() {
+async fn invalid_answer_to_a_translated_responses_call_is_an_error_and_free() {
     let world = World::start().await;
     let key = world.key().await;
     for vendor in [Op::Chat, Op::Messages] {
@@ -412,7 +413,7 @@ async fn r94_invalid_answer_of_a_translated_vendor_is_an_error_and_free() {
     }
 }
 
-/// A gateway that waits at most a second for the vendor's content before it sends the head of a stream.
+/// A gateway that waits at most a second for the vendor's content, and then sends the head of a stream.
 async fn impatient(responses: bool) -> World {
     let setup = vendors("head_seconds = 1");
     let setup = if responses {
@@ -424,7 +425,7 @@ async fn impatient(responses: bool) -> World {
 }
 
 #[tokio::test]
-async fn r91_responses_caller_gets_keep_alives_while_a_vendor_thinks() {
+async fn responses_caller_gets_keep_alives_before_a_slow_vendors_first_event() {
     let created = json!({ "type": "response.created", "response": with(response("да"), json!({ "output": [], "usage": null })) });
     let done = json!({ "type": "response.completed", "response": response("да") });
     let own = [created, done].map(|event| format!("data: {event}\n\n"));
@@ -450,7 +451,7 @@ async fn r91_responses_caller_gets_keep_alives_while_a_vendor_thinks() {
     }
 }
 
-/// Recordings of a format whose files have this extension. Recordings of errors are left out.
+/// Recordings of a format whose files have this extension, except recordings of errors.
 fn recorded(format: &str, ending: &str) -> Vec<(String, String)> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/gateway/fixtures");
     let mut found = Vec::new();
@@ -467,7 +468,7 @@ fn recorded(format: &str, ending: &str) -> Vec<(String, String)> {
 }
 
 #[tokio::test]
-async fn recorded_answers_of_other_formats_become_complete_charged_responses() {
+async fn recorded_answers_of_other_formats_become_complete_responses_and_are_charged() {
     let world = World::start().await;
     let key = world.key_with("rich", "1000000", json!({})).await;
     let mut counted = 0;
@@ -522,7 +523,7 @@ async fn recorded_answers_of_other_formats_become_complete_charged_responses() {
 }
 
 #[tokio::test]
-async fn recordings_of_responses_vendors_reach_both_other_callers_at_their_cost() {
+async fn recorded_responses_reach_chat_and_messages_callers_at_their_cost() {
     let world = responses_vendor().await;
     let key = world.key_with("rich", "1000000", json!({})).await;
     for (name, said) in recorded("responses-", ".sse") {
@@ -547,7 +548,7 @@ async fn recordings_of_responses_vendors_reach_both_other_callers_at_their_cost(
     }
 }
 
-/// The cost of a recorded stream, by the usage in its last event that has one.
+/// The cost of a recorded stream, by the last of its events that has a usage.
 fn cost_of_recording(said: &str) -> i64 {
     let data = said.lines().filter_map(|line| line.strip_prefix("data:"));
     let last = data

@@ -1,4 +1,4 @@
-//! docs/prices.md: a vendor of the responses format may report use of its own tools, although callers cannot request
+//! docs/prices.md: a vendor of the responses format may report calls of its own tools, although callers cannot request
 //! them.
 
 use serde_json::{Value, json};
@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{checks::micro, harness::with, metrics::shows, price_rules::computed};
 
-/// Two unrequested web searches, reported next to the usage, inside the usage, or only as items of the output.
+/// Two unrequested web searches, which the vendor reports next to the usage, inside the usage, or only as output items.
 fn searched() -> [(Value, Value); 3] {
     let item = json!({ "type": "web_search_call", "id": "ws_1", "status": "completed",
         "action": { "type": "search", "query": "x" } });
@@ -28,7 +28,7 @@ fn searched() -> [(Value, Value); 3] {
 }
 
 #[tokio::test]
-async fn unrequested_searches_are_charged_or_flagged_if_unpriced() {
+async fn searches_that_were_not_requested_are_charged_or_flagged_if_unpriced() {
     let (sold, usual) = (priced().start().await, setup().start().await);
     let keys = [sold.key().await, usual.key().await];
     let mut unpriced = 0.0;
@@ -59,7 +59,7 @@ async fn unrequested_searches_are_charged_or_flagged_if_unpriced() {
 }
 
 #[tokio::test]
-async fn vendor_tools_without_a_class_are_flagged_wherever_reported() {
+async fn vendor_tools_without_a_rate_class_are_flagged_wherever_they_are_reported() {
     let world = priced().start().await;
     let key = world.key().await;
     let item = json!({ "type": "code_interpreter_call", "id": "ci_1", "status": "completed", "code": "1" });
@@ -76,7 +76,8 @@ async fn vendor_tools_without_a_class_are_flagged_wherever_reported() {
     ] {
         replies.extend(both(&with(used.clone(), in_usage), &beside));
     }
-    // In one stream only an earlier event has the item of the search. The other stream also lacks its last event.
+    // In one stream only an earlier event has the item of the search. In the other stream the last event is missing
+    // too.
     let done = event(
         &json!({ "type": "response.output_item.done", "sequence_number": 3,
         "output_index": 0, "item": item }),

@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn audit_reads_all_pages_of_a_ledger() {
+    async fn audit_reads_every_page_of_a_journal() {
         let source = Contracted {
             books: books(),
             journal: journal(),

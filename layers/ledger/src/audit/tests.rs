@@ -107,7 +107,7 @@ fn consistent_books_have_no_breach() {
 }
 
 #[test]
-fn every_breach_is_reported_by_name() {
+fn breach_is_reported_with_the_name_of_its_invariant() {
     type Edit = fn(&mut Snapshot, &mut Vec<JournalLine>);
     let cases: [(Edit, &str); 18] = [
         (
@@ -286,7 +286,7 @@ fn receipt_whose_usage_does_not_match_its_cost_is_reported() {
 }
 
 #[test]
-fn findings_of_the_store_are_breaches_of_the_audit() {
+fn fault_that_the_store_finds_is_reported_as_a_breach() {
     type Tell = fn(&mut AccountAudit);
     let cases: [(Tell, &str); 4] = [
         (
@@ -334,7 +334,7 @@ fn findings_of_the_store_are_breaches_of_the_audit() {
 /// A store that sums its own journal gets the same breaches as a store whose journal is read line by line.
 #[cfg(feature = "sqlite")]
 #[test]
-fn audit_from_sums_finds_the_same_breaches_as_from_lines() {
+fn audit_of_summed_journals_finds_the_same_breaches_as_audit_of_single_lines() {
     let in_sums = |books: Snapshot, lines: &[JournalLine]| {
         let mut audit = AccountAudit::new(books);
         let (mut entered, mut sums) = (0, BTreeMap::<KeyId, (i128, i128)>::new());
@@ -405,7 +405,7 @@ fn audit_from_sums_finds_the_same_breaches_as_from_lines() {
 }
 
 #[test]
-fn audit_that_keeps_request_numbers_finds_double_settlements() {
+fn audit_that_keeps_request_numbers_finds_a_call_settled_twice() {
     let mut lines = journal();
     lines.push(call(8, 0, 0, 0, Booked::Late));
     assert_eq!(found(books(), &lines), Vec::<String>::new());
@@ -427,7 +427,7 @@ fn export_with_unknown_fields_is_read() {
 }
 
 #[test]
-fn list_of_breaches_is_bounded() {
+fn list_of_breaches_has_a_maximum_length() {
     let mut audit = AccountAudit::new(books());
     for n in 0..500 {
         audit.settled_twice(number(n));

@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn one_edit_of_a_book_that_breaks_an_invariant_is_found_by_its_name() {
+    fn edit_that_breaks_an_invariant_of_the_book_is_reported_with_its_name() {
         assert_eq!(book().audit().breaches, Vec::<String>::new());
         type Edit = fn(&mut Account);
         let cases: [(Edit, &str); 13] = [

@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn every_hold_expires_even_behind_a_later_one() {
+    fn hold_expires_on_time_even_if_its_expiry_was_changed_or_others_expire_later() {
         let mut book = funded(4);
         // Account 0 has a hold that expires late, then one that expires earlier. Account 1's hold is ended at once,
         // account 2's is extended, account 3's is shortened.
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn expired_holds_beyond_the_limit_are_ended_in_the_next_round() {
+    fn expired_holds_beyond_the_limit_of_a_round_end_in_the_next_round() {
         let mut book = funded(1);
         for number in 0..5 {
             book.reserve(&hold(0, number, MINUTE), 0).unwrap();

@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn unreachable_server_is_probed_every_quarter_second() {
+    async fn unreachable_server_is_probed_every_quarter_of_a_second() {
         let breaker = Breaker::new();
         assert!(breaker.admits() && breaker.admits());
         breaker.open();
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn consecutive_late_answers_open_the_breaker() {
+    async fn breaker_opens_after_consecutive_late_answers() {
         let breaker = Breaker::new();
         assert!(!breaker.timed_out() && !breaker.timed_out());
         breaker.answered();

@@ -361,7 +361,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn the_majority_answer_is_returned_without_waiting_for_the_rest() {
+    async fn answer_of_most_servers_is_returned_without_waiting_for_the_others() {
         let limit = LOOK_LIMIT;
         let say = |answers: &[Option<u8>]| {
             let answers = answers.to_vec();

@@ -637,7 +637,7 @@ mod tests {
     /// Each lane is a connection for one purpose, such as leases. A lane's connection that fails is replaced even if
     /// the server still answers on other connections.
     #[tokio::test]
-    async fn hanging_single_connection_of_a_lane_is_replaced() {
+    async fn hanging_dedicated_connection_is_replaced_while_others_still_answer() {
         let server = Server::start().await;
         let ledger = server.ledger().await;
         let send = async |words: &[&str], lane, ms| {

@@ -407,7 +407,7 @@ mod tests {
     }
 
     #[test]
-    fn asking_precedes_each_redirected_command() {
+    fn asking_is_sent_before_each_redirected_command() {
         let parcel = Parcel::several(vec![command(&["GET", "a"]), command(&["WAIT", "1"])]);
         let names: Vec<String> = parcel
             .asking()

@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn every_form_of_a_redis_url_is_parsed() {
+    fn redis_url_is_parsed_in_every_form() {
         let sentinel = || Kind::Sentinel("mymaster".to_owned());
         for (text, kind, hosts, credentials, database, tls) in [
             ("redis://h", Kind::Single, "h:6379", (None, None), 0, false),
@@ -385,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn sentinel_gets_the_password_only_on_request() {
+    fn sentinel_connection_has_the_urls_login_only_if_requested() {
         let url = RedisUrl::parse("redis-sentinel://u:p@s1/m/3").unwrap();
         for (with, user, password) in [(false, None, None), (true, Some("u"), Some("p"))] {
             let info = url.sentinel(&url.hosts[0], with);
@@ -398,7 +398,7 @@ mod tests {
     }
 
     #[test]
-    fn redirection_without_a_host_means_the_sending_server() {
+    fn redirection_without_a_host_leads_to_the_server_that_sent_it() {
         let by = Address::parse("h:1", PORT).unwrap();
         for (text, told) in [
             ("10.0.0.1:7000", Some("10.0.0.1:7000")),

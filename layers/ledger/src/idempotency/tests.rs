@@ -173,12 +173,12 @@ async fn expired_answers_are_deleted(store: &impl AnswerStore) {
 }
 
 #[tokio::test]
-async fn memory_store_of_answers_passes_the_contract_tests() {
+async fn answer_store_in_memory_passes_the_contract_tests() {
     contract(&MemoryAnswers::new(bounds())).await;
 }
 
 #[tokio::test]
-async fn free_calls_leave_nothing_in_memory() {
+async fn claims_of_free_calls_do_not_accumulate_in_memory() {
     let store = MemoryAnswers::new(bounds());
     let one = claim("acme", 1);
     for _ in 0..10_000 {
@@ -203,7 +203,7 @@ async fn free_calls_leave_nothing_in_memory() {
 
 #[cfg(feature = "sqlite")]
 #[tokio::test]
-async fn file_store_of_answers_passes_the_contract_tests_and_survives_a_restart() {
+async fn answer_store_in_a_file_passes_the_contract_tests_and_survives_a_restart() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("answers");
     contract(&SqliteAnswers::new(&path, bounds())).await;
@@ -214,7 +214,7 @@ async fn file_store_of_answers_passes_the_contract_tests_and_survives_a_restart(
 
 #[cfg(feature = "redis")]
 #[tokio::test]
-async fn redis_store_of_answers_passes_the_contract_tests() {
+async fn answer_store_in_redis_passes_the_contract_tests() {
     let server = crate::redis::test_server::Server::start().await;
     contract(&RedisAnswers::new(server.conn.clone(), bounds())).await;
     let left: i64 = server.ask(&["PTTL", &keys_of(&claim("acme", 1))]).await;

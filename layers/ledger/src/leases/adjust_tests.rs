@@ -139,7 +139,7 @@ fn received(hears: &mut tokio::sync::oneshot::Receiver<Raised>) -> Result<Adjust
 }
 
 #[test]
-fn a_lease_decides_what_it_has_money_for() {
+fn changed_hold_is_decided_in_memory_while_the_lease_has_the_money() {
     let mut lease = lease(&[60]);
     for (sequence, amount) in [(1, 10), (2, 100), (3, 0), (4, 40)] {
         assert_eq!(
@@ -155,7 +155,7 @@ fn a_lease_decides_what_it_has_money_for() {
 }
 
 #[test]
-fn a_lease_that_may_not_grant_lets_its_calls_hold_less() {
+fn hold_can_be_lowered_in_memory_but_not_raised_after_the_lease_stopped_granting() {
     let mut lease = lease(&[60]);
     assert_eq!(local_answer(&mut lease, &to(1, 1, 20), LATER), held(20));
     assert_eq!(in_lease(&lease), (20, 80));
@@ -175,7 +175,7 @@ fn a_lease_that_may_not_grant_lets_its_calls_hold_less() {
 }
 
 #[test]
-fn the_next_turn_requests_what_the_lease_lacks() {
+fn next_turn_requests_the_money_that_raised_holds_need_beyond_the_lease() {
     let mut lease = lease(&[60, 20]);
     let mut first = waits(&mut lease, &to(1, 1, 90), AT);
     let mut second = waits(&mut lease, &to(2, 1, 45), AT);
@@ -192,7 +192,7 @@ fn the_next_turn_requests_what_the_lease_lacks() {
 }
 
 #[test]
-fn calls_grow_in_the_order_of_their_requests_as_far_as_the_money_goes() {
+fn holds_are_raised_in_the_order_of_their_requests_while_money_lasts() {
     let mut lease = lease(&[50, 50]);
     let mut large = waits(&mut lease, &to(1, 1, 90), AT);
     let mut small = waits(&mut lease, &to(2, 1, 60), AT);
@@ -213,7 +213,7 @@ fn calls_grow_in_the_order_of_their_requests_as_far_as_the_money_goes() {
 }
 
 #[test]
-fn adjustments_of_a_turn_that_gets_no_answer_fail_and_the_lease_keeps_their_money() {
+fn changes_of_holds_fail_if_their_turn_gets_no_answer() {
     let mut lease = lease(&[100]);
     let mut first = waits(&mut lease, &to(1, 1, 150), AT);
     let turn = next_turn(&mut lease, AT);
@@ -237,14 +237,14 @@ fn adjustments_of_a_turn_that_gets_no_answer_fail_and_the_lease_keeps_their_mone
 }
 
 #[test]
-fn nothing_is_requested_for_a_caller_that_has_gone() {
+fn no_money_is_requested_for_a_raised_hold_whose_caller_has_left() {
     let mut lease = lease(&[100]);
     drop(waits(&mut lease, &to(1, 1, 150), AT));
     assert_eq!(next_turn(&mut lease, AT).raise.micro(), 0);
 }
 
 #[test]
-fn a_call_that_has_ended_is_not_adjusted() {
+fn hold_of_an_ended_call_is_not_changed() {
     let mut lease = lease(&[50, 50]);
     let mut first = waits(&mut lease, &to(1, 1, 90), AT);
     let turn = next_turn(&mut lease, AT);
@@ -260,7 +260,7 @@ fn a_call_that_has_ended_is_not_adjusted() {
 }
 
 #[test]
-fn a_lost_lease_lets_no_call_hold_more() {
+fn hold_from_a_lost_lease_can_be_lowered_but_not_raised() {
     let mut lease = lease(&[60]);
     let mut waiting = waits(&mut lease, &to(1, 1, 200), AT);
     let turn = next_turn(&mut lease, AT);

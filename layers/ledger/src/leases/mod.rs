@@ -395,14 +395,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn hold_without_an_end_fits_luas_exact_integers() {
+    fn longest_expiry_time_of_a_hold_is_an_exact_integer_in_lua() {
         assert_eq!(ttl_ms(Duration::from_millis(1_500)), 1_500);
         assert_eq!(ttl_ms(Duration::MAX), TTL_MS_MAX);
     }
 
     /// A hold that is granted from a new lease at once must last, even if no further turn reaches the ledger.
     #[test]
-    fn lease_lives_as_long_as_its_calls() {
+    fn new_lease_expires_no_earlier_than_its_first_hold() {
         let settings = LeaseSettings {
             calls_per_second_min: 0,
             ..LeaseSettings::new(Duration::from_millis(500), "one")
@@ -443,7 +443,7 @@ mod tests {
     /// If the ledger fell back to older data, its last turn of a lease may be an earlier turn of this gateway, which
     /// then gives the lease back. If the last turn is another gateway's, that gateway owns the lease.
     #[test]
-    fn lost_lease_is_given_back_unless_another_gateway_owns_it() {
+    fn lease_lost_by_the_ledger_is_returned_unless_another_gateway_owns_it() {
         let number = RequestNumber::now_v7();
         let size = lease::Size {
             free: MicroRub::new(100),
@@ -503,7 +503,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn lease_is_given_back_30_seconds_after_the_ledger_lost_data() {
+    async fn lease_is_returned_30_seconds_after_the_ledger_lost_data() {
         let settings = LeaseSettings {
             calls_per_second_min: 0,
             ..LeaseSettings::new(Duration::from_secs(1), "one")
@@ -541,7 +541,7 @@ mod tests {
 
     /// If the end gets an error, the outbox writes it to the disk and does not wait for a turn that may never come.
     #[tokio::test]
-    async fn end_queued_after_a_failed_turn_gets_its_error() {
+    async fn end_of_a_call_queued_after_a_failed_turn_gets_the_error_of_that_turn() {
         let (account, key): (AccountId, KeyId) = ("acme".parse().unwrap(), "k1".parse().unwrap());
         let number = RequestNumber::now_v7();
         let mut lease = lease::Lease::new(number, &account, &key, 60_000);
@@ -584,7 +584,7 @@ mod tests {
 
     /// A free call fits into any lease, but a lease without money would refuse it as if the account had no money.
     #[test]
-    fn free_call_on_a_spent_lease_goes_to_the_ledger() {
+    fn free_call_is_reserved_in_the_ledger_if_its_lease_is_spent() {
         let (account, key): (AccountId, KeyId) = ("acme".parse().unwrap(), "k1".parse().unwrap());
         let mut lease = lease::Lease::new(RequestNumber::now_v7(), &account, &key, 60_000);
         let size = lease::Size {
@@ -620,7 +620,7 @@ mod tests {
     }
 
     #[test]
-    fn operators_change_waits_for_leases_but_not_after_a_clock_was_set_back() {
+    fn operators_change_waits_at_most_ten_seconds_for_leases_after_a_clock_jump() {
         let ms = Duration::from_millis;
         assert_eq!(until_heard(5_000, 0), Duration::ZERO);
         assert_eq!(until_heard(5_000, 5_000), Duration::ZERO);

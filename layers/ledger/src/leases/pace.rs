@@ -103,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lease_amount_covers_a_window_of_calls_and_a_minimum_of_holds() {
+    fn lease_has_money_for_the_recent_call_rate_and_a_minimum_number_of_holds() {
         let mut pace = Pace::default();
         for n in 0..100 {
             pace.note(MicroRub::new(10), 1_000 + n);
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn lease_covers_five_round_trips_to_a_distant_ledger() {
+    fn lease_amount_covers_five_round_trips_to_a_distant_ledger() {
         let mut pace = Pace::default();
         for n in 0..100 {
             pace.note(MicroRub::new(10), 1_000 + n);

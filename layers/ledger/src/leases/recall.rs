@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_hold_waits_for_the_end_of_the_previous_call_before_it_is_refused() {
+    async fn hold_waits_once_for_reported_ends_of_calls_before_it_is_refused() {
         assert_eq!(asked(vec![granted(100)]).await, (100, 0));
         // The end of the key's last call arrives after the next call has requested its hold.
         assert_eq!(asked(vec![short(10, 90), granted(100)]).await, (100, 1));
@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn concurrency_limit_allows_the_same_number_of_successive_calls() {
+    async fn call_beyond_the_concurrency_waits_once_for_the_end_of_an_earlier_call() {
         assert_eq!(asked(vec![too_many(), granted(100)]).await, (100, 1));
         assert_eq!(asked(vec![too_many(), too_many()]).await, (0, 1));
         // The key's open calls have ended, but the hold does not fit: money is short, and the hold is retried like any

@@ -74,7 +74,7 @@ async fn funded() -> MemoryLedger {
 }
 
 #[tokio::test]
-async fn repeated_entry_changes_nothing_and_a_different_one_is_refused() {
+async fn repeated_command_changes_nothing_unless_its_data_differs_then_it_is_refused() {
     let ledger = funded().await;
     let before = ledger.account(&account()).await.unwrap();
     assert_eq!(
@@ -127,7 +127,7 @@ async fn repeated_entry_changes_nothing_and_a_different_one_is_refused() {
 }
 
 #[tokio::test]
-async fn a_settled_call_leaves_a_receipt_and_is_charged_once() {
+async fn settled_call_is_charged_once_and_has_a_receipt() {
     let ledger = funded().await;
     ledger.reserve(&hold(1, 100)).await.unwrap();
     let first = ledger.settle(&settlement(1, 70, true)).await.unwrap();
@@ -158,7 +158,7 @@ async fn a_settled_call_leaves_a_receipt_and_is_charged_once() {
 }
 
 #[tokio::test]
-async fn settlement_without_a_hold_is_forced_while_fresh_and_disputed_when_stale() {
+async fn settlement_without_a_hold_is_charged_only_while_fresh() {
     let ledger = funded().await;
     let forced = ledger.settle(&settlement(1, 70, true)).await.unwrap();
     assert_eq!(
@@ -179,7 +179,7 @@ async fn settlement_without_a_hold_is_forced_while_fresh_and_disputed_when_stale
 }
 
 #[tokio::test]
-async fn deleted_key_is_still_shown_and_gets_no_holds() {
+async fn deleted_key_is_shown_but_cannot_be_reactivated_or_get_holds() {
     let ledger = funded().await;
     let change = |status| KeyChange {
         status: Some(status),
@@ -222,7 +222,7 @@ async fn the_tariff_version_grows_with_each_change() {
 }
 
 #[test]
-fn the_oldest_receipt_is_forgotten_first() {
+fn oldest_receipt_is_evicted_first() {
     let mut state = State::default();
     state.put_account(account(), "Acme".into(), Account::default());
     state
@@ -249,7 +249,7 @@ fn the_oldest_receipt_is_forgotten_first() {
 }
 
 #[tokio::test]
-async fn the_audit_reads_the_journal_too() {
+async fn audit_finds_a_receipt_missing_from_the_journal() {
     let ledger = funded().await;
     ledger.reserve(&hold(1, 100)).await.unwrap();
     ledger.settle(&settlement(1, 70, true)).await.unwrap();

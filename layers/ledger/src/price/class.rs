@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn absent_classes_are_omitted_and_unknown_ones_ignored() {
+    fn absent_classes_are_omitted_and_unknown_classes_ignored() {
         let counts = Counts::default()
             .with(Class::WebSearchCall, 2)
             .with(Class::CacheWrite1h, 7);

@@ -236,7 +236,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn fast_and_priority_are_one_tier() {
+    fn fast_is_another_name_of_the_priority_tier() {
         for word in ["fast", "FAST", "priority"] {
             assert_eq!(Label::new(word).as_tier().as_str(), "priority");
         }
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn labels_ignore_case_and_long_ones_stay_distinct() {
+    fn labels_ignore_case_and_long_labels_stay_distinct() {
         assert_eq!(Label::new("Priority"), Label::new("priority"));
         assert_eq!(Label::new("priority").as_str(), "priority");
         assert!(Label::new("").is_empty());
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn condition_is_met_if_all_its_parts_are() {
+    fn price_condition_holds_only_if_each_of_its_parts_holds() {
         let flex_and_long = Condition {
             above_input_tokens: Some(100),
             service_tier: "flex".into(),
@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn conditions_are_combined_unless_they_exclude_each_other() {
+    fn price_conditions_are_combined_unless_they_exclude_each_other() {
         let tier = |word: &str| Condition {
             service_tier: word.into(),
             ..Condition::default()

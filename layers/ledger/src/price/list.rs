@@ -517,7 +517,7 @@ mod tests {
     }
 
     #[test]
-    fn unpriced_usage_in_the_answer_costs_the_dearest_covering_rate() {
+    fn unpriced_usage_is_charged_at_the_highest_rate_that_could_apply() {
         let prices = PriceList::from(Price {
             classes: Rates::default().with(Class::InputAudio, Some(Rate::new(4 * M))),
             ..price([M, 0, 2 * M, 3 * M])
@@ -555,7 +555,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_tier_costs_the_usual_price_if_the_vendor_bills_no_tier() {
+    fn unknown_tier_is_charged_at_the_usual_price_if_the_vendor_bills_no_tiers() {
         let prices = PriceList::from(price([M, 0, M, M]));
         for (word, unpriced) in [
             ("", false),
@@ -573,7 +573,7 @@ mod tests {
     }
 
     #[test]
-    fn usage_without_a_price_is_not_charged_below_the_vendors_price() {
+    fn unpriced_usage_is_charged_at_least_what_the_vendor_charges() {
         let dear =
             PriceList::from(price([M, 0, M, M])).rules([under(tier("priority"), [9 * M, 0, M, M])]);
         let prices = PriceList::from(price([2 * M, 0, M, M])).costs([RouteCost {
@@ -620,7 +620,7 @@ mod tests {
     }
 
     #[test]
-    fn overlapping_conditions_need_a_rule_for_the_overlap() {
+    fn overlapping_price_conditions_need_a_rule_for_both_together() {
         let both = tier("flex").and(&above(5)).unwrap();
         assert_eq!(
             ambiguous(&[above(5), above(9), tier("flex")]),
@@ -718,7 +718,7 @@ mod tests {
         }
 
         #[test]
-        fn every_used_class_adds_to_the_charge(prices in list(), counts in prop::array::uniform7(0u64..5), word in prop::sample::select(&TIERS[..])) {
+        fn each_used_class_adds_to_the_charge(prices in list(), counts in prop::array::uniform7(0u64..5), word in prop::sample::select(&TIERS[..])) {
             let usage = Usage { classes: std::iter::zip(Class::ALL, counts).collect(), ..Usage::default() };
             let least = prices.prices().flat_map(|price| {
                 [price.input].into_iter().chain(price.classes.iter().map(|(_, rate)| rate.unwrap()))
@@ -728,7 +728,7 @@ mod tests {
         }
 
         #[test]
-        fn affordable_output_costs_at_most_the_amount(
+        fn affordable_output_costs_at_most_the_available_amount(
             rates in prop::array::uniform4(1u64..10_000_000_000),
             amount in 0i64..10_000_000_000, input in 0u64..1_000_000,
         ) {

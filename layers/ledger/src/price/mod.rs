@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn price_of_four_rates_keeps_its_old_format() {
+    fn price_with_only_the_four_basic_rates_keeps_its_old_json() {
         let json = r#"{"input":"0.00001","cached_input":"0.000001","output":"0.00005","cache_write":"0.000012","version":1,"exchange_rate":"90"}"#;
         let price = price(10, 1, 50, 12);
         assert_eq!(serde_json::to_string(&price).unwrap(), json);
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn tool_call_costs_its_full_rate() {
+    fn tool_call_is_charged_its_whole_rate_and_not_a_millionth() {
         let price = Price {
             classes: Rates::default().with(Class::WebSearchCall, Some(Rate(900_000))),
             ..price(1, 1, 1, 1)

@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn clock_jump_that_drops_three_days_of_lines_is_found_by_the_audit() {
+    async fn audit_finds_three_days_of_lines_dropped_after_a_clock_jump() {
         let mut aged = Aged::start().await;
         let now = now_ms();
         for line in 0..900 {

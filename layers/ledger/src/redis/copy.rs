@@ -492,7 +492,7 @@ mod tests {
     }
 
     #[test]
-    fn copied_lines_are_read_unchanged() {
+    fn copied_journal_lines_are_read_unchanged() {
         let account: AccountId = "acme".parse().unwrap();
         let receipt = Receipt {
             number: RequestNumber::now_v7(),

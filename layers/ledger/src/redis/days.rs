@@ -96,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn day_keys_follow_the_calendar() {
+    fn redis_keys_of_days_follow_the_calendar() {
         for (unix_seconds, key) in [
             (0, "tg:day:19700101"),
             (951_782_400, "tg:day:20000229"),
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn only_time_based_request_numbers_have_a_day() {
+    fn request_number_has_a_day_only_if_it_contains_a_time() {
         let number = RequestNumber::from_uuid(uuid::Uuid::from_u128(7));
         assert_eq!(day_of(number), None);
         assert!(day_of(RequestNumber::now_v7()).unwrap() > 20_000);

@@ -420,7 +420,7 @@ mod tests {
     };
 
     #[tokio::test]
-    async fn ledger_in_redis_emits_events_and_stores_documents() {
+    async fn redis_ledger_emits_events() {
         let server = Server::start().await;
         let make = async || {
             let _: String = server.ask(&["FLUSHALL"]).await;
@@ -432,7 +432,7 @@ mod tests {
 
     /// The gateway is killed after it made the charge and before the event has its number.
     #[tokio::test]
-    async fn events_of_a_killed_gateway_are_numbered_by_a_sweep() {
+    async fn event_left_without_a_number_by_a_killed_gateway_is_numbered_by_a_sweep() {
         let server = Server::start().await;
         let killed = server.ledger().await;
         open(&killed, 100).await;
@@ -456,7 +456,7 @@ mod tests {
 
     /// The charge emits its events once, although the turn that makes it is sent twice.
     #[tokio::test]
-    async fn a_charge_from_a_lease_emits_its_events_once() {
+    async fn charge_from_a_lease_emits_its_events_once_although_the_turn_is_sent_twice() {
         let server = Server::start().await;
         let ledger = server.ledger().await;
         open(&ledger, 100).await;
@@ -506,7 +506,7 @@ mod tests {
     /// The script books charges without events in one sum, so charges with events must be booked one by one even if the
     /// lease pays them.
     #[tokio::test]
-    async fn a_charge_from_a_lease_emits_events_of_the_keys_group() {
+    async fn charge_from_a_lease_emits_the_events_of_the_keys_group() {
         let server = Server::start().await;
         let ledger = server.ledger().await;
         open(&ledger, 1000).await;
@@ -573,7 +573,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn gateways_collecting_in_parallel_number_each_event_once() {
+    async fn gateways_that_number_events_in_parallel_number_each_event_once() {
         let server = Server::start().await;
         let ledgers = [
             server.ledger().await,

@@ -582,7 +582,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn line_ids_differ_from_their_times_only_after_a_clock_went_back() {
+    fn line_id_and_line_time_differ_only_after_the_clock_was_set_back() {
         let mut rolled = None;
         for (place, at_ms, text) in [
             ("5000-0", 5000, "5000-0"),
@@ -614,7 +614,7 @@ mod tests {
     }
 
     #[test]
-    fn journal_range_ends_at_its_time_or_at_the_last_line() {
+    fn journal_range_ends_at_its_end_time_or_else_at_the_last_line() {
         let part = JournalPart::whole();
         for (part, end) in [
             (part, Some("18446744073709551615-18446744073709551615")),

@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn items_round_trip_and_shared_fields_are_written_once() {
+    fn receipt_items_round_trip_and_fields_that_they_share_are_written_once() {
         let usual = given::item(5);
         let text = |text: &str| Item {
             session: "s-7".parse().ok(),
@@ -256,7 +256,7 @@ mod tests {
 
     /// Earlier versions wrote the whole item of each call into the lines of a turn.
     #[test]
-    fn complete_items_are_read() {
+    fn turn_whose_calls_have_complete_items_is_read() {
         let item = given::item(5);
         let mut fields = turn_of(std::slice::from_ref(&item));
         fields.remove(SHARED);
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn incomplete_item_is_reported() {
+    fn malformed_call_of_a_turn_is_reported_with_its_line() {
         let good = turn_of(&[given::item(5)]);
         for (name, from, to) in [
             (CALLS, " held 0 ", " held 1 "),
@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_round_trip() {
+    fn journal_lines_round_trip() {
         let id: AccountId = "acme".parse().unwrap();
         let fields = |reason: &str| {
             [

@@ -715,7 +715,7 @@ mod tests {
     };
 
     #[test]
-    fn booking_results_have_the_same_names_as_on_receipts() {
+    fn booking_result_has_the_same_name_in_redis_as_on_receipts() {
         for booked in [
             Booked::Held,
             Booked::Late,
@@ -731,7 +731,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_call_that_was_forbidden_is_not_charged_a_day_later() {
+    async fn forbidden_call_is_not_charged_a_day_later() {
         let server = Server::start().await;
         let ledger = server.ledger().await;
         ledger.create_account(&acme(), "Acme").await.unwrap();

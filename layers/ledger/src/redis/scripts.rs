@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn script_includes_only_the_parts_that_it_names() {
+    fn lua_script_includes_only_the_parts_named_in_its_header() {
         assert_eq!(prelude_of("#!lua\nreturn 1\n"), "");
         let both = prelude_of("#!lua\n-- with: clock, amounts\nreturn 1\n");
         let text = |name: &str| text_of(PARTS, name);

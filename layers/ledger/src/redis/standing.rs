@@ -377,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn consistent_books_have_no_breach_and_every_breach_has_a_name() {
+    fn books_in_redis_have_no_breach_unless_changed_then_each_breach_has_its_name() {
         assert_eq!(breaches(&[], &[1, 2]), Vec::<String>::new());
         for (changed, due, names) in [
             (("h", "31"), [1, 2], vec!["I2"]),
@@ -395,7 +395,7 @@ mod tests {
     }
 
     #[test]
-    fn books_show_the_account_its_keys_and_holds() {
+    fn books_in_redis_show_an_account_with_its_keys_and_holds() {
         let id: AccountId = "acme".parse().unwrap();
         let books = reply(&[("k2.l", "5")], &[1, 2]).books(&id).unwrap();
         let micro = MicroRub::micro;
@@ -423,7 +423,7 @@ mod tests {
     }
 
     #[test]
-    fn books_show_what_keys_spent_on_the_day() {
+    fn books_in_redis_show_the_spending_of_keys_on_the_day() {
         let id: AccountId = "acme".parse().unwrap();
         for (day, spent) in [("20512:4", 6), ("20511:4", 0)] {
             let books = reply(&[("k1.d", day)], &[1, 2]);

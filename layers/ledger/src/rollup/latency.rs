@@ -243,7 +243,7 @@ mod tests {
         }
 
         #[test]
-        fn histograms_of_parts_add_up_to_that_of_the_whole(
+        fn histograms_of_parts_add_up_to_the_histogram_of_the_whole(
             times in prop::collection::vec(prop_oneof![0..20u32, any::<u32>()], 0..50),
             at in 0..50usize,
         ) {

@@ -241,7 +241,7 @@ mod tests {
     use crate::rollup::HOUR_MS;
 
     #[test]
-    fn span_of_sums_contains_only_whole_steps() {
+    fn time_range_is_rounded_inwards_to_whole_hours_days_or_months() {
         for (time, whole) in [
             (0..10, 0..10),
             (0..u64::MAX, 0..u64::MAX),
@@ -257,7 +257,7 @@ mod tests {
 
     /// In 1970, months begin on days 0, 31, 59, 90 and 120.
     #[test]
-    fn span_is_covered_by_the_coarsest_sums_within_it() {
+    fn time_range_is_read_from_the_largest_units_that_fit() {
         let hour = |hour: u64| hour * HOUR_MS;
         let day = |day: u64| day * DAY_MS;
         let (months, days, hours) = (Scope::Months, Scope::Days, Scope::Hours);

@@ -165,7 +165,7 @@ async fn try_all<L: Rollup>(ledger: &L, receipts: &[Receipt], times: &[Range<u64
 }
 
 #[test]
-fn search_skips_no_match() {
+fn search_over_roll_up_sums_finds_every_matching_receipt() {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()
@@ -206,7 +206,7 @@ fn search_skips_no_match() {
 }
 
 #[tokio::test]
-async fn days_without_a_model_are_not_read() {
+async fn search_for_a_model_does_not_read_days_without_the_model() {
     let now_ms = now();
     let mut calls = some_calls();
     calls.push(Call {
@@ -239,7 +239,7 @@ async fn days_without_a_model_are_not_read() {
 /// After a server's clock has gone back, ids of lines continue from the last id, and so show a later time than the
 /// line.
 #[tokio::test]
-async fn backward_page_includes_lines_with_later_ids() {
+async fn backward_page_includes_lines_whose_ids_are_later_than_their_times() {
     let now_ms = now();
     let begun_ms = now_ms - DAY_MS;
     let minute = 60_000;

@@ -231,7 +231,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sum_round_trips_without_its_zero_fields() {
+    fn roll_up_sum_round_trips_without_its_zero_fields() {
         for (sums, json) in [
             (Sums::default(), "{}"),
             (

@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_of_one_hour_with_equal_labels_are_one_row() {
+    fn calls_of_an_hour_with_equal_labels_are_summed_in_one_row() {
         let mut tally = Tally::default();
         for (at_ms, key, group) in [
             (1, "k1", None),

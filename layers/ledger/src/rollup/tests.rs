@@ -308,7 +308,7 @@ pub(crate) async fn in_redis(server: &Server, receipts: &[Receipt], first_ms: u6
 }
 
 #[test]
-fn sums_and_later_lines_together_contain_every_receipt_once() {
+fn roll_up_sums_and_later_lines_together_count_every_receipt_once() {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()
@@ -382,7 +382,7 @@ async fn rolled_up_lines_are_not_read_again() {
 }
 
 #[tokio::test]
-async fn lines_that_a_failover_may_lose_are_not_rolled_up() {
+async fn lines_so_new_that_a_failover_may_lose_them_are_not_rolled_up() {
     let now_ms = now();
     let mut calls = some_calls();
     calls.push(Call {
@@ -430,7 +430,7 @@ async fn unreadable_journal_does_not_stop_the_roll_up_of_others() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn parallel_rollups_count_nothing_twice() {
+async fn parallel_roll_ups_count_no_receipt_twice() {
     let now_ms = now();
     let receipts = sorted(&some_calls(), now_ms);
     let server = Server::start().await;
@@ -447,7 +447,7 @@ async fn parallel_rollups_count_nothing_twice() {
 
 /// One gateway's write was lost in the failover, and another gateway has written to the new primary since.
 #[tokio::test]
-async fn sums_computed_before_a_failover_are_not_written_after_it() {
+async fn roll_up_sums_computed_before_a_failover_are_not_written_after_it() {
     let now_ms = now();
     let receipts = sorted(&some_calls(), now_ms);
     let server = Server::start().await;
@@ -467,7 +467,7 @@ async fn sums_computed_before_a_failover_are_not_written_after_it() {
 }
 
 #[tokio::test]
-async fn a_wrong_sum_is_reported_and_computed_again() {
+async fn wrong_roll_up_sum_is_reported_and_recomputed() {
     let now_ms = now();
     let receipts = sorted(&some_calls(), now_ms);
     let dir = tempfile::tempdir().unwrap();
@@ -490,7 +490,7 @@ async fn a_wrong_sum_is_reported_and_computed_again() {
 
 /// An earlier version writes sums without durations, possibly while later versions run.
 #[tokio::test]
-async fn missing_durations_in_sums_are_allowed_and_extra_ones_are_a_breach() {
+async fn roll_up_sum_may_lack_durations_but_must_not_have_additional_ones() {
     let now_ms = now();
     let receipts = sorted(&some_calls(), now_ms);
     let dir = tempfile::tempdir().unwrap();
@@ -535,7 +535,7 @@ async fn missing_durations_in_sums_are_allowed_and_extra_ones_are_a_breach() {
 
 /// Sums as a version without groups stores them.
 #[test]
-fn sums_without_a_group_keep_their_old_format() {
+fn roll_up_sums_without_a_group_keep_their_old_format() {
     let json = r#"{"k":"k1","m":"m","v":"v","e":"messages"}"#;
     let words: Words = serde_json::from_str(json).unwrap();
     assert_eq!(words.group, None);
@@ -550,8 +550,8 @@ fn sums_without_a_group_keep_their_old_format() {
 
 /// Lines are dated into a finished month if a clock goes back, or if another version has added up the month too early.
 #[tokio::test]
-async fn late_lines_are_added_to_a_finished_month() {
-    // The calls have times in a month that is over.
+async fn late_lines_are_added_to_the_sums_of_a_finished_month() {
+    // The calls are booked in a month that is over.
     let then_ms = now() - 40 * DAY_MS;
     let receipts = sorted(&some_calls(), then_ms);
     let dir = tempfile::tempdir().unwrap();
@@ -595,7 +595,7 @@ async fn added_late<L: Rollup>(ledger: &L, receipts: &[Receipt]) {
 /// Another gateway deletes all sums while this gateway adds up the months. The ledger's clock is far behind this
 /// machine's.
 #[tokio::test]
-async fn month_is_never_summed_from_sums_that_changed_meanwhile() {
+async fn month_is_not_stored_if_its_daily_sums_changed_meanwhile() {
     let then_ms = now() - 40 * DAY_MS;
     let receipts = sorted(&some_calls(), then_ms);
     let dir = tempfile::tempdir().unwrap();

@@ -475,7 +475,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_hold_is_extended_at_half_its_time_for_as_long_as_its_call_runs() {
+    async fn hold_of_a_running_call_is_extended_at_half_of_its_time() {
         let (ledger, settler, _tasks) = started();
         let entry = settler.tend(granted().1);
         let extended = || ledger.0.lock().unwrap().extended.len();
@@ -500,7 +500,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_checkpoint_is_recorded_when_the_cost_has_changed() {
+    async fn checkpoint_is_recorded_only_if_the_cost_has_changed() {
         let (ledger, settler, _tasks) = started();
         let noted = || ledger.0.lock().unwrap().noted.clone();
         let (meter, call) = granted();
@@ -524,7 +524,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn cost_of_running_calls_counts_up_to_their_holds() {
+    async fn running_call_counts_with_its_cost_so_far_up_to_its_hold() {
         let (_ledger, settler, _tasks) = started();
         let calls = settler.calls();
         let used = |account: &str| calls.used(&account.parse().unwrap()).micro();
@@ -540,7 +540,7 @@ mod tests {
     }
 
     #[test]
-    fn settlement_records_the_largest_and_the_last_amount_of_an_adjusted_hold() {
+    fn settlement_records_the_largest_and_the_last_amount_of_a_changed_hold() {
         let (meter, call) = granted();
         meter.update(|reading| reading.text_bytes = 30);
         let amounts = || {
@@ -572,7 +572,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn task_ends_when_the_last_settler_is_dropped() {
+    async fn settler_task_ends_when_the_last_settler_is_dropped() {
         let (_, settler, mut tasks) = started();
         pass(1).await;
         drop(settler);

@@ -348,7 +348,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn cursor_round_trips_and_entries_come_first() {
+    fn journal_cursor_round_trips_and_sorts_entries_before_calls() {
         let places = [
             "4:call:9",
             "5:entry:a",

@@ -42,7 +42,7 @@ async fn try_all<L: Rollup>(ledger: &L, times: &[Range<u64>], now_ms: u64) {
 }
 
 #[test]
-fn statement_from_sums_equals_statement_from_lines() {
+fn statement_from_roll_up_sums_equals_statement_from_journal_lines() {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()
@@ -84,7 +84,7 @@ fn statement_from_sums_equals_statement_from_lines() {
 
 /// An entry that is added after the sums were made is on the statement, because the books include it.
 #[tokio::test]
-async fn entries_booked_since_the_sums_are_on_the_statement() {
+async fn entries_booked_after_the_roll_up_are_on_the_statement() {
     async fn try_it<L: Rollup>(ledger: &L) {
         let acme = given::account("acme");
         roll_up(ledger, u64::MAX).await.unwrap();
@@ -115,7 +115,7 @@ async fn entries_booked_since_the_sums_are_on_the_statement() {
 
 /// If the sums do not equal the account's spending, the statement is computed without them.
 #[tokio::test]
-async fn wrong_sums_are_not_used_for_statements() {
+async fn statement_is_computed_without_roll_up_sums_that_are_wrong() {
     let now_ms = now();
     let receipts = sorted(&some_calls(), now_ms);
     let dir = tempfile::tempdir().unwrap();
@@ -132,7 +132,7 @@ async fn wrong_sums_are_not_used_for_statements() {
 /// Redis finds payments among millions of calls in a list next to the sums. An earlier version made sums without this
 /// list.
 #[tokio::test]
-async fn entries_missing_from_sums_of_an_earlier_version_are_added() {
+async fn entries_that_an_earlier_version_left_out_of_the_sums_are_on_the_statement() {
     let now_ms = now();
     let receipts = sorted(&some_calls(), now_ms);
     let server = Server::start().await;

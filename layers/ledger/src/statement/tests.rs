@@ -63,7 +63,7 @@ fn balance(lines: &[JournalLine]) -> i64 {
 }
 
 #[test]
-fn statement_contains_exactly_the_movements_of_its_month() {
+fn statement_contains_exactly_the_lines_of_its_month() {
     let lines = [
         entry(999, 50_000_000, None),
         entry(1000, 10_000_000, None),
@@ -118,7 +118,7 @@ fn statement_contains_exactly_the_movements_of_its_month() {
 }
 
 #[test]
-fn rounding_over_models_is_a_separate_line() {
+fn rounding_difference_between_models_and_total_is_a_separate_line() {
     // Three models cost a third of a kopeck each. Each cost rounds to zero, but their sum rounds to one kopeck.
     let lines: Vec<_> = [entry(0, 1_000_000, None)]
         .into_iter()
@@ -130,7 +130,7 @@ fn rounding_over_models_is_a_separate_line() {
 }
 
 #[test]
-fn kopecks_round_to_nearest_and_half_away_from_zero() {
+fn amounts_round_to_the_nearest_kopeck_and_halves_away_from_zero() {
     for (micro, kopecks) in [
         (0, 0),
         (4_999, 0),
@@ -145,7 +145,7 @@ fn kopecks_round_to_nearest_and_half_away_from_zero() {
 }
 
 #[test]
-fn statement_lines_are_bounded() {
+fn number_of_statement_lines_is_limited() {
     let mut reader = Reader::new(MicroRub::ZERO, 0..10);
     for _ in 0..LINES_MAX {
         reader.line(entry(1, 1, None)).unwrap();

@@ -23,7 +23,7 @@ fn opened_by(trouble: Trouble, callers: &[u64], now: Instant) -> Breaker {
 }
 
 #[tokio::test(start_paused = true)]
-async fn consecutive_failures_open_the_breaker_unless_an_answer_comes_between() {
+async fn breaker_opens_after_consecutive_failures_without_a_success_in_between() {
     let now = Instant::now();
     let mut breaker = Breaker::new();
     for _ in 0..3 {
@@ -49,7 +49,7 @@ async fn consecutive_failures_open_the_breaker_unless_an_answer_comes_between() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_probe_is_admitted_after_the_breakers_pause() {
+async fn open_breaker_admits_one_probe_after_its_pause() {
     let now = Instant::now();
     let mut breaker = opened(now);
     assert_eq!(breaker.pass(ANN, now), None);
@@ -70,7 +70,7 @@ async fn one_probe_is_admitted_after_the_breakers_pause() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn each_failed_probe_doubles_the_time_up_to_a_minute_with_jitter() {
+async fn each_failed_probe_doubles_the_breakers_pause_up_to_a_minute_with_jitter() {
     let mut now = Instant::now();
     let mut breaker = opened(now);
     for seconds in [1, 2, 4, 8, 16, 32, 60, 60, 60] {
@@ -100,7 +100,7 @@ async fn each_failed_probe_doubles_the_time_up_to_a_minute_with_jitter() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn calls_begun_before_the_breaker_opened_do_not_count() {
+async fn call_begun_before_the_breaker_opened_does_not_change_the_open_breaker() {
     let now = Instant::now();
     let mut breaker = Breaker::new();
     let old = breaker.pass(ANN, now).unwrap();
@@ -127,7 +127,7 @@ async fn calls_begun_before_the_breaker_opened_do_not_count() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn calls_begun_before_the_breaker_opened_do_not_count_after_it_closed() {
+async fn call_begun_before_the_breaker_opened_does_not_count_after_it_has_closed() {
     let now = Instant::now();
     let mut breaker = Breaker::new();
     let old: Vec<Pass> = (0..FAILURES_MAX)
@@ -182,7 +182,7 @@ async fn failures_of_one_caller_open_the_breaker_for_that_caller_only() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn successes_of_one_caller_do_not_end_the_probation_for_all() {
+async fn failure_after_an_outage_reopens_the_breaker_despite_another_callers_success() {
     let now = Instant::now();
     let mut breaker = opened_by(Answered, &[ANN, BOB], now);
     let later = now + OPEN_MIN;
@@ -195,7 +195,7 @@ async fn successes_of_one_caller_do_not_end_the_probation_for_all() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn as_a_last_resort_a_vendor_that_answers_is_always_tried() {
+async fn reachable_vendor_is_always_tried_as_a_last_resort_despite_its_open_breaker() {
     let now = Instant::now();
     let mut breaker = opened_by(Answered, &[ANN, BOB], now);
     for _ in 0..1000 {
@@ -215,7 +215,7 @@ async fn as_a_last_resort_a_vendor_that_answers_is_always_tried() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn as_a_last_resort_an_unreachable_vendor_is_tried_four_times_a_second() {
+async fn unreachable_vendor_is_tried_as_a_last_resort_four_times_a_second() {
     for trouble in [Away, Silent] {
         let mut now = Instant::now();
         let mut breaker = opened_by(trouble, &[ANN, BOB], now);
@@ -245,7 +245,7 @@ async fn as_a_last_resort_an_unreachable_vendor_is_tried_four_times_a_second() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn model_missing_at_the_vendor_pauses_its_route_and_is_not_a_failure() {
+async fn vendor_without_the_model_is_paused_for_that_caller_without_counting_a_failure() {
     let now = Instant::now();
     let mut breaker = Breaker::new();
     let pass = breaker.pass(ANN, now).unwrap();

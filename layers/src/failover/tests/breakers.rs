@@ -3,7 +3,7 @@
 use super::*;
 
 #[tokio::test(start_paused = true)]
-async fn a_failing_route_is_skipped_and_probed_by_one_call() {
+async fn failing_route_is_skipped_and_then_probed_by_one_call() {
     let sick = Arc::new(Mutex::new(true));
     let is_sick = Arc::clone(&sick);
     let world = World::new(in_order(), move |attempt| {
@@ -51,7 +51,7 @@ async fn a_failing_route_is_skipped_and_probed_by_one_call() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_probe_that_is_answered_admits_all_calls() {
+async fn answered_probe_readmits_all_calls() {
     let sick = Arc::new(Mutex::new(true));
     let is_sick = Arc::clone(&sick);
     let world = World::new(in_order(), move |attempt| {
@@ -81,7 +81,7 @@ async fn a_probe_that_is_answered_admits_all_calls() {
 /// The vendor accepts each request, sends the head of a stream, and then sends nothing; the frames that follow are the
 /// gateway's keep-alives.
 #[tokio::test(start_paused = true)]
-async fn a_probe_whose_vendor_is_silent_admits_no_other_call() {
+async fn probe_without_an_answer_readmits_no_other_call() {
     let end = Arc::new(Mutex::new(None));
     let ends = Arc::clone(&end);
     let world = World::new(in_order(), move |attempt| {
@@ -117,7 +117,7 @@ async fn a_probe_whose_vendor_is_silent_admits_no_other_call() {
 
 /// The vendor's first event comes after the gateway has forwarded the head, as from a model that thinks for long.
 #[tokio::test(start_paused = true)]
-async fn a_probe_whose_vendor_answers_late_admits_all_calls_then() {
+async fn probe_readmits_all_calls_once_its_late_answer_arrives() {
     let sick = Arc::new(Mutex::new(true));
     let is_sick = Arc::clone(&sick);
     let world = World::new(in_order(), move |attempt| {
@@ -145,7 +145,7 @@ async fn a_probe_whose_vendor_answers_late_admits_all_calls_then() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn unreachable_routes_are_tried_four_times_a_second_and_other_calls_get_retry_after() {
+async fn if_all_routes_are_unreachable_four_calls_a_second_try_and_others_get_retry_after() {
     let world = World::new(in_order(), |_| Fails(down()));
     for _ in 0..5 {
         assert!(world.call().await.is_err());
@@ -165,7 +165,7 @@ async fn unreachable_routes_are_tried_four_times_a_second_and_other_calls_get_re
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lone_route_admits_calls_whatever_its_vendor_answers() {
+async fn only_route_of_a_model_admits_calls_whatever_its_vendor_answers() {
     type Make = fn() -> Does;
     let cases: [Make; 4] = [
         || Fails(answered(500)),
@@ -192,7 +192,7 @@ async fn a_lone_route_admits_calls_whatever_its_vendor_answers() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn failures_of_one_caller_close_no_route_to_another() {
+async fn route_that_fails_one_callers_requests_stays_open_to_other_callers() {
     type Make = fn() -> Does;
     let cases: [Make; 5] = [
         || Fails(answered(500)),
@@ -228,7 +228,7 @@ async fn failures_of_one_caller_close_no_route_to_another() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn failures_of_two_callers_open_the_breaker_for_all_with_another_route() {
+async fn failures_of_two_callers_move_all_callers_to_another_route() {
     let world = World::new(in_order(), a_fails(|| answered(500)));
     for key in ["one", "two", "one", "two", "one"] {
         assert!(world.call_of(key).await.is_ok());
@@ -239,7 +239,7 @@ async fn failures_of_two_callers_open_the_breaker_for_all_with_another_route() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn answering_route_is_found_among_open_breakers() {
+async fn route_that_answers_again_is_found_although_all_breakers_are_open() {
     let well = Arc::new(Mutex::new(""));
     let which = Arc::clone(&well);
     let world = World::new(in_order(), move |attempt| {
@@ -273,7 +273,7 @@ async fn answering_route_is_found_among_open_breakers() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn calls_to_a_reachable_vendor_do_not_wait_for_a_probes_answer() {
+async fn calls_to_a_reachable_vendor_do_not_wait_for_the_answer_to_a_probe() {
     let sick = Arc::new(Mutex::new(true));
     let is_sick = Arc::clone(&sick);
     let world = World::new(vec![route("a")], move |attempt| {
@@ -301,7 +301,7 @@ async fn calls_to_a_reachable_vendor_do_not_wait_for_a_probes_answer() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_skipped_vendor_is_not_marked_reachable_by_the_next_vendors_call() {
+async fn answer_of_the_next_vendor_does_not_make_a_skipped_vendor_count_as_reachable() {
     let sick = Arc::new(Mutex::new(true));
     let is_sick = Arc::clone(&sick);
     let world = World::new(in_order(), move |attempt| {

@@ -3,7 +3,7 @@
 use super::*;
 
 #[tokio::test(start_paused = true)]
-async fn a_sticky_models_conversation_stays_unless_its_vendor_is_out() {
+async fn conversation_of_a_sticky_model_stays_on_its_vendor_unless_that_fails() {
     let mut world = World::new(["a", "b", "c"].map(route).into(), |_| Answers);
     world.sticky = true;
     let ask = async |text: &str| {
@@ -30,7 +30,7 @@ async fn a_sticky_models_conversation_stays_unless_its_vendor_is_out() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn calls_go_to_the_route_with_fewer_in_flight() {
+async fn call_takes_the_route_with_fewer_calls_in_flight() {
     let world = World::new(["a", "b", "c", "d"].map(route).into(), |_| Streams(None));
     let mut streams = Vec::new();
     for _ in 0..300 {

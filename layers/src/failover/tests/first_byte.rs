@@ -3,7 +3,7 @@
 use super::*;
 
 #[tokio::test(start_paused = true)]
-async fn caller_does_not_notice_a_vendor_that_fails_before_the_first_byte() {
+async fn vendor_failure_before_the_first_byte_is_answered_by_another_vendor() {
     type Fails = fn() -> Error;
     let failures: [(&str, Fails); 9] = [
         ("refused", down),
@@ -29,7 +29,7 @@ async fn caller_does_not_notice_a_vendor_that_fails_before_the_first_byte() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn error_of_the_request_is_returned_at_once_and_not_counted_as_a_failure() {
+async fn error_caused_by_the_request_is_returned_at_once_and_is_no_vendor_failure() {
     let refused = |status: StatusCode| Error::VendorRefused {
         status,
         text: String::new(),
@@ -54,7 +54,7 @@ async fn error_of_the_request_is_returned_at_once_and_not_counted_as_a_failure()
 }
 
 #[tokio::test(start_paused = true)]
-async fn if_all_fail_the_most_informative_error_is_returned() {
+async fn if_all_routes_fail_the_most_informative_error_is_returned() {
     type Make = fn() -> Error;
     let cases: [(Make, Make, Make); 8] = [
         (down, silent, down),
@@ -131,7 +131,7 @@ async fn call_of_a_disconnected_client_is_not_retried() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_meter_records_whether_the_vendor_is_read_to_its_end() {
+async fn meter_records_whether_the_vendors_answer_is_read_after_the_client_left() {
     let mut routes = in_order();
     routes[1] = Route {
         priority: 1,
@@ -152,7 +152,7 @@ async fn the_meter_records_whether_the_vendor_is_read_to_its_end() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_model_without_a_route_is_an_error() {
+async fn call_to_a_model_without_a_route_is_an_error() {
     let world = World::new(vec![], |_| Answers);
     assert!(matches!(
         world.call().await,

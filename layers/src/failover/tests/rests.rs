@@ -4,7 +4,7 @@
 use super::*;
 
 #[tokio::test(start_paused = true)]
-async fn limited_route_rests_for_its_vendors_retry_after() {
+async fn rate_limited_route_is_paused_for_its_vendors_retry_after() {
     let world = World::new(in_order(), a_fails(|| limit(30)));
     assert!(world.call().await.is_ok());
     advance(Duration::from_secs(29)).await;
@@ -83,7 +83,7 @@ async fn call_during_a_probe_of_the_only_route_gets_the_reason_of_its_pause() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn keys_are_used_in_turn_and_a_refused_one_is_parked() {
+async fn vendor_keys_are_used_in_turn_and_a_refused_key_is_skipped() {
     let world = World::new(vec![with_keys("a")], |_| Answers);
     for _ in 0..4 {
         assert!(world.call().await.is_ok());
@@ -112,7 +112,7 @@ async fn keys_are_used_in_turn_and_a_refused_one_is_parked() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn vendor_limit_on_one_key_leaves_the_other_usable() {
+async fn vendor_key_at_its_limit_leaves_the_vendors_other_key_usable() {
     let world = World::new(vec![with_keys("a")], |attempt| match attempt.credential {
         0 => Fails(limit(60)),
         _ => Answers,
@@ -220,7 +220,7 @@ async fn a_vendor_can_be_disabled_and_enabled_by_the_operator() {
 
 /// Sends calls in all three formats; the vendor `a` supports two of them.
 #[tokio::test(start_paused = true)]
-async fn a_vendor_of_several_formats_shares_health_limits_and_rests_of_keys() {
+async fn vendor_with_several_formats_has_one_breaker_one_limit_and_one_pause_per_key() {
     let formats = [Format::Chat, Format::Messages, Format::Responses];
     let speaking_two = || {
         with_vendor("a", |vendor| {

@@ -3,7 +3,7 @@
 use super::*;
 
 #[tokio::test(start_paused = true)]
-async fn a_stream_is_not_retried_after_it_began_and_counts_as_failed_if_cut() {
+async fn stream_that_breaks_off_is_not_retried_and_counts_as_a_vendor_failure() {
     let world = World::new(in_order(), |attempt| match &*attempt.route.vendor.name {
         "a" => Streams(Some(End::VendorCut)),
         _ => Answers,
@@ -20,7 +20,7 @@ async fn a_stream_is_not_retried_after_it_began_and_counts_as_failed_if_cut() {
 
 /// A caller's request may have caused the error, so it must not open the breaker.
 #[tokio::test(start_paused = true)]
-async fn an_error_within_a_stream_opens_no_breaker() {
+async fn error_event_within_a_stream_does_not_open_the_breaker() {
     let world = World::new(in_order(), |_| Streams(Some(End::VendorError)));
     for _ in 0..20 {
         assert!(read(world.call().await).await.is_err());

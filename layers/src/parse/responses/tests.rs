@@ -39,7 +39,7 @@ fn sent(fields: &str) -> String {
 }
 
 #[test]
-fn fields_and_their_places_are_found() {
+fn fields_of_a_responses_request_and_their_positions_are_found() {
     let body = r#"{ "model" : "gpt", "input":"hi","max_output_tokens": 7 ,"stream":true,
         "store": null,"include":[ "a", "reasoning.encrypted_content" ]}"#;
     let call = read(body).unwrap();
@@ -57,7 +57,7 @@ fn fields_and_their_places_are_found() {
 }
 
 #[test]
-fn r3_to_r5_invalid_fields_are_named() {
+fn invalid_responses_field_is_refused_by_name() {
     let deep = format!("\"x\":{}{}", "[".repeat(65), "]".repeat(65));
     for (fields, field, problem) in [
         (
@@ -178,7 +178,7 @@ fn r3_to_r5_invalid_fields_are_named() {
 }
 
 #[test]
-fn r7_and_r8_stored_state_and_separately_priced_features_are_refused() {
+fn stored_state_and_features_with_their_own_price_are_refused() {
     let state = Problem::StateUnsupported;
     for (fields, field, problem) in [
         (
@@ -257,7 +257,7 @@ fn r7_and_r8_stored_state_and_separately_priced_features_are_refused() {
 }
 
 #[test]
-fn r11_and_r12_references_to_stored_content_are_refused_by_their_path() {
+fn reference_to_stored_content_is_refused_with_its_path() {
     for (fields, field, problem) in [
         (
             r#""input":[{"role":"user","content":"x"},{"type":"item_reference","id":"rs_1"}]"#,
@@ -344,7 +344,7 @@ const FUNCTION: &str = r#"{"type":"function","name":"f"}"#;
 const SEARCH: &str = r#"{"type":"web_search"}"#;
 
 #[test]
-fn r13_a_search_that_is_only_offered_is_removed() {
+fn search_tool_that_the_request_does_not_require_is_removed() {
     let function = FUNCTION;
     for (tools, left) in [
         (format!("[{function},{SEARCH}]"), format!("[{function}]")),
@@ -407,7 +407,7 @@ fn r13_a_search_that_is_only_offered_is_removed() {
 }
 
 #[test]
-fn r14_tools_that_a_vendor_runs_are_refused_also_next_to_functions() {
+fn tool_that_a_vendor_runs_is_refused_even_next_to_functions() {
     for kind in [
         "file_search",
         "code_interpreter",
@@ -444,7 +444,7 @@ fn r14_tools_that_a_vendor_runs_are_refused_also_next_to_functions() {
 }
 
 #[test]
-fn removed_field_takes_its_comma_along() {
+fn comma_of_a_removed_field_is_removed_too() {
     let reasoning = r#"{"type":"reasoning","id":"rs_1","summary":[]}"#;
     let kept = r#"{"type":"reasoning","id":"rs_1","summary":[],"encrypted_content":"AAAA"}"#;
     let raw = r#"{"type":"reasoning","content":[{"type":"reasoning_text","text":"x"}]}"#;
@@ -477,7 +477,7 @@ fn removed_field_takes_its_comma_along() {
 }
 
 #[test]
-fn reasoning_in_a_capsule_goes_to_no_vendor_of_this_format() {
+fn reasoning_of_a_translated_answer_is_not_sent_to_a_responses_vendor() {
     let capsule = r#"{"type":"reasoning","summary":[{"type":"summary_text","text":"s"}],"content":[],"encrypted_content":"tg1.YQ.W10"}"#;
     let user = r#"{"role":"user","content":"tg1."}"#;
     let call = r#"{"type":"function_call","call_id":"c","name":"f","arguments":"{}"}"#;
@@ -492,7 +492,7 @@ fn reasoning_in_a_capsule_goes_to_no_vendor_of_this_format() {
 }
 
 #[test]
-fn text_is_counted_wherever_it_is() {
+fn text_of_a_responses_request_is_counted_in_every_field() {
     let alone = size(r#""x":"""#).text_bytes;
     for (fields, bytes) in [
         (r#""instructions":"abc""#, 3),
@@ -531,7 +531,7 @@ proptest::proptest! {
     /// Whatever is cut out, and with any white space, the rest of the body is valid JSON and has all other tools and
     /// fields.
     #[test]
-    fn body_with_removed_fields_is_valid_json_of_the_rest(
+    fn body_without_its_removed_fields_is_valid_json(
         stays in proptest::collection::vec(proptest::bool::ANY, 1..7),
         blank in "[ \n\t]{0,2}",
         client in 0..3,
@@ -555,7 +555,7 @@ proptest::proptest! {
 }
 
 #[test]
-fn cache_mark_is_found_in_every_place_of_a_responses_request() {
+fn cache_control_is_found_in_every_part_of_a_responses_request() {
     use crate::price::{Class, Unpriced};
     for (fields, name) in [
         ("MARK", "cache_control"),
@@ -608,7 +608,7 @@ fn cache_mark_is_found_in_every_place_of_a_responses_request() {
 }
 
 #[test]
-fn free_text_counts_as_written() {
+fn custom_tool_input_counts_by_its_bytes_in_the_request() {
     let of = |text: &str| {
         let call =
             format!(r#""input":[{{"type":"custom_tool_call","name":"f","input":"{text}"}}]"#);

@@ -54,7 +54,7 @@ async fn through_as_they_are(
 }
 
 #[tokio::test]
-async fn frames_of_whole_events_are_forwarded_without_a_copy() {
+async fn frame_of_whole_events_is_forwarded_without_a_copy() {
     let chunks = [
         chat("привет"),
         [chat("мир"), FINISH.into()].concat(),
@@ -81,7 +81,7 @@ async fn frames_of_whole_events_are_forwarded_without_a_copy() {
 }
 
 #[tokio::test]
-async fn a_vendor_that_sends_blank_lines_or_comments_for_ever_is_cut_off() {
+async fn vendor_that_only_sends_blank_lines_or_comments_is_disconnected() {
     for nothing in ["\n", "\r\n", ": on it\n\n"] {
         let piece = Bytes::from(nothing.repeat((64 << 10) / nothing.len()));
         let mut chunks = vec![Bytes::from(chat("мир"))];
@@ -107,7 +107,7 @@ async fn a_vendor_that_sends_blank_lines_or_comments_for_ever_is_cut_off() {
 }
 
 #[tokio::test]
-async fn incomplete_event_is_held_back_and_complete_ones_are_forwarded() {
+async fn incomplete_event_is_withheld_while_complete_events_are_forwarded() {
     let (one, two) = (chat("раз"), chat("два"));
     let (begun, rest) = two.split_at(40);
     for strip in [false, true] {
@@ -129,7 +129,7 @@ async fn incomplete_event_is_held_back_and_complete_ones_are_forwarded() {
 }
 
 #[tokio::test]
-async fn text_is_counted_when_it_is_forwarded() {
+async fn answer_text_is_counted_when_it_is_forwarded() {
     let (one, two) = (chat("раз"), chat("два"));
     let (begun, rest) = two.split_at(two.len() - 1);
     let frames = [[&one, begun].concat(), rest.to_owned()];
@@ -179,7 +179,7 @@ async fn usage_is_read_despite_malformed_fields_around_it() {
 }
 
 #[tokio::test]
-async fn the_requested_usage_chunk_is_removed_however_the_stream_is_split() {
+async fn usage_chunk_that_only_the_gateway_requested_is_removed_in_any_split() {
     let stream = [
         chat("a"),
         chat("b\\\"choices\\\":[]"),
@@ -210,7 +210,7 @@ async fn the_requested_usage_chunk_is_removed_however_the_stream_is_split() {
 }
 
 #[tokio::test]
-async fn truncated_stream_fails_and_keeps_its_token_counts() {
+async fn truncated_stream_fails_and_keeps_the_usage_reported_so_far() {
     let one = chat("abcd");
     for chunks in [vec![one.as_bytes()], vec![one.as_bytes(), b"data: {\"choi"]] {
         let (_, failure, reading) = through(&chunks, Format::Chat, true).await;
@@ -221,7 +221,7 @@ async fn truncated_stream_fails_and_keeps_its_token_counts() {
 }
 
 #[tokio::test]
-async fn a_chat_stream_ends_with_done_whatever_its_vendor_sends() {
+async fn chat_stream_ends_with_done_even_if_its_vendor_omits_it() {
     let text = chat("a");
     let expected = [&text, FINISH, DONE].concat();
     for end in [
@@ -361,7 +361,7 @@ async fn no_byte_of_a_vendors_error_is_forwarded_however_it_is_split() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn ten_seconds_of_silence_send_a_keep_alive_never_within_an_event() {
+async fn keep_alive_is_sent_after_ten_seconds_of_silence_but_never_within_an_event() {
     use futures_util::StreamExt;
     for (format, comment) in [
         (Format::Chat, ": keep-alive\n\n"),
@@ -453,7 +453,7 @@ async fn keep_alives_do_not_hide_the_status_of_a_later_error() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_head_waits_for_the_first_event_and_thirty_seconds_at_most() {
+async fn head_is_sent_with_the_first_event_or_after_thirty_seconds() {
     const EVENT: &str = "data: {\"choices\":[{\"delta\":{\"content\":\"a\"}}]}\n\n";
     for (pieces, seconds, held) in [
         (vec![(3, EVENT)], 3, EVENT.to_owned()),
@@ -476,7 +476,7 @@ async fn the_head_waits_for_the_first_event_and_thirty_seconds_at_most() {
 }
 
 #[tokio::test]
-async fn messages_stream_is_metered() {
+async fn usage_of_a_messages_stream_is_metered() {
     let stream = concat!(
         "event: message_start\ndata: {\"type\":\"message_start\",\"message\":{\"usage\":{\"input_tokens\":5,",
         "\"cache_read_input_tokens\":7,\"cache_creation_input_tokens\":2,\"output_tokens\":1}}}\n\n",
@@ -503,7 +503,7 @@ async fn messages_stream_is_metered() {
 }
 
 #[tokio::test]
-async fn usage_of_a_responses_stream_is_due_after_its_last_item() {
+async fn responses_stream_is_due_to_report_usage_after_its_last_item() {
     let added = |kind: &str| {
         format!(
             "data: {{\"type\":\"response.output_item.added\",\"item\":{{\"type\":\"{kind}\"}}}}\n\n"
@@ -571,7 +571,7 @@ async fn charged_to(format: Format, translated: bool, events: &[String]) -> (Str
 }
 
 #[tokio::test]
-async fn a_translated_stream_without_usage_states_what_is_charged_and_others_stay_as_they_are() {
+async fn charged_usage_is_added_only_to_a_translated_stream_without_usage() {
     const PIECE: &str = "event: content_block_delta\ndata: {\"type\":\"content_block_delta\",\"delta\":{\"text\":\"Hello there\"}}\n\n";
     const LAST: &str = "event: message_delta\ndata: {\"type\":\"message_delta\",\"delta\":{\"stop_reason\":\"end_turn\"}}\n\n";
     const STOP: &str = "event: message_stop\ndata: {\"type\":\"message_stop\"}\n\n";
@@ -620,7 +620,7 @@ async fn a_translated_stream_without_usage_states_what_is_charged_and_others_sta
 }
 
 #[tokio::test]
-async fn a_stream_states_the_usage_that_is_charged_and_keeps_every_other_byte() {
+async fn stream_reports_the_charged_usage_and_is_otherwise_unchanged() {
     let responses = |usage: &str| {
         format!(
             "event: response.completed\ndata: {{\"type\":\"response.completed\",\"response\":{{\"id\":\"r\",\"usage\": {usage} ,\"output\":[]}}}}\n\n"
@@ -755,7 +755,7 @@ async fn a_stream_states_the_usage_that_is_charged_and_keeps_every_other_byte() 
 }
 
 #[tokio::test]
-async fn usage_that_shrinks_in_a_stream_is_suspect() {
+async fn stream_whose_usage_decreases_is_flagged() {
     let usage = |input: u64, output: u64| {
         format!(
             "data: {{\"choices\":[],\"usage\":{{\"prompt_tokens\":{input},\"completion_tokens\":{output}}}}}\n\n"

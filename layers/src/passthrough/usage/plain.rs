@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_in_the_only_choice_is_the_answers_error() {
+    fn error_in_the_only_choice_is_the_error_of_the_answer() {
         const WORDS: &str = r#"{"code":502,"message":"gone"}"#;
         let choice = |index: u8, error: &str| {
             format!(r#"{{"index":{index},"message":{{"content":"\"error\""}},"error":{error}}}"#)
@@ -326,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_without_usable_usage_states_the_charged_usage_and_keeps_every_other_byte() {
+    fn answer_without_valid_usage_gets_the_charged_usage_and_is_otherwise_unchanged() {
         const CHAT: &str = r#""choices":[{"message":{"content":"abcdefgh\u0436"}}]"#;
         const MESSAGES: &str = r#""content":[{"type":"text","text":"abcdefgh\u0436"}]"#;
         const RESPONSES: &str = r#""output":[{"content":[{"type":"output_text","text":"abcdefgh\u0436"}]}],"instructions":"no text""#;
@@ -396,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn usage_put_into_an_answer_reads_as_the_charged_usage() {
+    fn usage_written_into_an_answer_parses_as_the_charged_usage() {
         const COUNTS: [u64; 4] = [0, 7, 120, u64::MAX];
         let usages = COUNTS.iter().flat_map(|input| {
             let rest = COUNTS
@@ -474,7 +474,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_answer_is_valid_only_if_tokens_were_counted() {
+    fn empty_answer_is_valid_only_if_its_usage_counts_output() {
         for (format, empty, counted) in [
             (
                 Format::Chat,
@@ -550,7 +550,7 @@ mod tests {
     }
 
     #[test]
-    fn answer_without_usage_is_priced_by_its_tier() {
+    fn answer_without_usage_keeps_its_service_tier_for_the_price() {
         for (format, answer) in [
             (
                 Format::Chat,

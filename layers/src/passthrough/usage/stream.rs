@@ -593,7 +593,7 @@ mod tests {
 
     /// A caller that disconnects before the last event has received the results, so the searches must be charged.
     #[test]
-    fn searches_are_counted_by_their_results_until_the_vendor_has_counted() {
+    fn searches_are_counted_by_their_results_until_the_vendor_reports_a_count() {
         let mut reader = Reader::new(Format::Messages);
         let mut searches = |name: &str, data: &str| {
             reader.messages_event(name.as_bytes(), data.as_bytes());
@@ -619,7 +619,7 @@ mod tests {
     }
 
     #[test]
-    fn a_chat_stream_without_content_is_broken() {
+    fn chat_stream_without_content_counts_as_broken() {
         let done = |events: &[&str]| {
             let mut reader = Reader::new(Format::Chat);
             for event in events {
@@ -667,7 +667,7 @@ mod tests {
     }
 
     #[test]
-    fn output_is_counted_unless_text_arrived_after_the_count() {
+    fn output_count_is_complete_unless_text_arrives_after_it() {
         const TEXT: &str = r#"{"choices":[{"delta":{"content":"abcdefgh"}}]}"#;
         let counting = |text: &str, output: u64| {
             format!(
@@ -723,7 +723,7 @@ mod tests {
     }
 
     #[test]
-    fn usage_is_read_in_the_last_choice_and_in_a_chunk_of_its_own() {
+    fn usage_is_read_from_the_last_choice_or_from_a_separate_chunk() {
         const ENDS: &str = r#"{"choices":[{"index":0,"delta":{"content":"a"},"finish_reason":"stop","usage":{"prompt_tokens":100,"completion_tokens":20}}]}"#;
         let usage = reading(Format::Chat, &[ENDS]).usage.unwrap();
         assert_eq!((usage.input, usage.output), (100, 20));

@@ -321,7 +321,7 @@ fn shapes(per_minute: u32) -> Vec<Load> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn three_gateways_admit_as_many_requests_as_one_within_two_percent() {
+async fn three_gateways_together_admit_as_many_requests_as_one_within_2_percent() {
     let time = Duration::from_secs(100);
     for per_minute in [600, 6_000, 60_000] {
         let quota = Quota::per_minute(per_minute);
@@ -345,7 +345,7 @@ async fn three_gateways_admit_as_many_requests_as_one_within_two_percent() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn small_limits_are_exact() {
+async fn small_request_limits_are_exact_across_gateways() {
     let time = Duration::from_secs(300);
     for per_minute in [1, 5, 30, 200] {
         let quota = Quota::per_minute(per_minute);
@@ -447,7 +447,7 @@ async fn unused_permits_are_returned_before_they_expire() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn without_the_store_each_gateway_enforces_the_limit_locally() {
+async fn each_gateway_enforces_the_limit_locally_while_the_store_is_down() {
     let store = SimulatedStore::new(1, 100);
     let nodes = gateways(&store, 3);
     let quota = Quota::per_minute(60);
@@ -532,7 +532,7 @@ async fn tokens(
 }
 
 #[tokio::test(start_paused = true)]
-async fn three_gateways_admit_as_many_tokens_as_one_within_two_percent() {
+async fn three_gateways_together_admit_as_many_tokens_as_one_within_2_percent() {
     for (per_minute, each, factor) in [
         (60_000, 500, 1.5),
         (60_000, 500, 4.0),
@@ -564,7 +564,7 @@ async fn three_gateways_admit_as_many_tokens_as_one_within_two_percent() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn large_calls_are_counted_exactly_and_later_ones_get_the_exact_wait() {
+async fn tokens_of_large_calls_are_counted_exactly_and_later_calls_get_the_exact_wait() {
     let store = SimulatedStore::new(1, 1_000);
     let nodes = gateways(&store, 3);
     let quota = Quota::per_minute(1_000).with_burst(1_000);
@@ -598,7 +598,7 @@ async fn large_calls_are_counted_exactly_and_later_ones_get_the_exact_wait() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn usage_of_an_evicted_caller_still_counts() {
+async fn token_usage_of_a_caller_evicted_from_memory_still_counts() {
     let store = SimulatedStore::new(1, 1_000);
     let (rates, mut run) = SharedRates::new(store.clone());
     let mut task = JoinSet::new();

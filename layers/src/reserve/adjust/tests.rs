@@ -248,7 +248,7 @@ async fn hold_is_lowered_once_and_ends_once_whenever_the_client_leaves() {
 }
 
 #[tokio::test]
-async fn stream_never_waits_for_an_adjustment() {
+async fn stream_does_not_wait_for_the_change_of_its_hold() {
     for answers in [Answers::Never, Answers::Fails, Answers::Unsupported] {
         for taken in 0..=STREAM.len() {
             let ended = call(answers, true, &STREAM, taken).await;
@@ -261,7 +261,7 @@ async fn stream_never_waits_for_an_adjustment() {
 }
 
 #[tokio::test]
-async fn hold_stays_if_text_comes_before_usage_or_the_answer_is_no_stream() {
+async fn hold_is_not_lowered_if_text_precedes_usage_or_the_answer_is_not_a_stream() {
     let late = [Reports::Text, Reports::Usage, Reports::End];
     for (is_stream, reports) in [(true, &late[..]), (false, &STREAM[..])] {
         let ended = call(Answers::AtOnce, is_stream, reports, 9).await;

@@ -509,7 +509,7 @@ proptest! {
     /// If the vendor's counts contradict each other, the call is charged at most its hold, and no class has more tokens
     /// than the request allows.
     #[test]
-    fn no_counts_cost_more_than_the_request_allowed(
+    fn contradictory_vendor_counts_cost_at_most_what_the_request_allowed(
         op in prop::sample::select(vec![Operation::Chat, Operation::Messages, Operation::Responses]),
         strict in any::<bool>(), counts in prop::array::uniform7(any_count()), total in 0..3_usize, shown in 0..128_u8,
         rates in prop::collection::vec(0..10_000_000_000_u64, 11), text_bytes in 0..400_u64,

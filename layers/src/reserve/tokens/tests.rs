@@ -72,7 +72,7 @@ fn usage(input: u64, output: u64) -> Option<Usage> {
 }
 
 #[test]
-fn unrequested_searches_cost_no_more_than_the_hold() {
+fn searches_that_were_not_requested_are_charged_at_most_up_to_the_hold() {
     // The input and the output cost 30 µ₽, and each search 10 µ₽.
     let mut bill = bill();
     bill.prices = PriceList::from(Price {
@@ -113,7 +113,7 @@ fn unrequested_searches_cost_no_more_than_the_hold() {
 }
 
 #[test]
-fn token_inputs_count_as_tokens_and_each_input_has_its_own_window() {
+fn embeddings_input_of_tokens_counts_as_tokens_with_a_window_per_input() {
     let vectors = InputSize {
         inputs: 3,
         tokens: 300,
@@ -148,7 +148,7 @@ fn token_inputs_count_as_tokens_and_each_input_has_its_own_window() {
 }
 
 #[test]
-fn search_results_are_input_and_each_step_has_its_own_window() {
+fn search_results_are_held_as_input_with_a_context_window_per_step() {
     let question = InputSize {
         messages: 1,
         text_bytes: 300,
@@ -192,7 +192,7 @@ fn search_results_are_input_and_each_step_has_its_own_window() {
 }
 
 #[test]
-fn r62_output_ceiling_below_the_vendors_minimum_is_held_at_that_minimum() {
+fn output_ceiling_below_the_vendors_minimum_is_held_at_that_minimum() {
     let sold_by = |formats: &[Format]| {
         let model = Model::new("m", 4096);
         formats.iter().fold(model, |model, format| {
@@ -245,7 +245,7 @@ pub(super) fn caller() -> Caller {
 
 #[cfg(feature = "parse")]
 #[test]
-fn minimum_hold_covers_the_ceiling_sent_to_the_vendor() {
+fn smallest_acceptable_hold_covers_the_output_ceiling_sent_to_the_vendor() {
     let endpoint = http::Uri::from_static("https://vendor.example/v1");
     let key = Format::Responses.credential("key").unwrap();
     let vendor = Vendor::new("v", Format::Responses, endpoint, key);
@@ -275,7 +275,7 @@ fn minimum_hold_covers_the_ceiling_sent_to_the_vendor() {
 }
 
 #[test]
-fn charges_follow_the_documented_decisions() {
+fn charge_for_each_end_of_a_call_follows_the_documented_decision() {
     let reading = |usage, text_bytes, end| Reading {
         dispatched: true,
         usage,
@@ -449,7 +449,7 @@ proptest! {
 
     /// The vendor reports any usage that the request allows, and may omit parts of it.
     #[test]
-    fn hold_is_never_below_the_charge_of_requested_or_estimated_usage(
+    fn hold_is_never_below_the_charge_for_requested_or_estimated_usage(
         rates in prop::array::uniform4(0u64..10_000_000_000), others in prop::array::uniform7(0u64..10_000_000_000),
         asked in prop::array::uniform4(any::<bool>()),
         input in prop::array::uniform5(0u64..1000), output in prop::array::uniform2(0u64..1000),

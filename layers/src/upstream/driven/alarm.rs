@@ -61,7 +61,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn each_wait_ends_on_time_whatever_the_length_of_the_previous_one() {
+    async fn timer_fires_on_time_whatever_the_previous_wait_was() {
         let (began, mut alarm) = (Instant::now(), Alarm::default());
         let second = Duration::from_secs(1);
         // Each wait is dropped after a second, before it ends.
@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn current_waiter_is_woken() {
+    async fn timer_wakes_the_task_that_waits_now_and_not_an_earlier_one() {
         let (began, mut alarm) = (Instant::now(), Alarm::default());
         // An earlier task polled the timer, and then its call left the connection.
         let gone = &mut Context::from_waker(Waker::noop());

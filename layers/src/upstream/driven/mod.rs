@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn connection_closed_while_idle_costs_no_call() {
+    async fn connection_that_closes_while_idle_fails_no_call() {
         for farewell in [
             "",
             "HTTP/1.1 408 Request Timeout\r\ncontent-length: 0\r\n\r\n",
@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_request_that_is_dropped_while_it_is_sent_again_is_not_kept() {
+    async fn request_dropped_while_it_is_sent_again_leaves_memory() {
         /// A request body that shows whether it is still in memory.
         struct Ping {
             _kept: Arc<()>,
@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn ready_frames_are_joined_and_later_ones_are_kept() {
+    async fn frames_that_are_ready_are_joined_and_later_frames_are_not_lost() {
         for (rest, is_whole) in [("0\r\n\r\n", true), ("nonsense\r\n", false), ("", false)] {
             let listener = TcpListener::bind("127.0.0.1:0").unwrap();
             let way = way(listener.local_addr().unwrap());

@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn usage_is_read_by_class() {
+    fn anthropic_usage_is_read_by_rate_class() {
         // Two results for the same model, for example of two tiers, are added up.
         let vendor = read(&page(&json!([usage(), usage()]))).unwrap();
         let expected = [
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn costs_are_decimal_cents() {
+    fn anthropic_costs_are_read_as_decimal_cents() {
         let mut search = cost("", "1000");
         for (field, value) in [
             ("cost_type", json!("web_search")),
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_name_their_field() {
+    fn anthropic_file_error_names_its_field() {
         type Edit = fn(&mut Value);
         let cases: [(Edit, &str); 5] = [
             (

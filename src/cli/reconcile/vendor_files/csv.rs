@@ -127,7 +127,7 @@ mod tests {
     const DAY: u64 = 20_777;
 
     #[test]
-    fn a_table_is_read_with_its_columns_in_any_order() {
+    fn csv_table_is_read_with_columns_in_any_order() {
         let file = "model,class,day,cost,count\n\
                     m,input,2026-11-20,0.5,10\n\
                     m,input,2026-11-20,,5\n\
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_name_their_line_and_column() {
+    fn csv_error_has_its_line_and_column() {
         for (file, says) in [
             (
                 "day,model,clas,count\n",

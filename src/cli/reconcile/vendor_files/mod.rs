@@ -479,7 +479,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_may_be_concatenated_or_in_an_array_and_a_missing_one_is_an_error() {
+    fn pages_may_be_concatenated_or_in_an_array_but_none_may_be_missing() {
         let (first, last) = (page("a", true), page("b", false));
         for file in [
             format!("{first}\n{last}\n"),
@@ -502,7 +502,7 @@ mod tests {
     }
 
     #[test]
-    fn invalid_vendor_file_is_rejected_with_its_place() {
+    fn invalid_vendor_file_is_rejected_with_the_position_of_the_error() {
         let mut no_time = page("a", false);
         let bucket = no_time["data"][0].as_object_mut().unwrap();
         let start = bucket.remove("start_time").unwrap();

@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn usage_is_read_by_class_and_no_token_is_counted_twice() {
+    fn openai_usage_is_read_by_rate_class_without_counting_a_token_twice() {
         let expected = [
             (CALLS, 5),
             ("input", 1400),
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_name_their_field() {
+    fn openai_file_error_names_its_field() {
         type Edit = fn(&mut Value);
         let cases: [(Edit, &str); 8] = [
             (
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_count_is_reported() {
+    fn unknown_count_in_an_openai_file_is_reported() {
         let mut result = usage();
         result["output_video_tokens"] = json!(7);
         result["input_smell_tokens"] = json!(0);
@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn costs_are_read_by_their_line_items() {
+    fn openai_costs_are_read_by_line_item() {
         for (item, model, class) in [
             (
                 "gpt-5-mini-2025-08-07, input",

@@ -1,5 +1,5 @@
-//! A program that calls a model by async-openai and pays for each call from a prepaid account. The vendor is an axum
-//! server here, with prepared answers.
+//! A program that calls a model with async-openai and pays for each call from a prepaid account. The vendor is an axum
+//! server in this program, with prepared answers.
 
 use std::{sync::Arc, time::Duration};
 
@@ -93,7 +93,7 @@ async fn main() -> Result<(), BoxError> {
                 println!("{question}\n  {}", text(&bytes)?);
             }
             Err(Error::DoesNotFit { needs, free, .. }) => {
-                // A refused call held nothing, so no end is reported for it.
+                // A refused call held nothing, so no end of its hold is reported.
                 println!("{question}\n  refused: costs up to {needs} ₽, {free} ₽ are free");
                 continue;
             }
@@ -135,7 +135,7 @@ async fn complete(
     Ok(answer)
 }
 
-/// One account pays for every call, by tokens.
+/// One account pays for every call, and the price depends on the tokens.
 struct PerToken {
     account: AccountId,
     key: KeyId,
@@ -184,7 +184,7 @@ struct Tokens {
 }
 
 impl Bill for Tokens {
-    /// Runs at the end of each call. An answer without usage, like that of a failed call, is free.
+    /// Runs at the end of each call. An answer without usage is free, like a failed call.
     fn charge(&self, reading: &Reading) -> Option<(MicroRub, Item)> {
         let usage = reading.usage?;
         let mut item = Item::new(&self.model, "vendor", reading.end?);
@@ -198,7 +198,7 @@ const fn rubles_per_million(rubles: u64) -> Rate {
     Rate::new(rubles * 1_000_000)
 }
 
-/// The end of a hold, for the reader.
+/// Returns a line for the output: what a call was charged, or that it was free.
 fn line(event: &Event<'_>) -> String {
     match event {
         Event::Settled { settlement, .. } => format!("charged {} ₽", settlement.cost),
@@ -245,7 +245,7 @@ fn text(answer: &[u8]) -> Result<String, BoxError> {
     Ok(text)
 }
 
-/// The vendor: refuses what is forbidden, and answers everything else alike.
+/// The vendor: refuses one kind of request, and gives all others the same answer.
 async fn answer(req: extract::Request) -> Result<impl IntoResponse, StatusCode> {
     let body = to_bytes(req.into_body(), 1 << 20).await;
     let body = body.map_err(|_| StatusCode::BAD_REQUEST)?;

@@ -99,7 +99,7 @@ fn queue(writer: &GroupCommit<Numbers>, number: u32, urgency: Urgency) -> Commit
 }
 
 #[tokio::test]
-async fn full_batch_is_one_commit_and_an_urgent_change_commits_all_queued_before_it() {
+async fn full_batch_or_urgent_change_commits_everything_queued() {
     let (writer, batches) = started(|_| Ok(()));
     let mut last = None;
     for number in [1, 2, 3] {
@@ -114,7 +114,7 @@ async fn full_batch_is_one_commit_and_an_urgent_change_commits_all_queued_before
 }
 
 #[tokio::test]
-async fn closing_writes_the_queue_and_refuses_later_changes() {
+async fn closed_writer_writes_its_queue_and_refuses_later_changes() {
     let (writer, batches) = started(|_| Ok(()));
     let queued = queue(&writer, 1, Urgency::Gather);
     let first = Arc::new(AtomicBool::new(false));
@@ -130,7 +130,7 @@ async fn closing_writes_the_queue_and_refuses_later_changes() {
 }
 
 #[tokio::test]
-async fn requeued_batch_is_written_before_later_changes() {
+async fn batch_that_was_put_back_is_written_before_later_changes() {
     let (failed, failures) = mpsc::sync_channel(2);
     let full = Arc::new(AtomicBool::new(true));
     let disk = Arc::clone(&full);
@@ -165,7 +165,7 @@ async fn requeued_batch_is_written_before_later_changes() {
 }
 
 #[tokio::test]
-async fn permanent_fault_refuses_further_changes() {
+async fn writer_refuses_changes_after_a_permanent_disk_error() {
     for panics in [false, true] {
         let (writer, batches) = started(move |_| {
             assert!(!panics, "the test panics");
@@ -184,7 +184,7 @@ async fn permanent_fault_refuses_further_changes() {
 }
 
 #[test]
-fn queue_is_full_at_its_limit() {
+fn queue_at_its_limit_refuses_changes() {
     let writer = GroupCommit::without_thread(Numbers::default());
     for number in 0..4 {
         assert!(!writer.lock().unwrap().is_full(), "{number}");

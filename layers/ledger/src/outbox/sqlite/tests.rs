@@ -161,7 +161,7 @@ fn by_number(left: &[Pending]) -> Vec<(Ending, bool)> {
 }
 
 #[tokio::test]
-async fn written_steps_are_read_by_the_next_process() {
+async fn written_steps_are_read_after_a_restart() {
     let dir = tempfile::tempdir().unwrap();
     let (log, path) = used(&dir).await;
     assert_eq!(log.load().await.unwrap(), []);
@@ -213,7 +213,7 @@ async fn synced_steps_survive_a_crash() {
 }
 
 #[tokio::test]
-async fn lines_reach_the_file_without_a_sync() {
+async fn step_is_written_to_the_file_without_an_explicit_sync() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("outbox.db");
     let log = SqliteLog::open(&path).unwrap();
@@ -239,7 +239,7 @@ async fn lines_reach_the_file_without_a_sync() {
 }
 
 #[tokio::test]
-async fn done_calls_are_deleted_in_bulk() {
+async fn acknowledged_calls_are_deleted_in_bulk_and_others_kept() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("outbox.db");
     let log = SqliteLog::open(&path).unwrap();
@@ -274,7 +274,7 @@ async fn done_calls_are_deleted_in_bulk() {
 }
 
 #[tokio::test]
-async fn a_file_has_one_gateway_at_a_time() {
+async fn outbox_file_is_open_in_one_gateway_at_a_time() {
     let dir = tempfile::tempdir().unwrap();
     let (log, path) = used(&dir).await;
     let refused = SqliteLog::open(&path).unwrap_err();
@@ -343,7 +343,7 @@ async fn only_a_valid_outbox_file_is_opened() {
 }
 
 #[tokio::test]
-async fn a_file_that_may_only_be_read_is_not_opened() {
+async fn read_only_outbox_file_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let (log, path) = used(&dir).await;
     log.close().await;
@@ -417,7 +417,7 @@ async fn no_call_is_charged_from_a_damaged_file() {
 }
 
 #[tokio::test]
-async fn changed_price_in_the_file_is_found_and_the_error_says_how_to_recover() {
+async fn manipulated_outbox_is_not_opened_and_the_error_has_the_remedy() {
     let dir = tempfile::tempdir().unwrap();
     let (log, path) = used(&dir).await;
     log.close().await;
@@ -453,7 +453,7 @@ async fn changed_price_in_the_file_is_found_and_the_error_says_how_to_recover() 
 }
 
 #[tokio::test]
-async fn torn_log_keeps_its_earlier_lines() {
+async fn truncated_write_ahead_log_keeps_its_earlier_steps() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("outbox.db");
     let log = SqliteLog::open(&path).unwrap();
@@ -484,7 +484,7 @@ async fn torn_log_keeps_its_earlier_lines() {
 }
 
 #[tokio::test]
-async fn a_full_disk_is_a_fault_until_there_is_room_again() {
+async fn full_disk_is_reported_as_a_fault_until_there_is_space_again() {
     let dir = tempfile::tempdir().unwrap();
     let (log, path) = used(&dir).await;
     let limit = |pages_max| locked(&log.inner.writer).queue.pages_max = Some(pages_max);
@@ -564,7 +564,7 @@ fn queue(lines: &[CallStep], now: Moment) -> Queue {
 }
 
 #[test]
-fn queued_steps_of_a_call_are_written_as_one_row_or_none() {
+fn queued_steps_of_a_call_are_merged_into_at_most_one_row() {
     let again = CallStep::Checkpoint(settlement(1, 41));
     for (lines, rows) in [
         (&[intent(1)][..], &["1 intent"][..]),
@@ -593,7 +593,7 @@ fn queued_steps_of_a_call_are_written_as_one_row_or_none() {
 }
 
 #[test]
-fn intent_is_delayed_for_short_calls_and_an_end_until_the_ledger_answers() {
+fn write_of_a_step_is_delayed_in_case_a_later_step_replaces_it() {
     let now = Moment::now();
     for (lines, wait) in [
         (&[intent(1)][..], Some(INTENT_WAIT)),
@@ -629,7 +629,7 @@ fn intent_is_delayed_for_short_calls_and_an_end_until_the_ledger_answers() {
 }
 
 #[test]
-fn writer_wakes_early_for_a_step_due_before_its_next_check() {
+fn writer_wakes_for_a_step_that_is_due_before_its_next_check() {
     let writer = GroupCommit::without_thread(Work::default());
     let soon = Moment::now();
     let late = soon + Duration::from_secs(3_600);
@@ -677,7 +677,7 @@ async fn steps_of_a_finished_call_do_not_delay_the_next_step() {
 }
 
 #[test]
-fn steps_that_were_put_back_are_older_than_new_ones() {
+fn steps_that_were_put_back_are_merged_before_newer_steps() {
     for (older, newer, rows) in [
         (&[intent(1)][..], &[settle(1)][..], &["1 settle"][..]),
         (&[intent(1)], &[], &["1 intent"]),

@@ -30,7 +30,7 @@ async fn each_step_of_a_call_is_written_once_and_in_order() {
 }
 
 #[tokio::test]
-async fn a_refused_hold_leaves_nothing_to_end() {
+async fn refused_hold_leaves_no_call_to_end() {
     let (ledger, wire, lines, outbox) = fresh_outbox().await;
     let dear = Hold {
         want: MicroRub::new(5_000),
@@ -58,7 +58,7 @@ async fn a_refused_hold_leaves_nothing_to_end() {
 }
 
 #[tokio::test]
-async fn a_call_whose_caller_left_while_it_was_reserved_is_released() {
+async fn call_is_released_if_its_caller_left_during_the_reservation() {
     let ledger = funded().await;
     let lines = Lines::default();
     let wire = Wire::to(&ledger).faulty(&[Fault::DiesAfter]);
@@ -71,7 +71,7 @@ async fn a_call_whose_caller_left_while_it_was_reserved_is_released() {
 }
 
 #[tokio::test]
-async fn call_that_cannot_be_recorded_is_refused_and_a_served_call_is_charged() {
+async fn full_disk_refuses_new_calls_but_charges_running_ones() {
     let (ledger, wire, lines, outbox) = fresh_outbox().await;
     outbox.reserve(&hold(1)).await.unwrap();
     lines.0.lock().unwrap().fault = Some("the disk is full".into());
@@ -92,7 +92,7 @@ async fn call_that_cannot_be_recorded_is_refused_and_a_served_call_is_charged() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_full_outbox_admits_nothing_until_the_ledger_has_answered() {
+async fn full_outbox_refuses_calls_until_the_ledger_has_acknowledged_some() {
     let ledger = funded().await;
     let (wire, lines) = (Wire::to(&ledger), Lines::default());
     let settings = OutboxSettings {

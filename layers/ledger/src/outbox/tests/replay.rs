@@ -3,7 +3,7 @@
 use super::*;
 
 #[tokio::test(start_paused = true)]
-async fn a_settlement_is_fresh_for_five_minutes_after_its_first_attempt() {
+async fn settlement_is_sent_as_fresh_for_five_minutes_after_its_first_attempt() {
     // The clock of the outbox starts at 1 000 000 ms.
     for (at_ms, asked) in [
         (1_000_000, "settle 1"),
@@ -35,7 +35,7 @@ async fn a_settlement_is_fresh_for_five_minutes_after_its_first_attempt() {
 }
 
 #[tokio::test]
-async fn lost_ends_are_sent_again_to_a_ledger_that_fell_back() {
+async fn ends_of_calls_are_replayed_to_a_ledger_that_lost_them() {
     let (_, wire, lines, outbox) = fresh_outbox().await;
     for index in 1..=3 {
         served(&outbox, index).await;
@@ -91,7 +91,7 @@ async fn lost_ends_are_sent_again_to_a_ledger_that_fell_back() {
 }
 
 #[tokio::test]
-async fn replayed_charge_that_the_ledger_disputes_is_not_counted_as_booked() {
+async fn replayed_charge_that_the_ledger_disputes_is_not_counted_as_charged() {
     // Call 1 was settled by an earlier process and is only in the log. The ledger has no hold of it any more, and
     // disputes the charge.
     let lines = Lines::of(&[
@@ -110,7 +110,7 @@ async fn replayed_charge_that_the_ledger_disputes_is_not_counted_as_booked() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn acknowledged_ends_are_kept_until_the_ledger_is_confirmed_for_the_replay_window() {
+async fn acknowledged_end_of_a_call_is_kept_for_replay_until_the_ledger_confirms_its_data() {
     let (_, wire, lines, outbox) = fresh_outbox().await;
     let seconds = |seconds| advance(Duration::from_secs(seconds));
     served(&outbox, 1).await;
@@ -153,7 +153,7 @@ async fn acknowledged_ends_are_kept_until_the_ledger_is_confirmed_for_the_replay
 }
 
 #[tokio::test]
-async fn ends_kept_for_a_replay_are_bounded() {
+async fn number_of_acknowledged_ends_kept_for_replay_is_limited() {
     let ledger = funded().await;
     let wire = Wire::to(&ledger);
     let settings = OutboxSettings {
@@ -216,7 +216,7 @@ impl Ledger for Restorable {
 }
 
 #[tokio::test]
-async fn an_account_missing_from_a_backup_does_not_stop_the_replay_of_others() {
+async fn account_missing_from_a_backup_does_not_stop_the_replay_for_other_accounts() {
     let ledger = Restorable(Arc::new(Mutex::new(funded().await)));
     let newco: AccountId = "newco".parse().unwrap();
     ledger.now().create_account(&newco, "New").await.unwrap();

@@ -59,7 +59,7 @@ async fn ledger_with_leases_passes_the_contract_tests() {
 /// The runtime that opened the connection for turns polls it. If that runtime has ended, the next runtime opens the
 /// connection again, and other connections are not disturbed.
 #[tokio::test]
-async fn turns_may_be_sent_on_another_runtime_than_before() {
+async fn turn_can_be_sent_after_the_runtime_of_its_connection_has_ended() {
     let server = Server::start().await;
     let ledger = server.ledger().await;
     for _ in 0..3 {

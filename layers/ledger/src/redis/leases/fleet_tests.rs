@@ -161,7 +161,7 @@ async fn try_call(gateway: &RedisLedger) -> Result<(), LedgerError> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn exactly_the_affordable_calls_are_served() {
+async fn fleet_with_leases_serves_exactly_the_calls_that_the_money_pays_for() {
     for (gateways, calls) in [(1, 10), (3, 10), (2, 3_000), (3, 3_000), (8, 3_000)] {
         let money = calls * PRICE;
         let fleet = Fleet::new(gateways, money).await;
@@ -178,7 +178,7 @@ async fn exactly_the_affordable_calls_are_served() {
 /// A server without free memory grants no leases, but still charges ends. Gateways give leases back, and rarely request
 /// new ones.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn server_out_of_memory_grants_no_more_leases() {
+async fn redis_server_out_of_memory_grants_no_leases() {
     const SOON: Duration = Duration::from_secs(3);
     let money = 10_000_000 * PRICE;
     let fleet = Fleet::new(1, money).await;
@@ -216,7 +216,7 @@ async fn server_out_of_memory_grants_no_more_leases() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn money_for_ten_calls_serves_ten_of_many_parallel_ones() {
+async fn of_many_parallel_calls_exactly_ten_are_served_with_money_for_ten() {
     let fleet = Fleet::new(3, 10 * PRICE).await;
     let mut calling = JoinSet::new();
     for n in 0..500 {
@@ -235,7 +235,7 @@ async fn money_for_ten_calls_serves_ten_of_many_parallel_ones() {
 
 /// I12: once an operator's command is acknowledged, no gateway grants what the command forbids.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn no_hold_is_granted_after_a_change_is_acknowledged_to_the_operator() {
+async fn no_lease_grants_a_hold_after_an_operators_change_is_acknowledged() {
     for what in ["suspend", "disable", "ceiling"] {
         let money = 10_000_000;
         let fleet = Fleet::new(3, money).await;
@@ -300,7 +300,7 @@ async fn no_hold_is_granted_after_a_change_is_acknowledged_to_the_operator() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn correction_can_take_leased_money_that_no_call_holds() {
+async fn correction_can_deduct_leased_money_that_no_call_holds() {
     let money = 100_000;
     let fleet = Fleet::new(2, money).await;
     for gateway in &fleet.gateways {
@@ -321,7 +321,7 @@ async fn correction_can_take_leased_money_that_no_call_holds() {
 
 /// A hold with a smallest acceptable amount still gets its full amount, by recalling leased money.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_hold_is_not_smaller_because_the_rest_is_leased() {
+async fn hold_gets_its_full_amount_from_recalled_leases() {
     let money = 100_000;
     let fleet = Fleet::new(2, money).await;
     for gateway in &fleet.gateways {
@@ -345,7 +345,7 @@ async fn a_hold_is_not_smaller_because_the_rest_is_leased() {
 /// Two gateways have leases, and one has none. All calls that the money pays for are served, and each gateway serves
 /// some.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn gateway_without_leases_still_gets_holds() {
+async fn gateway_without_leases_gets_its_share_of_holds_next_to_gateways_with_leases() {
     const CALLS: usize = 6_000;
     let money = i64::try_from(CALLS).unwrap() * PRICE;
     let fleet = Fleet::new(2, money).await;
@@ -364,7 +364,7 @@ async fn gateway_without_leases_still_gets_holds() {
 
 /// A call gets money that other gateways have leased, and no call holds, as soon as they notice its recall.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_gateway_without_leases_gets_what_others_have_leased() {
+async fn gateway_without_leases_gets_unheld_money_from_the_leases_of_others() {
     let money = 100_000;
     let fleet = Fleet::new(2, money).await;
     let without = fleet.server.ledger().await;
@@ -398,7 +398,7 @@ async fn a_gateway_without_leases_gets_what_others_have_leased() {
 /// Calls that need the money in a dead gateway's lease are refused after a short wait, and without a wait once the
 /// lease may not grant any more. After the lease has expired, they get its money. Free money is always available.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_dead_gateways_lease_delays_other_calls_only_until_it_expires() {
+async fn money_in_a_dead_gateways_lease_is_available_after_the_lease_expires() {
     let money = 100_000;
     let mut fleet = Fleet::new(1, money).await;
     for _ in 0..100 {
@@ -444,7 +444,7 @@ async fn a_dead_gateways_lease_delays_other_calls_only_until_it_expires() {
 
 /// A dead gateway's lease pays for the calls that the gateway left, and for no other calls.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_dead_gateways_calls_are_paid_from_its_lease() {
+async fn calls_of_a_dead_gateway_are_charged_to_its_lease() {
     let money = 100_000;
     let mut fleet = Fleet::new(2, money).await;
     let dead = fleet.gateways.pop().unwrap();
@@ -493,7 +493,7 @@ async fn a_dead_gateways_calls_are_paid_from_its_lease() {
 /// A machine was copied while it ran. The owner whose turn arrives first continues the lease, and the other owner
 /// grants nothing more.
 #[tokio::test]
-async fn second_owner_of_a_lease_is_fenced_off() {
+async fn lease_of_a_copied_machine_continues_on_only_one_of_the_copies() {
     use crate::leases::{
         Now, Step,
         lease::{Lease, Size},
@@ -538,7 +538,7 @@ async fn second_owner_of_a_lease_is_fenced_off() {
 
 /// A lease grants nothing if one of the gateway's two clocks shows that it has expired.
 #[tokio::test]
-async fn expired_lease_grants_nothing() {
+async fn lease_grants_nothing_once_either_clock_shows_its_expiry() {
     use crate::leases::{
         Now,
         lease::{Lease, Size},
@@ -570,7 +570,7 @@ async fn expired_lease_grants_nothing() {
 
 /// Compares the server's work per call with and without a lease.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn leases_reduce_the_servers_work_for_a_busy_key() {
+async fn leases_reduce_the_redis_commands_for_a_busy_key() {
     const CALLERS: u64 = 64;
     const CALLS_EACH: u64 = 200;
     let calls = CALLERS * CALLS_EACH;
@@ -667,7 +667,7 @@ async fn restarted_gateway_returns_its_leases() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn unreported_ends_of_a_key_do_not_move_with_it_into_a_group() {
+async fn unreported_charges_of_a_key_do_not_count_for_a_group_that_it_joins_later() {
     let fleet = Fleet::new(1, 10_000_000).await;
     let gateway = &fleet.gateways[0];
     let group = GroupRecord {

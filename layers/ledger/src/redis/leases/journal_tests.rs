@@ -83,7 +83,7 @@ fn receipts(lines: &[JournalLine]) -> Vec<&Receipt> {
 }
 
 #[tokio::test]
-async fn calls_of_a_turn_are_journal_lines_like_single_calls() {
+async fn call_reported_in_a_turn_has_the_same_journal_line_as_a_single_call() {
     let server = Server::start().await;
     let ledger = server.ledger().await;
     open(&ledger, MONEY).await;
@@ -166,7 +166,7 @@ async fn calls_of_a_turn_are_journal_lines_like_single_calls() {
 }
 
 #[tokio::test]
-async fn an_entry_that_charges_a_call_twice_is_a_breach() {
+async fn audit_reports_a_journal_entry_that_charges_its_calls_twice() {
     let server = Server::start().await;
     let ledger = server.ledger().await;
     open(&ledger, MONEY).await;
@@ -197,7 +197,7 @@ return 1";
 
 /// A repeat gets the first result, in whichever way the call is settled again.
 #[tokio::test]
-async fn call_in_two_turns_is_charged_once() {
+async fn call_reported_in_two_turns_is_charged_once() {
     let server = Server::start().await;
     let ledger = server.ledger().await;
     open(&ledger, MONEY).await;
@@ -244,7 +244,7 @@ async fn call_in_two_turns_is_charged_once() {
 
 /// The parts of items that the calls of a turn have in common are stored once.
 #[tokio::test]
-async fn receipt_in_a_turn_takes_at_most_five_ninths_of_the_memory_of_a_single_one() {
+async fn receipt_in_a_large_turn_takes_at_most_5_9_of_the_memory_of_a_single_receipt() {
     const CALLS: usize = 2_000;
     const TOGETHER: [usize; 6] = [1, 4, 8, 16, 24, 32];
     let mut sizes = Vec::new();
@@ -302,7 +302,7 @@ async fn memory(server: &Server) -> usize {
 
 /// A gateway without leases settled the call, from an outbox without the number of the lease.
 #[tokio::test]
-async fn call_settled_individually_is_not_charged_again_in_a_turn() {
+async fn call_settled_without_a_lease_is_not_charged_again_in_a_turn() {
     let server = Server::start().await;
     let ledger = server.ledger().await;
     open(&ledger, MONEY).await;
@@ -340,7 +340,7 @@ async fn call_settled_individually_is_not_charged_again_in_a_turn() {
 
 /// A turn that arrived while its lease was unknown recorded the call as stale. Then the call was charged on its own.
 #[tokio::test]
-async fn stale_call_of_a_turn_charged_individually_is_not_charged_again() {
+async fn call_first_stale_in_a_turn_and_then_charged_alone_is_not_charged_again() {
     let server = Server::start().await;
     let ledger = server.ledger().await;
     open(&ledger, MONEY).await;
@@ -365,7 +365,7 @@ async fn stale_call_of_a_turn_charged_individually_is_not_charged_again() {
 
 /// Another gateway took the call for dead, since its lease had expired, and ran the call again under another number.
 #[tokio::test]
-async fn forbidden_call_is_not_charged_by_a_late_report_of_its_lease() {
+async fn forbidden_call_is_not_charged_by_a_late_turn_of_its_lease() {
     let server = Server::start().await;
     let ledger = server.ledger().await;
     open(&ledger, MONEY).await;
@@ -411,7 +411,7 @@ async fn forbidden_call_is_not_charged_by_a_late_report_of_its_lease() {
 
 /// An end that an owner reported is found by its exact number, and not by a text that only looks like it.
 #[tokio::test]
-async fn each_of_many_calls_of_a_turn_is_found_by_its_number() {
+async fn call_of_a_turn_is_found_only_by_its_exact_number() {
     let server = Server::start().await;
     let ledger = server.ledger().await;
     open(&ledger, MONEY).await;
@@ -458,7 +458,7 @@ async fn each_of_many_calls_of_a_turn_is_found_by_its_number() {
 
 /// Earlier versions stored each number of a turn singly.
 #[tokio::test]
-async fn calls_in_turns_of_earlier_versions_are_found() {
+async fn call_is_found_in_a_turn_that_an_earlier_version_stored() {
     let server = Server::start().await;
     let ledger = server.ledger().await;
     open(&ledger, MONEY).await;
@@ -490,7 +490,7 @@ return 1";
 
 /// Two turns without an answer are sent again, and arrive after the lease was given back.
 #[tokio::test]
-async fn repeated_earlier_turns_charge_nothing() {
+async fn turns_repeated_after_their_lease_was_returned_charge_nothing() {
     let server = Server::start().await;
     let ledger = server.ledger().await;
     open(&ledger, MONEY).await;
@@ -516,7 +516,7 @@ async fn repeated_earlier_turns_charge_nothing() {
 
 /// An outbox sends ends again together after a failover, and a new process sends the ends of a dead one.
 #[tokio::test]
-async fn ends_repeated_together_are_booked_once_each() {
+async fn each_call_is_charged_once_if_ends_of_many_calls_are_sent_again_together() {
     let server = Server::start().await;
     let ledger = server.ledger().await;
     open(&ledger, MONEY).await;
@@ -569,7 +569,7 @@ fn many(count: usize, cost: i64) -> Vec<Settlement> {
 
 /// A lease holds and charges most calls without the server, so their futures must not have space for a script (3 KB).
 #[tokio::test]
-async fn call_of_a_lease_takes_little_memory() {
+async fn futures_of_reserve_and_settle_are_small_enough_for_every_call() {
     let server = Server::start().await;
     let ledger = server.ledger().await;
     let (hold, settlement) = (hold(1, "k1", 5), settlement(1, "k1", 5));

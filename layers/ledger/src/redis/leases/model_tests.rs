@@ -160,7 +160,7 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 #[test]
-fn model_of_a_turn_gives_the_same_results_as_the_script() {
+fn rust_model_of_a_turn_gives_the_same_results_as_the_lua_script() {
     let counts = compare(200, None).unwrap_or_else(|found| panic!("{found}"));
     let [resized, charged, refused] = counts;
     assert!(
@@ -171,7 +171,7 @@ fn model_of_a_turn_gives_the_same_results_as_the_script() {
 
 /// A script that was changed differs from the model, which proves that the comparison works.
 #[test]
-fn model_detects_a_script_that_differs() {
+fn comparison_with_the_rust_model_detects_a_changed_lua_script() {
     let rules = [
         ("math.min(more, math.floor(free / (2 * leases)))", "more"),
         ("step ~= 'tell' and not again then", "step ~= 'tell' then"),

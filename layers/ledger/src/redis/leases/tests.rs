@@ -178,13 +178,13 @@ struct World<'a> {
 }
 
 #[test]
-fn leases_account_for_all_money_in_any_order_of_events() {
+fn all_money_is_accounted_for_in_any_order_of_lease_events() {
     let [granted, _] = run(120, false, None).unwrap_or_else(|found| panic!("{found}"));
     assert!(granted > 500, "only {granted} holds came from leases");
 }
 
 #[test]
-fn books_balance_after_the_server_falls_back_and_leases_expire() {
+fn books_balance_after_the_server_lost_data_and_leases_expired() {
     let [granted, given_back] = run(120, true, None).unwrap_or_else(|found| panic!("{found}"));
     assert!(granted > 300, "only {granted} holds came from leases");
     assert!(given_back > 0, "no lease was given back that had been lost");
@@ -192,7 +192,7 @@ fn books_balance_after_the_server_falls_back_and_leases_expire() {
 
 /// The test fails if the script leaves out a rule of a turn.
 #[test]
-fn simulation_detects_a_rule_missing_from_the_script() {
+fn simulation_detects_a_lease_rule_missing_from_the_lua_script() {
     let rules = [
         // An amount that a lease pays leaves the lease, whether the lease pays all of a call's cost or a part of it.
         (

@@ -273,7 +273,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(16))]
 
     #[test]
-    fn sqlite_ledger_behaves_like_the_memory_ledger(steps in prop::collection::vec(step(), 1..40)) {
+    fn sqlite_ledger_gives_the_same_results_as_the_memory_ledger(steps in prop::collection::vec(step(), 1..40)) {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         runtime.block_on(memory_and_file_agree(&steps));
     }

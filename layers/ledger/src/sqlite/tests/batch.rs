@@ -116,7 +116,7 @@ fn lines(conn: &Connection, sql: &str) -> Vec<String> {
 }
 
 #[test]
-fn batch_has_the_same_effect_as_its_records_one_by_one() {
+fn batch_has_the_same_effect_as_its_records_written_one_by_one() {
     let (mut state, mut records) = prepared();
     let (cheap, dear) = (price(1), price(2));
     let limited = KeyChange {
@@ -180,7 +180,7 @@ fn batch_has_the_same_effect_as_its_records_one_by_one() {
 }
 
 #[test]
-fn a_run_of_charges_writes_each_total_once() {
+fn batch_of_charges_writes_each_total_once() {
     let (mut state, records) = prepared();
     let mut conn = empty_file();
     commit(&mut conn, records.iter()).unwrap();
@@ -227,7 +227,7 @@ fn nothing_is_written_for_an_unknown_account() {
 }
 
 #[test]
-fn names_written_to_the_file_are_names_that_are_parsed() {
+fn booking_result_has_the_same_name_in_the_file_as_in_json() {
     use crate::contract::Booked;
 
     for booked in [

@@ -145,7 +145,7 @@ async fn used(dir: &TempDir) -> (SqliteLedger, PathBuf) {
 }
 
 #[tokio::test]
-async fn audit_finds_faults_that_the_start_does_not_check() {
+async fn audit_finds_faults_that_opening_the_file_does_not_check() {
     for (tampering, breach) in [
         (
             "DELETE FROM receipts",
@@ -195,7 +195,7 @@ async fn audit_finds_faults_that_the_start_does_not_check() {
 }
 
 #[tokio::test]
-async fn the_audit_finds_a_hold_whose_call_was_charged() {
+async fn audit_finds_an_open_hold_of_a_charged_call() {
     let dir = tempfile::tempdir().unwrap();
     let (ledger, path) = used(&dir).await;
     ledger.close().await;
@@ -213,7 +213,7 @@ async fn the_audit_finds_a_hold_whose_call_was_charged() {
 }
 
 #[tokio::test]
-async fn journals_never_go_back_in_time() {
+async fn line_written_after_the_clock_was_set_back_sorts_after_earlier_lines() {
     let dir = tempfile::tempdir().unwrap();
     let (ledger, path) = used(&dir).await;
     ledger.close().await;
@@ -273,7 +273,7 @@ async fn each_call_of_one_millisecond_is_on_exactly_one_page() {
 }
 
 #[tokio::test]
-async fn past_day_limits_nothing_and_its_charges_count_in_the_month() {
+async fn spending_of_a_past_day_limits_only_the_month() {
     let dir = tempfile::tempdir().unwrap();
     let (ledger, path) = used(&dir).await;
     let limited = KeyChange {
@@ -327,7 +327,7 @@ async fn past_day_limits_nothing_and_its_charges_count_in_the_month() {
 }
 
 #[tokio::test]
-async fn ledger_in_a_file_emits_events_and_stores_documents() {
+async fn sqlite_ledger_emits_events() {
     let dir = tempfile::tempdir().unwrap();
     let made = std::sync::atomic::AtomicU32::new(0);
     let make = async || {

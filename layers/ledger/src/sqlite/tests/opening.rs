@@ -3,7 +3,7 @@
 use super::*;
 
 #[tokio::test]
-async fn a_file_has_one_gateway_at_a_time() {
+async fn ledger_file_is_open_in_one_gateway_at_a_time() {
     let dir = tempfile::tempdir().unwrap();
     let (ledger, path) = used(&dir).await;
     let refused = SqliteLedger::open(&path).unwrap_err();
@@ -143,7 +143,7 @@ async fn file_of_an_earlier_version_gets_missing_indexes_and_columns() {
 
 /// The file stays valid even if the earlier version writes to it again.
 #[tokio::test]
-async fn file_of_an_earlier_version_stores_sessions_endpoints_and_timelines_after_the_upgrade() {
+async fn file_of_an_earlier_version_stores_sessions_endpoints_and_timelines() {
     let dir = tempfile::tempdir().unwrap();
     let (ledger, path) = used(&dir).await;
     ledger.close().await;
@@ -199,7 +199,7 @@ async fn file_of_an_earlier_version_stores_sessions_endpoints_and_timelines_afte
 }
 
 #[tokio::test]
-async fn file_of_an_earlier_version_gets_new_columns_and_counts_from_the_upgrade_on() {
+async fn ceilings_count_from_the_upgrade_on_in_a_file_of_an_earlier_version() {
     let dir = tempfile::tempdir().unwrap();
     let (ledger, path) = used(&dir).await;
     ledger.close().await;

@@ -91,7 +91,7 @@ async fn acknowledged_changes_survive_a_crash() {
 }
 
 #[tokio::test]
-async fn a_charge_is_not_made_again_after_a_restart() {
+async fn charge_is_not_repeated_after_a_restart() {
     let dir = tempfile::tempdir().unwrap();
     let (ledger, path) = used(&dir).await;
     ledger.close().await;
@@ -112,7 +112,7 @@ async fn a_charge_is_not_made_again_after_a_restart() {
 }
 
 #[tokio::test]
-async fn a_call_that_ran_when_its_process_was_killed_keeps_its_session() {
+async fn call_running_when_its_process_was_killed_keeps_its_session() {
     let dir = tempfile::tempdir().unwrap();
     let (ledger, path) = used(&dir).await;
     ledger.reserve(&hold(4, 100, 100, HOUR)).await.unwrap();
@@ -238,7 +238,7 @@ async fn closed_ledger_refuses_every_call() {
 /// Groups keep their spending across a restart. Charges made by a version without groups do not count as group
 /// spending.
 #[tokio::test]
-async fn groups_survive_a_restart_and_an_earlier_version() {
+async fn groups_survive_a_restart_and_use_of_the_file_by_an_earlier_version() {
     let dir = tempfile::tempdir().unwrap();
     let (ledger, path) = used(&dir).await;
     let group = GroupRecord {
@@ -290,7 +290,7 @@ async fn groups_survive_a_restart_and_an_earlier_version() {
 
 /// The other program may be an SQLite console with an open transaction.
 #[tokio::test]
-async fn file_locked_by_another_program_is_written_after_the_unlock() {
+async fn file_locked_by_another_program_is_written_once_unlocked() {
     let dir = tempfile::tempdir().unwrap();
     let (ledger, path) = used(&dir).await;
     let before = ledger.account(&account(0)).await.unwrap();
