@@ -25,7 +25,7 @@ use crate::{
     },
 };
 
-/// What is written of a vendor and its models.
+/// The sections of a vendor and its models, as they are written.
 #[derive(Clone, Debug, Default, Args)]
 pub(super) struct VendorArgs {
     /// Name of the vendor in the configuration; default: the preset's
@@ -278,7 +278,7 @@ pub(super) fn vendor_add(
 ) -> Result<(), Failure> {
     let preset = preset(preset_name)?;
     let before = fs::read_to_string(file).map_err(|error| unusable(file, &error))?;
-    let own = Own::read(&before, file)?;
+    let own = Found::read(&before, file)?;
     let sections = Sections::new(preset, args, &own.models)?;
     let name = &sections.name;
     if own.vendors.contains(name) {
@@ -350,12 +350,12 @@ pub(super) fn advice(preset: &Preset, missing: &BTreeSet<String>) -> String {
 }
 
 /// The names that a file uses.
-struct Own {
+struct Found {
     vendors: BTreeSet<String>,
     models: BTreeSet<String>,
 }
 
-impl Own {
+impl Found {
     fn read(text: &str, file: &Path) -> Result<Self, Failure> {
         let Ok(root) = toml::from_str::<toml::Table>(text) else {
             // The parser's own message may quote a secret; the check's does not.

@@ -1,7 +1,7 @@
 //! The contract of a ledger: the types that all stores share, and its traits.
 //!
 //! [`Ledger`] is what a call needs; [`LedgerAdmin`] is what an operator needs. [`EventStore`], [`Documents`] and
-//! [`LeaderLease`] are for consumers of events and other tasks beside the calls. [`super::book`] is the state machine
+//! [`LeaderLease`] are for consumers of events and other tasks next to the calls. [`super::book`] is the state machine
 //! that defines every answer.
 
 mod documents;
