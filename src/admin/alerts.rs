@@ -225,7 +225,7 @@ fn levels(body: &[u8]) -> Result<Levels, Refusal> {
         return Err(Refusal::invalid("levels_rub", problem));
     };
     Levels::new(&amounts).map_err(|_| {
-        let problem = format!("must be up to {LEVELS_MAX} amounts above 0, none twice");
+        let problem = format!("must be at most {LEVELS_MAX} different amounts above 0");
         Refusal::invalid("levels_rub", problem)
     })
 }

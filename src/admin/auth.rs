@@ -351,7 +351,7 @@ mod tests {
         assert_eq!(
             layer.check(&asks(RIGHT, elsewhere)),
             Ok(()),
-            "others are not concerned"
+            "other addresses are not limited"
         );
         tokio::time::advance(std::time::Duration::from_secs(7)).await;
         assert_eq!(layer.check(&asks(RIGHT, here)), Ok(()));

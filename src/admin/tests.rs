@@ -532,8 +532,8 @@ async fn ambiguous_request_head_is_refused_in_the_error_format_for_operators() {
 async fn panicked_admin_request_returns_its_number_and_is_named_in_the_log() {
     let log = Log::listen();
     let broken = service_fn(async |req: Request<()>| {
-        assert_ne!(req.uri().path(), "/call", "a panic of the test's");
-        let pieces = futures_util::stream::repeat_with(|| panic!("a panic of the test's"));
+        assert_ne!(req.uri().path(), "/call", "panicked on purpose");
+        let pieces = futures_util::stream::repeat_with(|| panic!("panicked on purpose"));
         Ok::<_, Error>(Response::new(AnswerBody::stream(pieces)))
     });
     let service = ServiceBuilder::new()

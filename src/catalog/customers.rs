@@ -132,7 +132,7 @@ mod tests {
         let Found::Callable(_, usual) = live.find_model("z-first") else {
             panic!("z-first has no price");
         };
-        assert_eq!(usual.usual.rule, None, "who is nobody's customer");
+        assert_eq!(usual.usual.rule, None, "the account is in no price rule");
         tokio::time::advance(Duration::from_secs(601)).await;
         assert_eq!(price(&live, "acme", "z-first"), None);
         assert!(live.expire_rate());

@@ -204,7 +204,7 @@ impl fmt::Display for RateError {
             Self::Bounds { rate } => write!(f, "{rate} is outside the source's min and max"),
             Self::Step { last, rate } => write!(
                 f,
-                "from {last} to {rate} is a larger step than step_max_percent: if it is right, raise it or restart"
+                "the change from {last} to {rate} exceeds step_max_percent: raise it if the rate is right, or restart"
             ),
         }
     }

@@ -76,7 +76,8 @@ impl Live {
         });
     }
 
-    /// Makes a rate that was fixed age like a measured one from now on, because the configuration no longer fixes it.
+    /// Lets a fixed rate become stale like a measured rate from now on. For a configuration that no longer fixes the
+    /// rate.
     pub fn unfix_rate(&self) {
         self.snapshot.rcu(|snapshot| match snapshot.rate {
             Some(RateReading { rate, at: None }) => {
@@ -230,7 +231,7 @@ impl Snapshot {
         self.version
     }
 
-    /// Returns the tariff's multiplier: the price of one ruble of the vendors' base prices.
+    /// Returns the tariff's multiplier: what customers pay for one ruble of base price.
     #[must_use]
     pub const fn multiplier(&self) -> Decimal {
         self.markup.multiplier
@@ -376,7 +377,7 @@ impl Snapshot {
     }
 }
 
-/// A model in a key's list, for people who choose from it.
+/// A model in the list that a key's holder chooses from.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Listed<'a> {
     pub(crate) id: &'a str,
@@ -424,8 +425,8 @@ impl Entry {
         }
     }
 
-    /// Returns the prices that apply to everybody, or a customer's own. If a customer's price is out of range, the
-    /// model has no price for that customer.
+    /// Returns a customer's own prices if `slot` is their index, and otherwise the prices that apply to everybody. If a
+    /// customer's price is out of range, the model has no price for that customer.
     fn prices_at(&self, slot: Option<usize>) -> Option<&PriceList> {
         match slot {
             None => self.prices.as_ref(),
@@ -576,7 +577,7 @@ pub(crate) mod tests {
         assert_eq!(price(&live, "z-first"), None);
         assert!(!priced(&live));
         assert!(live.snapshot().models().all(|(_, price)| price.is_none()));
-        assert!(live.expire_rate(), "the first one takes the prices away");
+        assert!(live.expire_rate(), "the first call removes the prices");
         assert!(!live.expire_rate());
         live.set_rate(RateReading::measured(decimal("90")));
         assert!(price(&live, "z-first").is_some());

@@ -1,5 +1,5 @@
-//! `tollgate event`: the events that the ledger has emitted; `tollgate account alert`: the levels at which it emits an
-//! event of a low balance.
+//! `tollgate event`: the events that the ledger has emitted; `tollgate account alert`: the alert levels at which it
+//! emits events about low balances.
 
 use clap::{Args, Subcommand};
 use http::Method;

@@ -241,7 +241,7 @@ pub struct LedgerConfig {
     pub search_tokens: u64,
     /// The maximum number of remembered conversations. For each, the vendor's count of its input bounds the next hold.
     pub hold_conversations_max: usize,
-    /// The time by which a hold outlives the longest call.
+    /// How much longer than the longest call a hold lasts.
     pub hold_grace: Duration,
     /// How long the start waits for another process to release the ledger's file or the outbox.
     pub open_wait: Duration,
@@ -324,11 +324,11 @@ impl fmt::Debug for LedgerUrl {
 /// The section `[limits]`: limits of requests, bodies and connections.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Requests of the catalog per second, per address.
+    /// The maximum number of catalog requests per second, per address.
     pub catalog_requests_per_second: u32,
-    /// Other requests per second, per address; `None` means unlimited.
+    /// The maximum number of other requests per second, per address; `None` means unlimited.
     pub requests_per_second: Option<u32>,
-    /// Requests with unknown keys per second, per address.
+    /// The maximum number of requests with unknown keys per second, per address.
     pub unknown_keys_per_second: u32,
     /// The burst of requests with unknown keys, per address.
     pub unknown_keys_burst: u32,

@@ -258,7 +258,7 @@ impl Check<'_> {
         Some((format, endpoint?, credentials))
     }
 
-    /// Returns the headers that a vendor wants in every call.
+    /// Returns the headers that a vendor requires in every call.
     fn vendor_headers(
         &mut self,
         raw: &RawVendor,

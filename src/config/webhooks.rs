@@ -93,7 +93,8 @@ impl Check<'_> {
     }
 }
 
-/// Checks that webhooks may be sent to a URL. Host names are resolved, and their addresses checked, at each connection.
+/// Checks whether webhooks may be sent to a URL. Host names are resolved, and their addresses checked, at each
+/// connection.
 fn reachable(url: Uri, allow_private: bool) -> Result<Uri, String> {
     if allow_private {
         return Ok(url);

@@ -165,7 +165,7 @@ impl Console {
             _ => {
                 let mut res = pages::told(
                     StatusCode::METHOD_NOT_ALLOWED,
-                    english("This page is read (GET) or posted to."),
+                    english("This page accepts only GET and POST."),
                 );
                 let allow = HeaderValue::from_static("GET, HEAD, POST");
                 res.headers_mut().insert(header::ALLOW, allow);

@@ -196,7 +196,7 @@ impl Visit {
             problem = Some(Refused {
                 status: StatusCode::UNPROCESSABLE_ENTITY,
                 text: english(
-                    "Nothing was changed: this cannot be undone. Tick the box to confirm it.",
+                    "Nothing was changed. This cannot be undone: tick the box to confirm.",
                 )
                 .into(),
             });
@@ -258,7 +258,7 @@ impl Visit {
             let refused = problem.unwrap_or(&refused);
             let title = match refused.status {
                 StatusCode::NOT_FOUND => english("Not found"),
-                _ => english("Not shown"),
+                _ => english("Cannot be shown"),
             };
             self.refused(title, refused)
         }))
@@ -397,7 +397,7 @@ impl Visit {
                 Total::of(reports.iter().filter(of_month)),
             ),
             (
-                english("In a year"),
+                english("Last 12 months"),
                 Total::of(reports.iter().filter(of_year)),
             ),
         ];

@@ -29,21 +29,21 @@ pub(super) struct Span {
 
 pub(super) const HOURS: &Span = &Span {
     table: english("Table by hour"),
-    charged: english("Charged by hour, the last 24, ₽"),
-    calls: english("Calls by hour, the last 24"),
-    latency: english("Latency of calls by hour, the last 24, ms"),
+    charged: english("Charged per hour, last 24 hours, ₽"),
+    calls: english("Calls per hour, last 24 hours"),
+    latency: english("Latency of calls per hour, last 24 hours, ms"),
 };
 pub(super) const DAYS: &Span = &Span {
     table: english("Table by day"),
-    charged: english("Charged by day, the last 30, ₽"),
-    calls: english("Calls by day, the last 30"),
-    latency: english("Latency of calls by day, the last 30, ms"),
+    charged: english("Charged per day, last 30 days, ₽"),
+    calls: english("Calls per day, last 30 days"),
+    latency: english("Latency of calls per day, last 30 days, ms"),
 };
 pub(super) const MONTHS: &Span = &Span {
     table: english("Table by month"),
-    charged: english("Charged by month, the last 12, ₽"),
-    calls: english("Calls by month, the last 12"),
-    latency: english("Latency of calls by month, the last 12, ms"),
+    charged: english("Charged per month, last 12 months, ₽"),
+    calls: english("Calls per month, last 12 months"),
+    latency: english("Latency of calls per month, last 12 months, ms"),
 };
 
 /// Two series over time. The exact numbers are in a table below the plot and in the bars' titles.
@@ -304,7 +304,7 @@ impl Course {
                 )
             });
             plots.push(Plot {
-                legend: english("Half of the calls took at most the dark part (p50), 99 % at most the light one (p99)."),
+                legend: english("Dark part: the median (p50). Light part: 99 % of the calls took at most this long (p99)."),
                 ..Plot::new(
                     span.latency,
                     Unit::Milliseconds,

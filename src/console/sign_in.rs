@@ -158,7 +158,7 @@ impl SignIn {
     }
 
     fn fault(&self) -> Answer {
-        let said = english("An error of the gateway; see its log.");
+        let said = english("Gateway error: see the gateway’s log.");
         self.page(StatusCode::INTERNAL_SERVER_ERROR, Some(said))
     }
 
@@ -166,7 +166,7 @@ impl SignIn {
     async fn too_often(&self, address: Option<IpAddr>) -> Option<Answer> {
         let wait = self.guesses.admit(address?, GUESSES).await.err()?;
         let seconds = wait.as_secs() + 1;
-        let said = english("Too many wrong tries from your address. Try again in {0} s.");
+        let said = english("Too many failed attempts from your address. Try again in {0} s.");
         let said = filled(said, chosen(), &[&seconds]);
         let mut res = self.page(StatusCode::TOO_MANY_REQUESTS, Some(&said));
         res.headers_mut()

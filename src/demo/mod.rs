@@ -121,7 +121,7 @@ pub async fn run(listen: SocketAddr) -> anyhow::Result<()> {
         "DEMO_VENDOR_KEY" => Some("vendor-key-of-the-demo".to_owned()),
         _ => None,
     })
-    .map_err(|errors| anyhow::anyhow!("the demo's own config: {errors}"))?;
+    .map_err(|errors| anyhow::anyhow!("the demo's own configuration is invalid: {errors}"))?;
 
     let (lines, lines_in) = mpsc::channel(1024);
     let sockets = InheritedSockets {
@@ -129,7 +129,7 @@ pub async fn run(listen: SocketAddr) -> anyhow::Result<()> {
         admin: Some(admin),
     };
     let gateway = Gateway::build_on(&config, sockets, move |event| match event {
-        // If the queue is full, the line about this call is dropped: nobody can read that many calls.
+        // If the queue is full, the line about this call is dropped: nobody can read that many lines.
         Event::Settled {
             settlement,
             settled,
@@ -183,7 +183,7 @@ Ctrl-C stops.
     until_told_to_stop().await
 }
 
-/// The description of the scripted vendor, for people.
+/// Describes the scripted vendor to the person who starts it.
 const SCRIPT: &str = "\
 It repeats your text, calls a tool named get_weather if you offer one, and plays a vendor that fails if \
 your text\ncontains one of the words vendor-400, vendor-429, vendor-500 (the status that it answers with) and vendor-cut \

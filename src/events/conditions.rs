@@ -23,7 +23,7 @@ struct Seen {
 }
 
 impl Seen {
-    /// Returns the reports after this one, without those that have expired.
+    /// Returns the stored reports updated with this report, without expired reports.
     fn reported(&self, word: &Word<'_>, now_ms: u64) -> Self {
         let mut after = self.clone();
         after.by.retain(|_, until_ms| *until_ms > now_ms);
@@ -40,7 +40,7 @@ impl Seen {
     }
 }
 
-/// The events that mark the begin and the end of a condition.
+/// The events to emit when a condition begins and when it ends.
 pub(super) struct Told {
     pub(super) begin: Happening,
     pub(super) end: Option<Happening>,
@@ -53,7 +53,7 @@ pub(super) struct Word<'a> {
     pub(super) sees: bool,
 }
 
-/// Records whether a gateway sees a condition, and emits an event if the condition begins or ends by this report.
+/// Records whether a gateway sees a condition, and emits an event if the condition begins or ends with this report.
 pub(super) async fn say<L: EventStore + Documents>(
     store: &L,
     word: &Word<'_>,
@@ -88,7 +88,7 @@ pub(super) async fn say<L: EventStore + Documents>(
     store.update_async(&name, report).await
 }
 
-/// Returns the conditions that some gateway reports.
+/// Returns the names of the conditions that at least one gateway reports.
 pub(super) async fn known<L: Documents>(store: &L) -> Result<Vec<String>, BookError> {
     let found = store.documents(PREFIX).await?;
     let seen = found.into_iter().filter_map(|document| {

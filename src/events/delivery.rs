@@ -1,5 +1,5 @@
 //! Delivers events to a receiver, in order, at least once. The progress is stored in the ledger, so any gateway
-//! continues where another stopped; a lease lets one gateway at a time send.
+//! continues where another stopped. A leader lease lets only one gateway at a time send to the receiver.
 
 use std::{sync::Arc, time::Duration};
 
@@ -17,17 +17,18 @@ use crate::{
     text::time::now_ms,
 };
 
-/// Duration of the lease under which a gateway sends, counted from each attempt. An attempt takes at most two thirds of
-/// it.
+/// Duration of the leader lease under which a gateway sends, counted from each attempt. An attempt takes at most two
+/// thirds of this time.
 const LEASE: Duration = Duration::from_secs(30);
 /// The interval at which a delivery reads the state that others may change: which gateway sends, and whether an
 /// operator has stopped the receiver.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
 /// The number of events that a delivery reads at once.
 const PAGE: usize = 100;
-/// How many events the filter may skip before the progress is written. Until then the skipped events are read again.
-/// The progress is only in the ledger: if a failover makes a ledger lose recent events, it also loses the progress, and
-/// then gives the lost numbers to new events, which must be sent.
+/// The maximum number of events that the filter may skip before the progress is written. If the delivery is restarted
+/// before that, it reads the skipped events again. The progress is stored only in the ledger: if a failover loses the
+/// ledger's latest events, it also loses the progress past them. The ledger then gives the lost numbers to new events,
+/// which must be sent.
 const PASSED_OVER_MAX: u64 = 100;
 
 /// Delivers events to one receiver.
@@ -36,10 +37,10 @@ pub(super) struct Delivery {
     tail: Tail,
     receiver: Arc<Receiver>,
     notes: Notes,
-    /// The id under which this gateway takes delivery leases.
+    /// The id under which this gateway holds leader leases for deliveries.
     owner: Arc<str>,
     metrics: Outgoing,
-    /// Whether the ledger is out of reach and this has been logged.
+    /// Whether the ledger is out of reach and this was already logged.
     away: bool,
 }
 
@@ -77,7 +78,8 @@ impl Delivery {
                 Some(Ok(Next::Now)) => {}
                 Some(Ok(Next::In(wait))) => tokio::time::sleep(wait).await,
                 Some(Ok(Next::Beyond(place))) => {
-                    // The wait ends after a third of the lease at the latest, so that the lease is renewed.
+                    // The wait ends after a third of the leader lease at the latest, so that the leader lease is
+                    // renewed in time.
                     let _ = tokio::time::timeout(LEASE / 3, self.tail.beyond(place)).await;
                 }
                 Some(Err(error)) if self.away => {
@@ -132,11 +134,11 @@ impl Delivery {
             tracing::error!(
                 receiver = self.receiver.name,
                 lost,
-                "events were forgotten before they were sent"
+                "the ledger dropped events before they were sent"
             );
         }
         for (index, event) in page.events.iter().enumerate() {
-            // The lease taken before the loop is long enough for the first event.
+            // The leader lease acquired before the loop is long enough for the first event.
             if index > 0 && !self.notes.lease(&self.owner, LEASE).await? {
                 break;
             }

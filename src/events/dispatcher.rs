@@ -33,7 +33,7 @@ pub(crate) struct Dispatcher {
 pub(crate) enum Replayed {
     Taken,
     Failed(String),
-    /// The ledger does not have the event any more, or never had it.
+    /// The ledger has dropped the event, or never had it.
     Unknown,
     /// The receiver's filter excludes the event.
     NotIts,
@@ -72,16 +72,16 @@ impl Dispatcher {
     pub(crate) async fn begin(&self) {
         for receiver in self.receivers().iter() {
             if let Err(error) = self.notes_of(receiver).begin(&self.tail).await {
-                tracing::warn!(receiver = receiver.name, %error, "a receiver of events could not be looked up yet");
+                tracing::warn!(receiver = receiver.name, %error, "the state of an event receiver could not be read yet");
             }
         }
     }
 
-    /// Releases this gateway's leases after its deliveries have ended, so that another gateway may send at once.
+    /// Releases this gateway's leader leases after its deliveries have ended, so that another gateway may send at once.
     pub(crate) async fn let_go(&self) {
         for receiver in self.receivers().iter() {
             let notes = self.notes_of(receiver);
-            // If the release fails, the other gateway waits until the lease expires.
+            // If the release fails, the other gateway waits until the leader lease expires.
             let _ = notes.lease(&self.owner, Duration::from_millis(1)).await;
         }
     }
@@ -113,8 +113,8 @@ impl Dispatcher {
         let Some((event, letter)) = notes.event(number).await? else {
             return Ok(Replayed::Unknown);
         };
-        // An event that the filter excludes, for example of another customer, is not sent by mistake. A dead letter was
-        // meant for this receiver, so the filter is not applied.
+        // An event that the filter excludes is not sent, because it may be about another customer. A dead letter has
+        // already passed the filter, so it is not checked again.
         if letter.is_none() && !receiver.filter.takes(&event) {
             return Ok(Replayed::NotIts);
         }

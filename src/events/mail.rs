@@ -19,7 +19,7 @@ use crate::{
     text::causes::chain,
 };
 
-/// The time limit for a whole mail, connecting included.
+/// The time limit for sending one mail, including the time to connect.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Sends mails through an SMTP server.
@@ -54,7 +54,7 @@ impl Mail {
     pub(super) async fn send(&self, event: &Event) -> Sent {
         let message = match self.message(event) {
             Ok(message) => message,
-            Err(error) => return failed(format!("no mail can be made of it: {error}")),
+            Err(error) => return failed(format!("the event cannot be written as a mail: {error}")),
         };
         let sent = tokio::time::timeout(PATIENCE, self.server.send(message));
         match sent.await {

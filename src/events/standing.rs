@@ -68,7 +68,7 @@ impl Standing {
         self.error = Some(why);
     }
 
-    /// Returns whether an event was retried for long enough, with no other event delivered meanwhile.
+    /// Returns whether to give an event up: it was retried for `retry_max`, and no event was delivered meanwhile.
     pub(super) fn gives_up(&self, event: &Event, retry_max: Duration, now_ms: u64) -> bool {
         let since = self.failing_since_ms.unwrap_or(now_ms).max(event.at_ms);
         now_ms.saturating_sub(since) >= millis(retry_max)
@@ -126,12 +126,13 @@ impl Notes {
         format!("dead/{}/", self.name)
     }
 
-    /// Takes or renews, for `ttl`, the lease under which a gateway sends; `false` if another gateway holds it.
+    /// Acquires or renews, for `ttl`, the leader lease under which a gateway sends. Returns `false` if another gateway
+    /// holds it.
     pub(super) async fn lease(&self, owner: &str, ttl: Duration) -> Result<bool, BookError> {
         self.store.lead(&self.standing_name(), owner, ttl).await
     }
 
-    /// Returns the state with its version; `None` if nothing was ever sent to this receiver.
+    /// Returns the state with its version; `None` if delivery to this receiver has never begun.
     pub(crate) async fn standing(&self) -> Result<Option<(u64, Standing)>, BookError> {
         let found = self.store.read_value(&self.standing_name()).await?;
         Ok(found.value.map(|standing| (found.version, standing)))

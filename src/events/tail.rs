@@ -1,4 +1,4 @@
-//! Follows the end of the events, and wakes tasks that wait for an event when it has been emitted.
+//! Polls the ledger for the number of the last event, and wakes the tasks that wait for later events.
 
 use std::{sync::Arc, time::Duration};
 
@@ -17,7 +17,8 @@ const LOOK_EVERY: Duration = Duration::from_millis(50);
 const ASK_EVERY: Duration = Duration::from_millis(250);
 /// The interval of polls while the ledger is out of reach.
 const AWAY: Duration = Duration::from_secs(1);
-/// How long to wait before a read: an event that has a number may still be in the queue to the ledger's file.
+/// How long to wait after a new number was found and before the events are read: an event that has a number may still
+/// be queued to be written to the ledger's file.
 const READABLE: Duration = Duration::from_millis(10);
 /// The maximum number of events that one request scans; the next request continues after them.
 const LOOKED_THROUGH_MAX: usize = 10_000;

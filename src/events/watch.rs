@@ -1,5 +1,5 @@
-//! Emits events for conditions that no charge shows: unavailable vendors, a stale exchange rate, keys that expire soon,
-//! calls sold below their cost. Each event is emitted once, however many gateways see the cause.
+//! Emits events for conditions that the ledger does not detect itself: unavailable vendors, a stale exchange rate, keys
+//! that expire soon, calls sold below their cost. Each event is emitted once, however many gateways see the cause.
 
 use std::{
     collections::{BTreeMap, HashSet},
@@ -37,14 +37,14 @@ const SWEEP_EVERY: Duration = Duration::from_secs(60);
 const KEYS_EVERY: Duration = Duration::from_secs(3600);
 /// How long before a key's expiry the event is emitted: 7 days.
 const EXPIRING_MS: u64 = 7 * 24 * 3_600_000;
-/// The maximum number of calls that wait for their event. Further calls are dropped, because later calls of the same
-/// kind will cause the event.
+/// The maximum number of calls in the queue for events. Further calls are dropped from the queue, because later calls
+/// of the same model and vendor will cause the same event.
 const MARGINS_MAX: usize = 64;
 
 const RATE: &str = "rate";
 const VENDOR: &str = "vendor/";
 
-/// A call that was sold below its cost, waiting for its event.
+/// A call that was sold below its cost, queued until its event is emitted.
 #[derive(Debug)]
 pub(crate) struct Below(Happening);
 
@@ -76,7 +76,7 @@ impl Margins {
             vendor_cost_rub: cost,
             by: settlement.number.to_string(),
         };
-        // If the queue is full, the next call of the same kind causes the event.
+        // If the queue is full, a later call of the same model and vendor causes the event.
         let _ = self.0.try_send(Below(below));
     }
 }
@@ -130,7 +130,7 @@ impl Watcher {
                 Some(Below(what)) = self.below.recv() => {
                     let told = catch_round("the check of margins", self.tell_margin(what, now_ms()));
                     if let Some(Err(error)) = told.await {
-                        tracing::debug!(%error, "the event of a margin is not emitted yet");
+                        tracing::debug!(%error, "the event for a call sold below its cost is not emitted yet");
                     }
                 }
             }

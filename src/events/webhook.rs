@@ -43,9 +43,9 @@ const ANSWER_BYTES_MAX: usize = 64 * 1024;
 pub(super) enum Sent {
     /// The receiver accepted the event.
     Taken,
-    /// The receiver wants no more events (status 410).
+    /// The receiver refuses all further events (status 410).
     Gone,
-    /// Failed: why, in a text without secrets, and the pause that the receiver requests.
+    /// The attempt failed. Contains the reason, in a text without secrets, and the pause that the receiver requests.
     Failed {
         why: String,
         retry_after: Option<Duration>,
@@ -60,7 +60,7 @@ pub(super) struct Webhook {
     client: Client<HttpsConnector<HttpConnector<Resolver>>, Full<Bytes>>,
 }
 
-/// The JSON that the request to a receiver has as its body.
+/// The JSON body of the request to a receiver.
 #[derive(Serialize)]
 struct Body<'a> {
     r#type: &'static str,

@@ -21,9 +21,9 @@ use super::{
     record::{Chunks, Record},
 };
 
-/// The maximum number of open calls of a paced load. It bounds the load if the server does not keep up.
+/// The maximum number of open calls of a paced load, in case the server does not keep up.
 const UNDER_WAY_MAX: usize = 512;
-/// Pause after a connection could not be opened, before its next call.
+/// How long to wait after a connection could not be opened and before the next call is sent over it.
 const RECONNECT_PAUSE: Duration = Duration::from_millis(100);
 
 /// The calls that a load run sends.

@@ -26,7 +26,7 @@ const X_API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 const ANTHROPIC_VERSION: HeaderName = HeaderName::from_static("anthropic-version");
 /// The timeout for connecting to a host on another machine.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// The maximum characters of a refusal's text that are kept.
+/// The maximum number of characters that are kept of a refusal's text.
 const TEXT_CHARS_MAX: usize = 300;
 /// The first bytes of the error events of the three formats.
 static ERROR_EVENTS: LazyLock<[Finder<'static>; 3]> = LazyLock::new(|| {
@@ -78,7 +78,7 @@ impl Prepared {
     /// Creates a call of an operation, with the key in the header that clients of this format use.
     ///
     /// # Errors
-    /// Host or key cannot be in a header, or the path is not a URI.
+    /// The host or the key is not a valid header value, or the path is not a URI.
     pub fn post(
         host: &str,
         path: &str,
@@ -123,13 +123,13 @@ pub enum CallError {
     #[error("error event: {0}")]
     Event(String),
     /// The connection or the answer broke off.
-    #[error("broken off: {}", chain(.0))]
+    #[error("the connection broke off: {}", chain(.0))]
     Broken(#[source] hyper::Error),
     /// The answer has no body.
     #[error("empty answer")]
     Empty,
     /// The answer did not end within the time limit.
-    #[error("no end of the answer within {0:?}")]
+    #[error("the answer did not end within {0:?}")]
     TimedOut(Duration),
 }
 

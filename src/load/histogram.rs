@@ -48,8 +48,8 @@ impl Histogram {
         Duration::from_nanos(u64::try_from(ns).unwrap_or(u64::MAX))
     }
 
-    /// Returns the duration that `part` (0 to 1) of all durations are shorter than, to 0.1 %; 0 if there are no
-    /// durations.
+    /// Returns a quantile of the durations, exact to 0.1 %: the part `part` (0 to 1) of all durations is shorter.
+    /// Returns 0 if there are no durations.
     #[must_use]
     pub fn quantile(&self, part: f64) -> Duration {
         let rank = ((self.count as f64 * part) as u64).min(self.count.saturating_sub(1));

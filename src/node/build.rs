@@ -46,10 +46,10 @@ use crate::{
     },
 };
 
-/// Pause before the recovery of an earlier process' calls is tried again after a panic.
+/// How long to wait before the recovery of an earlier process's calls is started again after a panic.
 const RECOVER_AGAIN: Duration = Duration::from_secs(1);
-/// How many calls may run or wait for their settlement: the highest value to which `limits.in_flight_max` can be
-/// reloaded.
+/// The maximum number of calls that run or wait for their settlement, and so the highest value that a reload can give
+/// `limits.in_flight_max`.
 const CALLS_MAX: usize = 1_000_000;
 
 impl Gateway {
@@ -65,7 +65,7 @@ impl Gateway {
         Self::build_on(config, InheritedSockets::default(), report).await
     }
 
-    /// Builds like [`Gateway::build`], but on inherited sockets; a port without an inherited socket is bound.
+    /// Builds a gateway like [`Gateway::build`], but on inherited sockets. A port without an inherited socket is bound.
     ///
     /// # Errors
     /// If the ledger cannot be opened, or a port cannot be bound. The text names the ledger or the port.

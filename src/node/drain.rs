@@ -1,5 +1,5 @@
-//! The end of a gateway: accepts no more calls, gives running calls some time, and settles every charge or keeps it in
-//! the outbox.
+//! Drains a gateway: accepts no more calls, gives running calls some time, and settles every charge or keeps it in the
+//! outbox.
 
 use std::time::Duration;
 
@@ -7,9 +7,9 @@ use tokio::{task::JoinSet, time::Instant};
 
 use super::Gateway;
 
-/// How long answers that are cut may take to send an error to their clients.
+/// How long cut answers may take to send an error to their clients.
 const FAREWELL: Duration = Duration::from_secs(5);
-/// The time limit for releasing this gateway's right to deliver to event receivers.
+/// The time limit for releasing this gateway's leader leases for deliveries to event receivers.
 const LET_GO: Duration = Duration::from_secs(1);
 /// The interval at which to check whether calls without clients have ended.
 const FAREWELL_LOOK: Duration = Duration::from_millis(20);
@@ -48,7 +48,7 @@ impl Gateway {
         }
         let unacknowledged = self.calls.unacknowledged();
         drop(self.calls);
-        // When the last answer has ended, nothing can add to the settler's queue any more.
+        // When the last answer has ended, nothing adds to the settler's queue any more.
         let patience = patience_for_charges(until, Instant::now(), !done);
         let settled = ended(&mut self.settler, patience).await && !self.readiness.is_broken();
         if !settled {
@@ -57,7 +57,7 @@ impl Gateway {
         }
         self.feed.shutdown().await;
         self.deliveries.shutdown().await;
-        // If the ledger is out of reach, the right expires by itself.
+        // If the ledger is out of reach, the leader leases expire by themselves.
         let _ = tokio::time::timeout(LET_GO, self.dispatcher.let_go()).await;
         self.store.give_back().await;
         self.loops.shutdown().await;
@@ -70,7 +70,7 @@ impl Gateway {
         }
         // Charges that the ledger has not acknowledged are on this machine's disk, or lost.
         let calls = unacknowledged.count();
-        // Calls that were queued in a settler that panicked are neither in the ledger nor in the outbox.
+        // If the settler has panicked, the calls in its queue are neither in the ledger nor in the outbox.
         anyhow::ensure!(
             kept && !self.readiness.is_broken(),
             "the ledger did not acknowledge the end of {calls} calls in time; the next start charges the recorded \

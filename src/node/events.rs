@@ -75,7 +75,7 @@ mod tests {
     #[test]
     fn panic_in_an_event_report_is_caught() {
         let calls = Calls::new(Arc::new(Metrics::new("tollgate")));
-        let report = reporting(calls, |_| panic!("a panic of the test's"));
+        let report = reporting(calls, |_| panic!("panicked on purpose"));
         let number = RequestNumber::now_v7();
         report(&Event::Released { number });
     }

@@ -48,7 +48,7 @@ pub struct Gateway {
     /// Ends the operators' listener when dropped. It is dropped last, so that operators are served until the drain has
     /// ended.
     _admin_end: watch::Sender<bool>,
-    /// The accept loops, which end when draining does.
+    /// The listeners' accept loops, which end during the drain.
     servers: JoinSet<()>,
     /// The settler's handle. At the end of the drain it cuts the calls that are still running.
     calls: Settler,

@@ -1,7 +1,7 @@
 //! Reloads the configuration of a running gateway: on SIGHUP, and when its files have changed.
 //!
-//! A file is applied when two checks in a row found the same content, so never while it is being written. A mistake in
-//! the file is logged once, and the old configuration stays in force.
+//! A file is applied when two checks in a row have found the same content, so that a file is never applied while it is
+//! being written. A mistake in the file is logged once, and the old configuration stays in force.
 
 use std::{
     panic::resume_unwind,
@@ -28,7 +28,7 @@ use crate::{
 
 /// Pause between two checks of files that have just changed.
 const SETTLE: Duration = Duration::from_secs(1);
-/// Pause before a ledger that did not answer is tried again, if files are not polled.
+/// How long to wait before a request to the ledger that was not answered is repeated, if files are not polled.
 const ASK_AGAIN: Duration = Duration::from_secs(10);
 
 /// The configuration in force, and the state of the files that it was read from.
@@ -167,10 +167,11 @@ impl Reload {
 impl Gateway {
     /// Applies models, prices, vendors, rate sources, limits and the certificate of another configuration;
     /// [`need_restart`] lists the settings that it cannot apply. Running calls and open connections continue as they
-    /// began. Requests a version from the ledger if prices have changed, and uses nothing else outside the process.
+    /// began. If prices have changed, it requests a tariff version from the ledger. Nothing else outside the process is
+    /// used.
     ///
     /// # Errors
-    /// If the ledger gives no version for the changed prices. In that case nothing is applied.
+    /// If the ledger returns no tariff version for the changed prices. In that case nothing is applied.
     pub async fn reload(&mut self, config: &Config) -> Result<TariffVersion, BookError> {
         let fingerprint = config.live.fingerprint();
         let version = if fingerprint == self.fingerprint {

@@ -55,7 +55,8 @@ pub async fn serve(config: Config, file: &Path, files: Files) -> anyhow::Result<
     Ok(())
 }
 
-/// Returns how many connections the configuration allows, by the files that the process may open.
+/// Returns how many connections the configuration allows for callers, operators and vendors, which share the files that
+/// the process may open.
 fn shares(config: &Config, gateway: &Gateway) -> Shares {
     let snapshot = gateway.live.snapshot();
     // The snapshot has a vendor once for each of its routes; the map removes the repetitions.

@@ -1,9 +1,9 @@
-//! Automatic top-up: an account's rule, stored next to its payments. When the balance, less the cost of running calls
-//! so far, falls below a bound, a saved card is charged. The rule contains the provider's handle of the card, never the
-//! card's number.
+//! Automatic top-up: an account's rule, stored next to its payments. When the balance minus the running calls' cost so
+//! far falls below the rule's threshold, a saved card is charged. The rule contains the provider's handle of the card,
+//! never the card's number.
 //!
-//! The document `payment-auto/<account>` is a rule, and `payments-auto` lists the accounts that may have one. As with
-//! the other lists, an account is added to the list before its rule is written, and removed after the rule is deleted.
+//! The document `payment-auto/<account>` is a rule, and `payments-auto` lists the accounts that may have one. An
+//! account is added to the list before its rule is written, and removed after its rule is deleted.
 
 use std::fmt;
 
@@ -70,7 +70,7 @@ impl SavedCard {
         }
     }
 
-    /// Returns the card's last digits, for people.
+    /// Returns the card's last digits as they are shown to people.
     fn shown(&self) -> String {
         format!("····{}", self.last4.as_deref().unwrap_or_default())
     }
@@ -82,7 +82,7 @@ impl fmt::Debug for SavedCard {
     }
 }
 
-/// Reason for a rule that is off although the payer has paid.
+/// The reason stored in a rule that is off although the payer has paid.
 pub(super) const NOT_SAVED: &str = "it was paid by a method that cannot be saved";
 
 /// A rule: its terms, the consent to them, and its state.
@@ -91,11 +91,11 @@ pub(crate) struct AutoTopup {
     pub(super) account: AccountId,
     /// The provider that has saved the card.
     pub(super) provider: String,
-    /// Bound on the balance below which the card is charged.
+    /// The threshold: the card is charged when the balance falls below it.
     pub(super) below_rub: MicroRub,
-    /// The amount of each charge.
+    /// The amount of each card charge.
     pub(super) amount_rub: MicroRub,
-    /// The maximum of all charges in a month.
+    /// The most that the card may be charged in a month.
     pub(super) month_max_rub: MicroRub,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) email: Option<String>,
@@ -108,47 +108,49 @@ pub(crate) struct AutoTopup {
     pub(super) reason: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) card: Option<SavedCard>,
-    /// The charge in progress. Stored before the request to the provider, and kept until the charge's outcome is fully
+    /// The card charge in progress. It is stored before the request to the provider, and kept until its outcome is
     /// known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) charging: Option<IntentId>,
-    /// Spending and balance of the account when the last charge began; `None` after a charge that failed.
+    /// The account's spending and balance when the last card charge began; `None` if that card charge failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) last: Option<Mark>,
-    /// The number of declines since the last successful charge.
+    /// The number of declines since the last successful card charge.
     #[serde(default)]
     pub(super) declines: u32,
-    /// Unix milliseconds before which the card is not charged. In state `Waiting`, after the payment, when the wait for
-    /// the saved card ends.
+    /// The card is not charged before this time, in Unix milliseconds. In state `Waiting`, once the payer has paid: the
+    /// time until which the provider may still report the saved card.
     #[serde(default)]
     pub(super) not_before_ms: u64,
-    /// A month, counted from January 1970, and the amount charged or requested in that month.
+    /// The month of `month_rub`, counted from January 1970.
     #[serde(default)]
     pub(super) month: u64,
+    /// The amount that was charged to the card, or requested, in `month`.
     #[serde(default)]
     pub(super) month_rub: MicroRub,
-    /// Month for which the event was emitted that the monthly maximum is reached.
+    /// The month for which an event has reported that the monthly maximum is reached.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) full_month: Option<u64>,
 }
 
-/// Spending and balance of an account when a charge began. The next charge waits until money has been spent since.
+/// An account's spending and balance when a card charge began. The next card charge waits until money has been spent
+/// since then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Mark {
     /// The cost of the account's calls, including running ones.
     pub(super) spent_rub: MicroRub,
-    /// The balance that the account has once the charge is booked.
+    /// The account's balance once the card charge is booked as a top-up.
     pub(super) left_rub: MicroRub,
 }
 
 impl Mark {
-    /// Returns whether a call or a correction has spent money since the mark.
+    /// Returns whether a call or a correction has reduced the account's money since this card charge began.
     pub(super) fn is_past(&self, spent: MicroRub, left: MicroRub) -> bool {
         spent > self.spent_rub || left < self.left_rub
     }
 }
 
-/// A rule as people see it, without the card's handle.
+/// A rule as it is shown to people, without the card's handle.
 #[derive(Debug, Serialize)]
 pub struct AutoShown {
     pub(crate) account: AccountId,
@@ -235,7 +237,7 @@ impl Rules {
         Ok(self.versioned(account).await?.value)
     }
 
-    /// Returns the rule of an account, and its version, which a change requires.
+    /// Returns the rule of an account, and the rule's version, which a change requires.
     pub(super) async fn versioned(
         &self,
         account: &AccountId,
@@ -279,7 +281,8 @@ impl Rules {
             let mut accounts = found.value.unwrap_or_default();
             let count = accounts.len();
             accounts.retain(|one| one != account);
-            // Read after the list: a rule that is made later changes the list.
+            // The rule is read after the list. If a rule is created later, that changes the list, and this update runs
+            // again.
             Ok(
                 match accounts.len() == count || self.find(account).await?.is_some() {
                     true => Update::Keep(()),
@@ -291,7 +294,7 @@ impl Rules {
     }
 }
 
-/// Returns the name of the document of an account's rule.
+/// Returns the name of the document that stores an account's rule.
 pub(super) fn rule_name(account: &AccountId) -> String {
     format!("payment-auto/{account}")
 }

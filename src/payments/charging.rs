@@ -1,11 +1,11 @@
 //! Charges saved cards by the rules of automatic top-ups. One gateway does this for all accounts, and no call waits for
-//! it.
+//! it. In this module, every charge is a charge of a card.
 //!
 //! A charge is written to its rule before the request to the provider, by a compare-and-swap of the rule's version. If
 //! several gateways see the same low balance, only one begins a charge. The idempotency key of the request is derived
-//! from the charge's id, so a retry by any process is the same request; the answer is fetched and booked like any
-//! payment. A rule begins its next charge only when the outcome of the last charge is fully known. If a process dies
-//! between two steps, the step is repeated, and its effect happens once.
+//! from the charge's id, so a retry by any process is the same request. The payment is then fetched from the provider
+//! and booked like any other payment. A rule begins its next charge only when the outcome of its last charge is known.
+//! If a process dies midway, the unfinished part is repeated, and takes effect once.
 
 use std::{
     pin::pin,
@@ -35,32 +35,32 @@ use crate::{
     text::{causes::chain, time::now_ms},
 };
 
-/// The maximum number of steps of a rule in one round.
+/// The maximum number of changes that one round makes to a rule.
 const STEPS_MAX: usize = 20;
 /// The largest number of rules that are processed concurrently.
 const AT_ONCE_MAX: usize = 16;
 /// The number of declines after which the pause no longer doubles.
 const DOUBLED_MAX: u32 = 6;
-/// The name of the lease that the gateway holds that processes the rules.
+/// The name of the leader lease under which one gateway processes the rules.
 const LEASE: &str = "payments-auto";
 
-/// How long to wait for the saved card after its payer has paid.
+/// How long to wait for the provider's report of the saved card after the payer has paid, in milliseconds.
 const CARD_MS_MAX: u64 = 3_600_000;
 
-/// Reason in the error of a charge for which it is unknown whether the card was charged.
+/// The reason of a canceled charge if it is unknown whether the card was charged.
 const NEVER_ANSWERED: &str = "the provider never answered";
 
-/// The requester that intents of automatic charges name.
+/// The requester that is recorded in the intents of automatic charges.
 const BY: &str = "auto";
 
-/// Whether the rule can make another step now.
+/// Whether the rule can continue at once or has to wait.
 enum Step {
     Again,
     Done,
 }
 
 impl Payments {
-    /// Processes all rules until `shutdown` resolves. Pauses while another gateway holds the lease.
+    /// Processes all rules until `shutdown` resolves. Pauses while another gateway holds the leader lease.
     pub async fn keep_topped_up(self, shutdown: impl Future<Output = ()>) {
         let mut shutdown = pin!(shutdown);
         let Some(config) = self.config() else {
@@ -119,7 +119,7 @@ impl Payments {
         failed.map_or(Ok(()), Err)
     }
 
-    /// Makes all steps of a rule that are possible now.
+    /// Advances a rule as far as is possible now, but at most by `STEPS_MAX` changes.
     pub(super) async fn look_after(
         &self,
         account: &AccountId,
@@ -150,8 +150,9 @@ impl Payments {
         }
     }
 
-    /// Waits for the payment that saves the card. A payment that was not made saves no card. Neither does a payment by
-    /// another method, which some providers do not report: a card that has not arrived by a deadline will not arrive.
+    /// Waits for the payment that saves the card. If the payer does not pay, or pays by a method that cannot be saved,
+    /// the rule is turned off. Some providers do not report that the method cannot be saved. So the rule is also turned
+    /// off if no card is reported by a deadline.
     async fn wait(&self, version: u64, mut rule: AutoTopup) -> Result<Step, PaymentError> {
         let now = now_ms();
         let reason = match self.0.shelf.find(rule.consent).await? {
@@ -187,7 +188,8 @@ impl Payments {
             Err(BookError::NotFound) => return Ok(Step::Done),
             Err(error) => return Err(error.into()),
         };
-        // Money that calls hold but may not use does not count as used: a charge would only let these calls hold more.
+        // Running calls count with their cost so far, not with the amount that they hold: money added for held amounts
+        // would only let these calls hold more.
         let used = self.0.running.used(&rule.account);
         let left = view.balance_rub.minus_or_zero(used);
         let spent = view.spent_rub.plus_or_max(used);
@@ -203,7 +205,7 @@ impl Payments {
                 return Ok(Step::Done);
             }
             let reason = format!(
-                "{} ₽ of {} ₽ a month are charged",
+                "{} ₽ of at most {} ₽ a month are charged",
                 rule.charged_in_month(now),
                 rule.month_max_rub
             );
@@ -219,7 +221,7 @@ impl Payments {
             spent_rub: spent,
             left_rub: left.plus_or_max(rule.amount_rub),
         });
-        // If another process has recorded a charge first, this write fails, and the next step continues with that
+        // If another process has recorded a charge first, this write fails, and the loop continues with the recorded
         // charge.
         self.0.rules.put(version, &rule).await?;
         Ok(Step::Again)
@@ -244,13 +246,13 @@ impl Payments {
                         let provider = self.provider(Some(&rule.provider))?;
                         self.charge(provider, charge, card).await?;
                     }
-                    // The provider has forgotten the idempotency key, so a retry would charge the card again: the
+                    // The provider may no longer have the idempotency key, so a retry could charge the card twice. The
                     // charge is canceled instead.
                     _ => drop(self.cancel(id, NEVER_ANSWERED).await?),
                 }
                 Ok(Step::Again)
             }
-            // The payer has to confirm the charge, as any payment by link.
+            // The payer has to confirm the charge at this URL, as with any payment link.
             State::Open if charge.url.is_some() => {
                 let reason = "the payer has to confirm it".to_owned();
                 self.failed(version, rule, &charge, reason).await
@@ -347,7 +349,7 @@ impl Payments {
         Ok(())
     }
 
-    /// Handles a failed charge: emits an event, and pauses the card or stops charging it.
+    /// Handles a failed charge: emits an event, and delays the next charge or turns the rule off.
     async fn failed(
         &self,
         version: u64,
@@ -367,8 +369,8 @@ impl Payments {
             || Provider::is_for_good(&reason);
         let once = format!("auto_topup_failed:{}", charge.id);
         let url = charge.url.clone().filter(|_| charge.state == State::Open);
-        // The event is emitted before the failure is recorded: a retry emits it again, and events with one id are
-        // stored once.
+        // The event is emitted before the failure is recorded. If this process dies in between, the next process emits
+        // the event again under the same id, and the ledger stores it once.
         self.tell_failed(&rule, once, reason.clone(), off, url)
             .await?;
         tracing::warn!(

@@ -1,8 +1,8 @@
 //! CloudPayments: payment links, charges of saved cards, and notifications signed over their body.
 //!
-//! A notification does not contain its own kind, except that `Check` has a URL of its own. Even a valid signature is
-//! therefore not proof of a payment; the payment is fetched from the provider by the intent. Refunds cannot be fetched
-//! by their payment, and are taken from the signed body.
+//! A notification does not contain its own kind; only `Check` has a URL of its own. So even a validly signed
+//! notification does not prove a payment, and the payment is fetched from the provider by the intent's id. Refunds
+//! cannot be fetched by their payment, so they are read from the signed body.
 
 use std::collections::HashMap;
 
@@ -22,7 +22,7 @@ use super::{
 };
 use crate::{config::CloudPaymentsConfig, net::https::HttpsClient, text::percent::decoded};
 
-/// A `Check` notification, which the provider sends before it takes money; the answer may refuse it.
+/// A `Check` notification, which the provider sends before it takes money. The gateway's answer may refuse the payment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Question {
     account: Option<String>,
@@ -95,7 +95,7 @@ struct NewOrder<'a> {
     fail_redirect_url: &'a str,
 }
 
-/// Request to charge a saved card while its owner is absent.
+/// A request to charge a saved card while its owner is absent.
 #[derive(Serialize)]
 #[serde(rename_all = "PascalCase")]
 struct NewCharge<'a> {
@@ -112,7 +112,7 @@ struct NewCharge<'a> {
     email: Option<&'a str>,
 }
 
-/// Answer to a charge: a transaction, or the URL at which the payer has to confirm it.
+/// The answer to a card charge: a transaction, or the URL at which the payer has to confirm it.
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
 struct Try {
@@ -164,8 +164,8 @@ struct Transaction {
 }
 
 impl Transaction {
-    /// Converts the transaction to the state of an intent. If a transaction that had paid the intent is canceled, no
-    /// other transaction can follow, because its money is gone.
+    /// Converts the transaction to the state of an intent. If the transaction had paid the intent and is now canceled,
+    /// its money was returned, and no other transaction can pay this intent.
     fn seen_of(self, intent: &Intent) -> Seen {
         let entry = format!("cloudpayments:{}", self.transaction_id);
         let is_gone = self.status == "Cancelled" && intent.entry == Some(entry);
@@ -180,7 +180,7 @@ impl Transaction {
         Seen {
             payment: self.transaction_id.to_string(),
             intent: self.invoice_id,
-            // Another transaction may follow a declined one.
+            // A declined transaction leaves the intent pending, because the payer may try again in another transaction.
             standing: match self.status.as_str() {
                 "Completed" if self.r#type == 0 => Standing::Succeeded,
                 _ => Standing::Pending,
@@ -222,7 +222,8 @@ impl CloudPayments {
         };
         let order =
             serde_json::to_vec(&order).map_err(|error| ProviderError::Unread(error.into()))?;
-        // The intent's own idempotency key was used for the charge of its card.
+        // If the intent is a charge of a saved card, that request has already used the intent's id as its idempotency
+        // key. The link gets another key.
         let key = match intent.card {
             Some(CardUse::Saved) => format!("{}-link", intent.id),
             _ => intent.id.to_string(),
@@ -240,7 +241,8 @@ impl CloudPayments {
         })
     }
 
-    /// Charges a card, unless it was already charged for the intent: the idempotency key is valid for only one hour.
+    /// Charges a card. First searches for an earlier charge for this intent, because the idempotency key is valid for
+    /// only one hour.
     pub(super) async fn charge(
         &self,
         client: &HttpsClient,
@@ -280,8 +282,8 @@ impl CloudPayments {
         }
     }
 
-    /// Finds the payment by the intent's number, with the first version of the search, which returns only payments; the
-    /// second version also returns refunds.
+    /// Finds the payment by the intent's id. Uses version 1 of the search, which returns only payments; version 2 also
+    /// returns refunds.
     pub(super) async fn fetch(
         &self,
         client: &HttpsClient,

@@ -1,7 +1,8 @@
 //! An intent: a payment that was requested, and its outcome.
 //!
-//! The ledger records that money was received or refunded, under ids derived from the provider's. An intent could be
-//! reconstructed from the ledger and the provider; it records what is still to be requested from the provider.
+//! The ledger records that money was received or refunded, under ids derived from the provider's. So an intent could be
+//! reconstructed from the ledger and the provider. It is stored to record which payments are still to be fetched from
+//! the provider.
 
 use std::{fmt, str::FromStr};
 
@@ -21,7 +22,7 @@ impl IntentId {
         Self(Uuid::now_v7())
     }
 
-    /// Returns the age of the intent, by the time that its id contains.
+    /// Returns the age of the intent, computed from the time in its id.
     pub(super) fn age_ms(self, now_ms: u64) -> u64 {
         let made = self.0.get_timestamp().map_or((0, 0), |at| at.to_unix());
         now_ms.saturating_sub(made.0.saturating_mul(1000))
@@ -182,7 +183,8 @@ pub struct Refund {
     pub amount_rub: MicroRub,
     /// Amounts taken off the account for this refund, one per ledger entry. The first may be zero.
     pub taken_rub: Vec<MicroRub>,
-    /// Whether the payer did not get the refund: then all entries are reversed, and nothing more is taken.
+    /// Whether the refund failed, so that the payer did not get it. Then all its entries are reversed, and no more
+    /// money is taken for it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub failed: bool,
     /// The number of ledger entries that have been reversed.

@@ -1,10 +1,10 @@
 //! Payments that customers make themselves at a provider: YooKassa, CloudPayments or Stripe.
 //!
-//! An intent records the request; the provider decides the outcome. Whether a notification, an operator or the timer is
-//! the trigger, the payment is fetched from the provider and booked in the same way (`settle`). It therefore does not
-//! matter how often, how late or in which order notifications arrive. The ledger books each top-up once by its id,
-//! which is derived from the provider's. If a process dies between two steps, the step is repeated, and its effect
-//! happens once.
+//! An intent records the request; the provider decides the outcome. A notification, an operator or a timer may trigger
+//! the processing. In each case the payment is fetched from the provider and booked in the same way (`settle`). It
+//! therefore does not matter how often, how late or in which order notifications arrive. The ledger books each top-up
+//! once, because its id is derived from the provider's id. If a process dies midway, the unfinished part is repeated,
+//! and takes effect once.
 
 mod auto;
 mod charging;
@@ -64,11 +64,11 @@ use crate::{
 const COUNTED_MAX: usize = 10_000;
 /// The largest number of concurrent fetches that notifications cause.
 const AT_ONCE_MAX: usize = 32;
-/// The age at which an intent that is still in state `Creating` is closed: nobody has seen its link.
+/// The age at which an intent that is still in state `Creating` is closed, in milliseconds. Nobody has seen its link.
 const CREATING_MS_MAX: u64 = 3_600_000;
-/// The lifetime of a link that would never expire at its provider.
+/// How long an unpaid link is valid if its provider never lets it expire, in milliseconds.
 const UNPAID_MS_MAX: u64 = 24 * 3_600_000;
-/// The time for which providers keep idempotency keys.
+/// The time for which every provider keeps idempotency keys, in milliseconds.
 const REPEATABLE_MS_MAX: u64 = 23 * 3_600_000;
 /// The rate at which the holders of an account's keys may start payments at a gateway.
 const ASKS: Quota = Quota {
@@ -76,7 +76,7 @@ const ASKS: Quota = Quota {
     per: Duration::from_secs(10),
     burst: 20,
 };
-/// The name of the lease under which one gateway polls.
+/// The name of the leader lease under which one gateway polls.
 const LEASE: &str = "payments";
 
 /// Payments at all providers. Clones share state.
@@ -92,21 +92,21 @@ struct Inner {
     config: Option<PaymentsConfig>,
     language: Language,
     counters: Counters,
-    /// The calls that run on this gateway.
+    /// The calls that are running on this gateway, whose cost so far counts as spent.
     running: Running,
     fetches: Gcra<IntentId>,
-    /// Rate limit for holders of keys: a request that the provider refuses leaves no open intent that could be counted
-    /// instead.
+    /// The rate limit of payment requests by the holders of an account's keys. The maximum of open intents is not
+    /// enough: a request that the provider refuses leaves no open intent.
     asks: Gcra<AccountId>,
     at_once: Semaphore,
-    /// The name of this process as the owner of leases.
+    /// The name under which this process holds leader leases.
     owner: String,
 }
 
 /// A request to create a payment.
 #[derive(Clone, Debug)]
 pub struct NewPayment {
-    /// Id of the intent. A request with a repeated id is about the same intent.
+    /// The intent's id. A repeated request with this id creates no second intent.
     pub id: IntentId,
     /// The account that the payment is for.
     pub account: AccountId,
@@ -127,7 +127,7 @@ pub struct NewPayment {
 pub enum PaymentError {
     /// The provider is not configured; contains the names of the configured ones.
     NoProvider(Vec<&'static str>),
-    /// The amount has a fraction of a kopeck.
+    /// The amount is not a positive number of whole kopecks.
     NotKopecks,
     /// Another intent has this id.
     Exists,
@@ -135,7 +135,7 @@ pub enum PaymentError {
     Unknown,
     /// The maximum number of intents is open already; contains that number.
     TooMany(usize),
-    /// The rule of automatic top-up is invalid: the field, and why.
+    /// The rule of automatic top-up is invalid. Contains the name of the invalid field, and why it is invalid.
     Rule(&'static str, &'static str),
     /// The account has no rule of automatic top-up.
     NoRule,
@@ -151,7 +151,7 @@ impl fmt::Display for PaymentError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NoProvider(known) if known.is_empty() => {
-                f.write_str("no provider of payments is configured: see [payments]")
+                f.write_str("no payment provider is configured: see [payments]")
             }
             Self::NoProvider(known) => write!(f, "name one of these: {}", known.join(", ")),
             Self::NotKopecks => f.write_str("must be whole kopecks, above 0"),
@@ -188,7 +188,8 @@ impl Payments {
         Self::of_gateway(store, config, language, counters, running)
     }
 
-    /// Creates the service for a gateway: it counts outcomes, and includes the cost of the gateway's running calls.
+    /// Creates the service for a gateway. It counts outcomes in metrics, and deducts the cost so far of the gateway's
+    /// running calls from balances.
     pub(crate) fn of_gateway(
         store: AnyLedger,
         config: Option<PaymentsConfig>,
@@ -354,7 +355,7 @@ impl Payments {
         found.ok_or(PaymentError::Unknown)
     }
 
-    /// Returns all intents, or those of an account, the latest first.
+    /// Returns all intents, or those of an account, newest first.
     ///
     /// # Errors
     /// [`PaymentError::Ledger`] if the ledger cannot be reached.
@@ -391,8 +392,8 @@ impl Payments {
         Ok(debt)
     }
 
-    /// Fetches the state of an intent from the provider and books it. Then takes the account's debt for refunds, as far
-    /// as the account has free money.
+    /// Fetches an intent's payment from the provider and books its outcome. Then takes the account's debt for refunds,
+    /// as far as the account has free money.
     ///
     /// # Errors
     /// Any [`PaymentError`], if the intent is unknown or the provider or the ledger fails.
@@ -422,7 +423,7 @@ impl Payments {
         self.find(id).await
     }
 
-    /// Fetches every open intent, because notifications can be lost.
+    /// Fetches the payment of every open intent, because notifications can be lost.
     ///
     /// # Errors
     /// If the ledger cannot be reached. A provider's failure is logged.
@@ -448,7 +449,7 @@ impl Payments {
 
     async fn ask_again(&self, id: IntentId, silent: &[&str]) -> Result<(), PaymentError> {
         let Some(intent) = self.0.shelf.find(id).await? else {
-            // The process that created the intent died before the payment was created, or is about to create it.
+            // The intent is listed before it is written: the process that lists it is about to write it, or has died.
             if id.age_ms(now_ms()) > CREATING_MS_MAX {
                 self.0.shelf.close(id).await?;
             }
@@ -462,7 +463,7 @@ impl Payments {
                 let provider = self.provider(Some(&intent.provider))?;
                 self.look(provider, intent, &payment, false).await?;
             }
-            // As long as the intent's rule exists, the rule continues the payment.
+            // While the intent's rule exists, the processing of the rule continues this card charge.
             None if intent.card == Some(CardUse::Saved) => {
                 let rule = self.0.rules.find(&intent.account).await?;
                 if rule.is_none_or(|rule| rule.charging != Some(id)) {
@@ -477,7 +478,7 @@ impl Payments {
         Ok(())
     }
 
-    /// Polls until `shutdown` resolves. Pauses while another gateway holds the lease.
+    /// Polls until `shutdown` resolves. Pauses while another gateway holds the leader lease.
     pub async fn run(self, shutdown: impl Future<Output = ()>) {
         let mut shutdown = pin!(shutdown);
         let Some(config) = self.config() else {
@@ -489,8 +490,8 @@ impl Payments {
                 () = tokio::time::sleep(config.poll) => {}
             }
             let round = async {
-                // The lease lasts longer than a round usually takes. If two gateways poll nevertheless, no harm is
-                // done.
+                // The leader lease lasts longer than a round usually takes. If two gateways poll nevertheless, no harm
+                // is done.
                 let ttl = config.poll.saturating_mul(2);
                 if self.0.store.lead(LEASE, &self.0.owner, ttl).await? {
                     self.poll().await?;
@@ -524,7 +525,7 @@ impl Payments {
             PaymentError::Provider(provider.name(), error)
         })?;
         let intent = if intent.payment.is_none() {
-            // So far only the notification names the intent, so the provider must confirm it.
+            // So far only the notification links this payment to the intent, so the provider must confirm the link.
             if seen.intent.as_deref() != Some(&intent.id.to_string()) {
                 return Err(PaymentError::Provider(
                     provider.name(),

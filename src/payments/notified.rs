@@ -1,4 +1,4 @@
-//! Handles providers' notifications: finds the intent and fetches its state.
+//! Handles providers' notifications: finds the intent and fetches its payment.
 
 use std::time::Duration;
 
@@ -17,8 +17,8 @@ use super::{
 };
 use crate::text::causes::chain;
 
-/// The interval at which notifications may cause a fetch of the same intent: enough for a provider's notifications,
-/// not for a flood.
+/// How often notifications may cause a fetch of the same intent's payment. This is enough for all notifications of a
+/// provider, and limits the fetches that forged notifications can cause.
 const FETCHES: Quota = Quota {
     count: 1,
     per: Duration::from_secs(1),
@@ -28,7 +28,7 @@ const FETCHES: Quota = Quota {
 /// The outcome of handling a notification.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Notified {
-    /// Everything is done, or the notification concerns no intent of this gateway; contains the body of the answer.
+    /// The notification was handled, or concerns no intent of this ledger. Contains the answer body.
     Done(&'static str),
     /// The answer code to a provider's question whether it may take money.
     Answer(u8),
@@ -66,7 +66,7 @@ impl Payments {
                     provider = provider.name(),
                     payment = notice.payment,
                     error = chain(&error),
-                    "a notification of a payment must be sent again"
+                    "a payment notification was not handled; the provider should send it again"
                 );
                 Notified::Later
             }
@@ -116,7 +116,7 @@ impl Payments {
                         && seen.intent.as_deref() == Some(&*intent.id.to_string())
                 }) {
                     let why = format!(
-                        "payment {other} is a second payment for what {booked} has already paid"
+                        "payment {other} pays again for what payment {booked} has already paid for"
                     );
                     self.refuse(&intent, &why).await?;
                 }
@@ -129,12 +129,12 @@ impl Payments {
         let mut intent = self
             .look(provider, intent, &payment, notice.is_refund)
             .await?;
-        // A payment that was withdrawn in the meantime is booked like an open one.
+        // If the intent was canceled meanwhile and its payment has succeeded after all, the payment is still booked.
         if !matches!(intent.state, State::Paid | State::Refused)
             && let Some(transaction) = &notice.transaction
         {
-            // A paid transaction that is reported late may have been followed by a declined one, so it is fetched by
-            // its id.
+            // The payer may have made a declined attempt after the paid transaction. So the transaction is fetched by
+            // its own id.
             let seen = provider.transaction(&self.0.client, transaction).await;
             if let Some(seen) = seen.map_err(of_provider)? {
                 intent = self.settle(intent, seen).await?;
@@ -167,7 +167,7 @@ impl Payments {
         Ok(if is_early { Notified::Later } else { done })
     }
 
-    /// Returns whether a notification may cause a fetch of this intent now.
+    /// Returns a permit if a notification may cause a fetch of this intent's payment now.
     async fn may_fetch(&self, id: IntentId) -> Option<SemaphorePermit<'_>> {
         let Inner {
             fetches, at_once, ..
@@ -176,8 +176,8 @@ impl Payments {
         at_once.try_acquire().ok()
     }
 
-    /// Returns the intent of a notification and the payment to fetch. Ignores other intents than this gateway's, so
-    /// that a forged notification cannot make the gateway fetch arbitrary payments.
+    /// Returns the intent of a notification and the payment to fetch. Returns `None` if the ledger has no such intent,
+    /// so that a forged notification cannot make the gateway fetch arbitrary payments.
     async fn meant(
         &self,
         provider: &Provider,
@@ -189,7 +189,8 @@ impl Payments {
         {
             return Ok(Some((intent, payment.clone())));
         }
-        // The notification may arrive before the provider's answer with the payment's id, or name only the intent.
+        // The notification may arrive before the provider's answer that contains the payment's id. Or it may name only
+        // the intent.
         let Some(id) = notice.intent.as_deref().and_then(|id| id.parse().ok()) else {
             return Ok(None);
         };
@@ -201,12 +202,17 @@ impl Payments {
             (None, Some(known)) => known.clone(),
             (None, None) => match &notice.charge {
                 _ if notice.question.is_some() => String::new(),
-                // The card was charged and the answer was lost, so no other process will fetch this payment.
+                // The card was charged, the answer was lost, and the intent is closed. So nothing else will fetch this
+                // payment.
                 Some(told) if intent.card == Some(CardUse::Saved) && !intent.state.is_open() => {
                     told.clone()
                 }
                 // The process that creates the payment will record it soon.
-                _ => return Err(BookError::Unavailable("the payment is being made".into())),
+                _ => {
+                    return Err(BookError::Unavailable(
+                        "the payment is still being created".into(),
+                    ));
+                }
             },
             (Some(_), Some(_)) => return Ok(None),
         };

@@ -1,4 +1,4 @@
-//! Requests to and answers from providers, as far as they are the same for all providers.
+//! The parts of requests to providers and of their answers that are the same for all providers.
 
 use std::{fmt, time::Duration};
 
@@ -27,7 +27,7 @@ use crate::{net::https::HttpsClient, text::time::now_ms};
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(15);
 /// The largest size of an answer, in bytes.
 const ANSWER_BYTES_MAX: usize = 1024 * 1024;
-/// The maximum characters of a provider's message that are kept.
+/// The maximum number of characters that are kept of a provider's error message.
 const SAID_CHARS_MAX: usize = 200;
 
 /// A provider of payments, with its own API.
@@ -66,7 +66,7 @@ pub(super) struct Seen {
 /// A provider's report about the card of a payment that should save one.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) enum SeenCard {
-    /// Nothing: the card is reported elsewhere, or no card was to be saved.
+    /// No report in this answer: the card is reported elsewhere, or no card was to be saved.
     #[default]
     Untold,
     /// The payment method cannot be saved.
@@ -102,7 +102,7 @@ pub(super) enum Standing {
 pub(super) struct SeenRefund {
     pub(super) id: String,
     pub(super) amount: Amount,
-    /// Whether the payer did not get the refund, which the provider may have reported as made before.
+    /// Whether the refund failed, so that the payer did not get it. The provider may have reported it as made before.
     pub(super) failed: bool,
 }
 
@@ -144,19 +144,20 @@ pub(super) struct Notice {
     pub(super) payment: Option<String>,
     /// The id of the intent.
     pub(super) intent: Option<String>,
-    /// The object by which the provider can find the intent, if the notification names neither payment nor intent. Only
-    /// from a signed notification.
+    /// The id of another object at the provider that leads to the intent, if the notification names neither payment nor
+    /// intent. Only from a signed notification.
     pub(super) via: Option<String>,
-    /// The charge of a saved card, whose payment may be unknown because the answer was lost. Only from a signed
-    /// notification.
+    /// The provider's id of a payment that charged a saved card. The gateway may not have this id because the answer
+    /// was lost. Only from a signed notification.
     pub(super) charge: Option<String>,
-    /// The provider's id of the transaction, if the payment alone does not lead to it. Only from a signed notification.
+    /// The provider's id of the transaction, if a fetch of the payment may return another transaction. Only from a
+    /// signed notification.
     pub(super) transaction: Option<String>,
     /// Whether the notification concerns money that is returned: a refund or a dispute.
     pub(super) is_refund: bool,
     /// The provider's id of a transaction that the notification reports as canceled.
     pub(super) canceled: Option<String>,
-    /// Whether the notification reports a success: then a payment that cannot be found yet will be found soon.
+    /// Whether the notification reports a success. Then a payment that cannot be found yet will be found soon.
     pub(super) is_success: bool,
     /// A refund that cannot be fetched. Only from a signed notification.
     pub(super) refund: Option<SeenRefund>,
@@ -164,7 +165,7 @@ pub(super) struct Notice {
     pub(super) refund_of: Option<String>,
     /// The saved card, if the notification reports it. Only from a signed notification.
     pub(super) card: Option<SavedCard>,
-    /// A question of the provider whether it may take money.
+    /// The provider's question whether it may take money.
     pub(super) question: Option<Question>,
 }
 
@@ -206,7 +207,7 @@ impl Provider {
         }
     }
 
-    /// Charges a saved card for an intent. A repeated call with the same intent is the same charge.
+    /// Charges a saved card for an intent. A repeated call with the same intent does not charge the card again.
     pub(super) async fn charge(
         &self,
         client: &HttpsClient,
@@ -257,7 +258,7 @@ impl Provider {
         FOR_GOOD.iter().any(|word| reason.contains(word))
     }
 
-    /// Returns the intent that the provider has for [`Notice::via`].
+    /// Requests from the provider the id of the intent to which [`Notice::via`] leads.
     pub(super) async fn intent_of(
         &self,
         client: &HttpsClient,
@@ -269,7 +270,7 @@ impl Provider {
         }
     }
 
-    /// Returns the current state of [`Notice::transaction`], if the payment alone may lead to another transaction.
+    /// Returns the current state of [`Notice::transaction`], if a fetch of the payment may return another transaction.
     pub(super) async fn transaction(
         &self,
         client: &HttpsClient,
@@ -303,7 +304,7 @@ impl Provider {
         }
     }
 
-    /// The body of the answer to a notification that was handled or needs no handling.
+    /// The answer body for a notification that was handled or needs no handling.
     pub(super) const fn thanks(&self) -> &'static str {
         match self {
             Self::CloudPayments(_) => r#"{"code":0}"#,
@@ -321,7 +322,7 @@ pub enum ProviderError {
     Unreached(BoxError),
     /// The provider does not have the requested object.
     NotFound,
-    /// The provider refuses the credentials or the request, and would refuse a retry.
+    /// The provider refused the credentials or the request, and would also refuse a retry.
     Refused(StatusCode, String),
     /// The provider answered with another error status, so a retry may succeed.
     Answered(StatusCode, String),
@@ -340,7 +341,7 @@ impl fmt::Display for ProviderError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Timeout => write!(f, "no answer within {} s", ANSWER_TIMEOUT.as_secs()),
-            Self::Unreached(_) => f.write_str("not reached"),
+            Self::Unreached(_) => f.write_str("could not be reached"),
             Self::NotFound => f.write_str("the provider has no such payment"),
             Self::Refused(status, said) | Self::Answered(status, said) => {
                 write!(f, "answered {status}: {said}")
@@ -406,7 +407,7 @@ pub(super) async fn answer(
     answer.unwrap_or(Err(ProviderError::Timeout))
 }
 
-/// Returns the error for a status other than success.
+/// Returns the error for an answer whose status is not a success.
 pub(super) fn not_done(status: StatusCode, body: &[u8]) -> ProviderError {
     let said: String = String::from_utf8_lossy(body)
         .chars()

@@ -1,5 +1,5 @@
-//! Creates, shows, replaces and removes rules of automatic top-ups. A card is saved by a payment that its owner makes:
-//! nobody else can consent to that.
+//! Creates, shows, replaces and removes rules of automatic top-ups. A card is saved only by a payment that its owner
+//! makes, because only the owner can consent.
 
 use tollgate_layers::{key::AccountId, money::MicroRub, reserve::ledger::BookError};
 use tollgate_ledger::contract::{Documents, Update, Versioned};
@@ -14,18 +14,18 @@ use crate::{
     text::{causes::chain, time::now_ms},
 };
 
-/// A request for a rule of an automatic top-up.
+/// A request to set a rule of automatic top-up.
 #[derive(Clone, Debug)]
 pub struct NewAutoTopup {
-    /// Id of the payment that saves the card. A request with a repeated id is about the same rule.
+    /// The id of the payment that saves the card. A repeated request with this id creates no second rule.
     pub id: IntentId,
     /// The account that the rule is for.
     pub account: AccountId,
-    /// Bound on the balance below which the card is charged.
+    /// The threshold: the card is charged when the balance falls below it.
     pub below: MicroRub,
-    /// The amount of each charge.
+    /// The amount of each card charge.
     pub amount: MicroRub,
-    /// The maximum of all charges in a month.
+    /// The most that the card may be charged in a month.
     pub month_max: MicroRub,
     /// The name of the provider; `None`: the only one configured.
     pub provider: Option<String>,
@@ -56,7 +56,7 @@ impl Payments {
         if wish.month_max < wish.amount {
             return Err(PaymentError::Rule(
                 "month_max_rub",
-                "must be at least amount_rub: no charge would be made",
+                "must be at least amount_rub: otherwise no charge would be made",
             ));
         }
         let consent = self
@@ -105,7 +105,7 @@ impl Payments {
             if !consent.state.is_open() {
                 return Err(PaymentError::Exists);
             }
-            // Charges by the replaced rule count towards the month's maximum.
+            // Card charges by the replaced rule count towards the new rule's monthly maximum.
             let mut rule = rule.clone();
             if let Some(known) = &found.value {
                 (rule.month, rule.month_rub) = (known.month, known.month_rub);
@@ -114,8 +114,8 @@ impl Payments {
         };
         let name = rule_name(&rule.account);
         let (rule, before) = self.0.store.update_async(&name, replace).await?;
-        // A process that removed the account from the list in the meantime has not seen the new rule, so the account
-        // is listed again.
+        // Another process may have removed the account from the list before it could see the new rule. So the account
+        // is added to the list again.
         rules.list(&rule.account).await?;
         if let Some(before) = before {
             self.forgotten(before, "the rule was replaced by another")
@@ -134,7 +134,7 @@ impl Payments {
         self.shown(&rule).await
     }
 
-    /// Returns all rules, by account.
+    /// Returns all rules, sorted by account.
     ///
     /// # Errors
     /// [`PaymentError::Ledger`] if the ledger cannot be reached.
@@ -186,7 +186,7 @@ impl Payments {
         self.shown(&rule).await
     }
 
-    /// Returns a rule as people see it, with the link of the payment that it waits for.
+    /// Returns a rule as it is shown to people, with the link of the payment that the rule waits for.
     async fn shown(&self, rule: &AutoTopup) -> Result<AutoShown, PaymentError> {
         let url = match rule.status {
             AutoStatus::Waiting => {
@@ -198,7 +198,8 @@ impl Payments {
         Ok(rule.shown(url.and_then(|consent| consent.url), now_ms()))
     }
 
-    /// Ends the charge that a removed rule had begun: a request without an answer is not repeated.
+    /// Cancels the removed rule's card charge if the provider has not answered it yet, so that it is not requested
+    /// again. Then deletes the card at the provider.
     async fn forgotten(&self, rule: AutoTopup, why: &str) -> Result<(), PaymentError> {
         if let Some(id) = rule.charging
             && let Some(charge) = self.0.shelf.find(id).await?
@@ -218,8 +219,8 @@ impl Payments {
         Ok(())
     }
 
-    /// Stores the card, because the payer has given consent by paying: from now on the card is charged. `None`: the
-    /// card cannot be charged.
+    /// Stores the card and turns the rule on, because the payer has consented by paying. `None`: the payment method
+    /// cannot be saved, so the rule is turned off.
     pub(super) async fn keep_card(
         &self,
         consent: &Intent,

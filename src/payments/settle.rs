@@ -1,5 +1,6 @@
-//! Brings the ledger and the intent to the state that the provider reports. The process may die after any step; the
-//! next process repeats the step, and ledger ids derived from the provider's make it take effect once.
+//! Brings the ledger and the intent to the state that the provider reports. If a process dies midway, the next process
+//! repeats the unfinished part. It takes effect once, because the ids of ledger entries are derived from the provider's
+//! ids.
 
 use tollgate_layers::{
     money::MicroRub,
@@ -19,7 +20,7 @@ use super::{
 };
 use crate::observe::metrics::payments::Outcome;
 
-/// The maximum attempts to take free money while calls hold parts of it.
+/// The maximum number of attempts to take free money while new holds reduce it.
 const TRIES_MAX: usize = 100;
 
 impl Payments {
@@ -51,8 +52,8 @@ impl Payments {
             for dispute in &seen.disputes {
                 intent = self.dispute(&intent, dispute).await?;
             }
-            // A process may have died after it recorded a refund in the intent and before it booked the refund, and not
-            // every provider is polled again.
+            // A process may have recorded a refund in the intent and died before it booked the refund. Not every
+            // provider is polled again, so the recorded refunds are booked here.
             intent = self.0.shelf.find(id).await?.unwrap_or(intent);
             for refund in intent.refunds.clone() {
                 if refund.failed {
@@ -73,7 +74,7 @@ impl Payments {
         if !known || seen.amount.rubles() != Some(intent.amount_rub) {
             let (payment, asked) = (&seen.payment, intent.amount_rub);
             let why = format!(
-                "payment {payment} is of {}, {asked} RUB was requested",
+                "payment {payment} is of {}, but {asked} RUB was requested",
                 seen.amount
             );
             return self.refuse(&intent, &why).await;
@@ -127,8 +128,8 @@ impl Payments {
         }
     }
 
-    /// Emits an event for each state of a dispute. If disputed amounts are held back, the amount is taken off like a
-    /// refund, and booked back if the dispute is won.
+    /// Emits an event for each state of a dispute. If the disputed amount is held back, it is taken off the account
+    /// like a refund, and credited again if the dispute is won.
     async fn dispute(&self, intent: &Intent, seen: &SeenDispute) -> Result<Intent, PaymentError> {
         let Some(amount_rub) = in_rubles(intent, &seen.id, &seen.amount) else {
             return Ok(intent.clone());
@@ -136,8 +137,8 @@ impl Payments {
         let told = intent.disputes.iter().find(|known| known.id == seen.id);
         let mut intent = intent.clone();
         if told.is_none_or(|told| told.status != seen.status) {
-            // The event is emitted before the state is recorded: a retry emits it again, and events with one id are
-            // stored once.
+            // The event is emitted before the state is recorded. If this process dies in between, the next process
+            // emits the event again under the same id, and the ledger stores it once.
             self.tell_dispute(&intent, seen, amount_rub).await?;
             let noted = self.0.shelf.change(intent.id, |intent| {
                 intent.disputes.retain(|known| known.id != seen.id);
@@ -198,8 +199,8 @@ impl Payments {
         }
     }
 
-    /// Reverses each entry of a refund, once: the payer did not get the refund, or a dispute was won. Another process
-    /// may be adding an entry at the same time; that process will find the refund failed and reverse its entry, too.
+    /// Reverses, once, each entry of a refund that failed or of a dispute that was won. Another process may be adding
+    /// an entry at the same time. It will find that the refund has failed, and reverse its own entry.
     async fn give_back(&self, intent: &Intent, id: &str) -> Result<Intent, PaymentError> {
         let Inner { store, shelf, .. } = &*self.0;
         // The intent is listed as open again, so that the payment is polled until all entries are reversed.
@@ -223,7 +224,7 @@ impl Payments {
         let booked_before = returned;
         loop {
             let correction = failed.correction(refund, returned);
-            // The journal may have an entry that the process that wrote it has not yet recorded in the intent.
+            // The journal may contain an entry that is not yet recorded in the intent.
             let taken = match refund.taken_rub.get(returned) {
                 Some(taken) => *taken,
                 None => match store.entry(&failed.account, &correction).await? {
@@ -321,7 +322,7 @@ impl Payments {
         Ok(())
     }
 
-    /// Handles a success that the provider revokes: nothing is booked, and an operator must decide.
+    /// Handles a payment that the provider cancels after its success. Nothing is booked, and an operator must decide.
     async fn reversed(&self, intent: Intent, why: &str) -> Result<Intent, PaymentError> {
         let entry = intent.entry.clone().unwrap_or_default();
         let event = OnceEvent {
@@ -346,8 +347,8 @@ impl Payments {
         Ok(intent)
     }
 
-    /// Takes the account's free money for a refund, as its next ledger entry. The first entry is written even if it is
-    /// zero: its id fixes the amount.
+    /// Takes the account's free money for a refund, as its next ledger entry. The first entry is written even if its
+    /// amount is zero. A repeated attempt finds the entry by its id, and uses its amount.
     pub(super) async fn take(
         &self,
         intent: &Intent,
@@ -370,8 +371,8 @@ impl Payments {
         let mut taken = None;
         for attempt in 0..TRIES_MAX {
             let view = store.account(&intent.account).await?;
-            // Money that gateways have leased is also free: the ledger recalls the leases for an entry that needs the
-            // money. Only the rest, which is not free, is held by calls.
+            // The first attempt also takes money that is leased to gateways, because the ledger recalls the leases for
+            // this entry. If calls hold some of that money, the later attempts take only free money.
             let most = match attempt {
                 0 => view.balance_rub,
                 _ => view.free_rub,
@@ -389,20 +390,22 @@ impl Payments {
                 Ok(_) => taken = Some(amount),
                 // Calls hold a part of the amount, so the next attempt takes only what is free.
                 Err(BookError::BelowHeld) => continue,
-                // The entry was written earlier, when a different amount was free, so its amount is read from the
-                // ledger.
+                // The entry was written earlier with another amount, because another amount was free. So the amount is
+                // read from the ledger.
                 Err(BookError::Exists) => taken = Some(self.booked(intent, &id).await?),
                 Err(error) => return Err(error.into()),
             }
             break;
         }
         let taken = taken.ok_or_else(|| {
-            BookError::Unavailable("the free amount changes faster than it can be taken".into())
+            BookError::Unavailable(
+                "new holds take the free money before the refund can take it".into(),
+            )
         })?;
         let debt_rub = refund.debt().minus_or_zero(taken);
         if debt_rub > MicroRub::ZERO {
-            // The event is emitted before the refund is recorded: a retry emits it again, and events with one id are
-            // stored once.
+            // The event is emitted before the refund is recorded. If this process dies in between, the next process
+            // emits the event again under the same id, and the ledger stores it once.
             if before == 0 {
                 self.tell_debt(intent, &id, debt_rub).await?;
             }
@@ -465,11 +468,11 @@ impl Payments {
             return Ok(entry.amount.negated());
         }
         Err(BookError::Unavailable(
-            format!("{id} is booked, and the journal does not contain its amount").into(),
+            format!("entry {id} is booked, but the journal does not contain its amount").into(),
         ))
     }
 
-    /// Ends an intent for which no money was received; money that was already booked stays.
+    /// Ends an intent for which no money was received. Money that was already booked stays on the account.
     pub(super) async fn cancel(&self, id: IntentId, why: &str) -> Result<Intent, PaymentError> {
         let Inner {
             shelf, counters, ..
@@ -491,7 +494,7 @@ impl Payments {
     pub(super) async fn refuse(&self, intent: &Intent, why: &str) -> Result<Intent, PaymentError> {
         tracing::error!(
             provider = intent.provider, intent = %intent.id, account = %intent.account, why,
-            "money arrived that no payment requested: nothing was booked"
+            "a received payment was not booked: an operator must decide"
         );
         self.0.counters.count(Outcome::Refused);
         let refused = self.0.shelf.change(intent.id, |intent| {

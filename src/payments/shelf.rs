@@ -2,8 +2,8 @@
 //!
 //! `payment/<id>` is an intent, `payment-of/<provider>/<id>` maps the provider's id to it, and `payments-open` lists
 //! the intents to poll. An intent is added to the list before it is created, and removed after it is closed: if a
-//! process dies in between, the list has an intent too many, never one too few. `payment-debts/<account>` lists an
-//! account's intents with a debt, and is updated in the same order.
+//! process dies in between, the list may contain an intent too many, but never misses one. `payment-debts/<account>`
+//! lists an account's intents with a debt, and is updated in the same order.
 
 use serde::{Deserialize, Serialize};
 use tollgate_layers::{key::AccountId, money::MicroRub, reserve::ledger::BookError};
@@ -32,7 +32,7 @@ pub(super) struct Shelf {
     store: AnyLedger,
 }
 
-/// The reason why an intent was not added to the open ones.
+/// The reason why an intent was not added to the list of open intents.
 #[derive(Debug)]
 pub(super) enum NotOpened {
     /// The account, or all accounts together, have the maximum number of open intents.
@@ -55,7 +55,7 @@ impl Shelf {
         Ok(self.store.read_value(&name(id)).await?.value)
     }
 
-    /// Returns the intent of a provider's payment.
+    /// Returns the intent to which a provider's payment belongs.
     pub(super) async fn of_payment(
         &self,
         provider: &str,
@@ -71,13 +71,13 @@ impl Shelf {
         }
     }
 
-    /// Returns all intents, the latest first.
+    /// Returns all intents, newest first.
     pub(super) async fn all(&self) -> Result<Vec<Intent>, BookError> {
         let documents = self.store.documents("payment/").await?;
         documents.iter().rev().map(Document::parse).collect()
     }
 
-    /// Writes a new intent; returns an existing one with this id instead.
+    /// Writes a new intent and returns it. If an intent with this id exists, returns the existing intent.
     pub(super) async fn make(&self, intent: &Intent) -> Result<Intent, BookError> {
         if self.store.write_value(&name(intent.id), 0, intent).await? {
             return Ok(intent.clone());
@@ -85,15 +85,16 @@ impl Shelf {
         self.find(intent.id).await?.ok_or(BookError::NotFound)
     }
 
-    /// Maps the provider's id to an intent, unless the id already belongs to another intent.
+    /// Maps the provider's payment id to an intent, unless the id already belongs to another intent.
     pub(super) async fn lead(
         &self,
         intent: IntentId,
         provider: &str,
         payment: &str,
     ) -> Result<(), BookError> {
-        let name = payment_name(provider, payment)
-            .ok_or_else(|| BookError::Unavailable("a payment's id that cannot be stored".into()))?;
+        let name = payment_name(provider, payment).ok_or_else(|| {
+            BookError::Unavailable("the provider's payment id cannot be stored".into())
+        })?;
         let text = intent.to_string();
         if self.store.compare_and_swap(&name, 0, &text).await? {
             return Ok(());
@@ -124,7 +125,7 @@ impl Shelf {
         Ok(open.value.unwrap_or_default())
     }
 
-    /// Adds an intent to the open ones, if the account has fewer than the maximum.
+    /// Adds an intent to the list of open intents, if the account has fewer than the maximum.
     pub(super) async fn add_open(
         &self,
         intent: &Intent,
@@ -149,7 +150,7 @@ impl Shelf {
         self.store.update(OPEN, add).await
     }
 
-    /// Removes an intent from the open ones.
+    /// Removes an intent from the list of open intents.
     pub(super) async fn close(&self, id: IntentId) -> Result<(), BookError> {
         let remove = |open: Option<Vec<Open>>| {
             let mut open = open.unwrap_or_default();
@@ -169,8 +170,8 @@ impl Shelf {
         Ok(owing.value.unwrap_or_default())
     }
 
-    /// Adds an intent to those with a debt. The list is written even if it already contains the intent: a concurrent
-    /// removal then fails on its version and checks again.
+    /// Adds an intent to the list of intents with a debt. The list is written even if it already contains the intent: a
+    /// concurrent removal then fails on its version and checks again.
     pub(super) async fn owe(&self, intent: &Intent) -> Result<(), BookError> {
         let add = |owing: Option<Vec<IntentId>>| {
             let mut owing = owing.unwrap_or_default();
@@ -182,13 +183,14 @@ impl Shelf {
         self.store.update(&owing_name(&intent.account), add).await
     }
 
-    /// Removes an intent from those with a debt, if its debt is paid.
+    /// Removes an intent from the list of intents with a debt, if its debt is paid.
     pub(super) async fn owe_no_more(&self, intent: &Intent) -> Result<(), BookError> {
         let remove = async |found: Versioned<Vec<IntentId>>| {
             let mut owing = found.value.unwrap_or_default();
             let count = owing.len();
             owing.retain(|one| *one != intent.id);
-            // Read after the list: a debt that arises later changes the list.
+            // The intent is read after the list. If a debt arises later, that changes the list, and this update runs
+            // again.
             let found = self.find(intent.id).await?;
             let owes = found.is_some_and(|found| found.debt() > MicroRub::ZERO);
             Ok(match owing.len() == count || owes {

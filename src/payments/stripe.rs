@@ -20,7 +20,7 @@ use crate::{config::StripeConfig, net::https::HttpsClient, text::percent::encode
 const INTENT: &str = "tollgate_intent";
 /// The prefix of payment ids; ids of sessions have another prefix.
 const PAYMENT_INTENT: &str = "pi_";
-/// The maximum age of a signature; an older notification may be a replay.
+/// The maximum age of a signature, in seconds. An older notification may be a replay.
 const TOLERANCE_SECONDS: u64 = 300;
 /// The maximum number of pages of refunds that are read.
 const PAGES_MAX: usize = 10;
@@ -183,7 +183,8 @@ impl Stripe {
             form.push(("customer_creation", "always"));
             form.push(("payment_intent_data[setup_future_usage]", "off_session"));
         }
-        // The intent's own idempotency key was used for the charge of its card.
+        // If the intent is a charge of a saved card, that request has already used the intent's id as its idempotency
+        // key. The link gets another key.
         let key = match intent.card {
             Some(CardUse::Saved) => format!("{id}-link"),
             _ => id.clone(),
@@ -343,7 +344,7 @@ impl Stripe {
         })
     }
 
-    /// Returns the card that a payment was made with, if the payment should save it.
+    /// Returns the card that a payment was made with, if the intent requested to save the card.
     async fn card(
         &self,
         client: &HttpsClient,

@@ -181,7 +181,8 @@ impl YooKassa {
                     "quantity": "1.00",
                     "amount": amount,
                     "vat_code": vat_code,
-                    // The receipt is for an advance, because it is not yet known what the money will be used for.
+                    // The fiscal receipt is for an advance payment, because it is not yet known for what the money will
+                    // be used.
                     "payment_subject": "payment",
                     "payment_mode": "advance",
                 }],

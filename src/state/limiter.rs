@@ -27,7 +27,7 @@ impl AddressLimiter {
         }
     }
 
-    /// Creates a limiter that counts over all gateways that share the store, if the store can be shared.
+    /// Creates a limiter that counts over all gateways that share the store, if gateways can share this kind of store.
     #[must_use]
     pub fn shared(store: &AnyLedger) -> Self {
         let everywhere = match store {
@@ -78,11 +78,15 @@ impl<K: Send + 'static, L: Limiter<K> + Sync> Limiter<K> for Counted<L> {
 impl Limiter<IpAddr> for AddressLimiter {
     async fn admit(&self, id: IpAddr, quota: Quota) -> Result<(), Duration> {
         if let Some(everywhere) = &self.everywhere {
-            // The future is boxed: every call would reserve room for it, but most calls never run it.
+            // The future is boxed because otherwise every call's future would have room for it, and most calls never
+            // run it.
             match Box::pin(everywhere.check(&id.to_string(), quota)).await {
                 Ok(verdict) => return verdict,
                 // The catalog costs nothing, so callers can still read it while Redis is unavailable.
-                Err(error) => tracing::debug!(error, "counting only in this process"),
+                Err(error) => tracing::debug!(
+                    error,
+                    "Redis did not answer: requests are counted only in this process"
+                ),
             }
         }
         self.here.admit(id, quota).await

@@ -14,35 +14,35 @@ use crate::{
 /// The values of `[limits]` in force, and other settings that a reload changes. Clones share them.
 #[derive(Clone, Debug)]
 pub struct LiveLimits {
-    /// The limit of requests of the catalog, per address.
+    /// The rate limit of catalog requests, per address.
     pub catalog: Setting<Option<Quota>>,
-    /// The limit of requests of all other paths, per address.
+    /// The rate limit of requests to all other paths, per address.
     pub callers: Setting<Option<Quota>>,
-    /// The limit of requests with an unknown key, per address.
+    /// The rate limit of requests with an unknown key, per address.
     pub unknown_keys: Setting<Option<Quota>>,
-    /// The limits of a request's head.
+    /// The size limits of a request's head.
     pub head: Setting<HeadLimits>,
-    /// The limit of requests in flight.
+    /// The maximum number of requests in flight.
     pub in_flight_max: Setting<usize>,
     /// The size and time limits of a request's body.
     pub parse: Setting<ParseLimits>,
-    /// The largest size of an answer that is not streamed, in bytes.
+    /// The largest size of a plain answer, in bytes.
     pub answer_bytes_max: Setting<usize>,
-    /// The largest size of all answers that are not streamed, in bytes.
+    /// The largest total size of the plain answers that are buffered at the same time, in bytes.
     pub answers_bytes_max: Setting<u64>,
     /// The longest time that a call may take.
     pub call_time_max: Setting<Duration>,
     /// How long a hold lasts if its call does not extend it.
     pub hold_ttl: Setting<Duration>,
-    /// The limits of callers' connections.
+    /// The limits on callers' connections.
     pub connections: Setting<ConnectionLimits>,
-    /// The limits of operators' connections.
+    /// The limits on operators' connections.
     pub admin_connections: Setting<ConnectionLimits>,
     /// The peers whose `x-forwarded-for` is trusted.
     pub trusted_proxies: Setting<Arc<[IpNet]>>,
     /// Origins of web pages that may use keys from a browser.
     pub cors_origins: Setting<Origins>,
-    /// The time for which running calls may take after the process got the signal to stop.
+    /// How long running calls may take after the process has got the signal to stop.
     pub drain_timeout: Setting<Duration>,
 }
 

@@ -1,5 +1,5 @@
-//! The limits per minute of keys: counted in Redis over all gateways if the ledger is Redis, otherwise in this process,
-//! which is then the only gateway.
+//! Keys' limits per minute. They are counted in Redis over all gateways if the ledger is Redis. Otherwise they are
+//! counted in this process, which is then the only gateway.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ use crate::ledger::AnyLedger;
 /// The maximum number of keys whose rates are kept in memory.
 pub(crate) const KEYS_MAX: usize = 100_000;
 
-/// The rates per minute of keys. Clones share them.
+/// The counters of keys' requests and tokens per minute. Clones share them.
 #[derive(Clone, Debug)]
 pub struct KeyRates {
     /// The limit of requests per minute.
@@ -56,7 +56,7 @@ impl KeyRates {
         }
     }
 
-    /// Returns counters of the requests to Redis; all zero without Redis.
+    /// Returns counts of the requests to Redis; all counts are zero without Redis.
     pub(crate) fn counts(&self) -> RateCounts {
         (self.shared.as_ref()).map_or_else(RateCounts::default, SharedRates::counts)
     }

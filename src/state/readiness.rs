@@ -1,4 +1,5 @@
-//! Whether this node should get traffic, and why not: a task watches its ledger and its settler.
+//! Whether this node should get traffic, and the reason if it should not. A task watches the node's ledger and its
+//! settler.
 
 use std::{
     sync::{Arc, Mutex, PoisonError},
@@ -14,7 +15,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// Expired holds are swept on every fifth check of the ledger.
 const LOOKS_PER_EXPIRY: u32 = 5;
 
-/// The reasons why this node must not serve; without a reason it is ready.
+/// The reasons why this node must not serve. If there is no reason, the node is ready.
 #[derive(Clone, Debug)]
 pub struct Readiness(Arc<Mutex<Reasons>>);
 
@@ -71,7 +72,7 @@ impl Readiness {
             .is_some()
     }
 
-    /// Sets or clears the ledger's reason; returns whether this changed the readiness.
+    /// Sets or clears the reason that concerns the ledger. Returns whether this changed the readiness.
     fn ledger(&self, reason: Option<String>) -> bool {
         let mut reasons = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let news = reasons.ledger.is_some() != reason.is_some();
@@ -79,7 +80,7 @@ impl Readiness {
         news
     }
 
-    /// Applies the result of a check of the ledger to the readiness.
+    /// Updates the readiness with the result of a check of the ledger.
     fn looked(&self, looked: Result<(), BoxError>) {
         let reason = looked.err().map(|error| chain(&*error));
         if self.ledger(reason.clone()) {
@@ -103,7 +104,8 @@ pub(crate) async fn watch(store: AnyLedger, ledger: impl Ledger, readiness: Read
             && let Some(Err(error)) =
                 catch_round("the sweep of expired holds", sweep(&ledger)).await
         {
-            // Only one shard of a Redis Cluster may be out of reach; calls on the other shards continue.
+            // Possibly only one shard of a Redis Cluster is out of reach. Calls on the other shards continue, so the
+            // node stays ready.
             tracing::warn!(reason = chain(&*error), "expired holds could not be swept");
         }
         readiness.looked(looked);
@@ -161,7 +163,7 @@ mod tests {
 
     use super::*;
 
-    /// A ledger that makes holds; every other call panics.
+    /// A ledger whose `reserve` succeeds and whose other methods panic.
     #[derive(Clone, Default)]
     struct Brittle {
         books: MemoryLedger,
@@ -174,7 +176,7 @@ mod tests {
         }
 
         async fn settle(&self, _: &Settlement) -> Result<Settled, LedgerError> {
-            panic!("a panic of the test's");
+            panic!("panicked on purpose");
         }
 
         async fn release(
@@ -183,7 +185,7 @@ mod tests {
             _: &AccountId,
             _: &KeyId,
         ) -> Result<(), LedgerError> {
-            panic!("a panic of the test's");
+            panic!("panicked on purpose");
         }
 
         async fn extend(
@@ -192,7 +194,7 @@ mod tests {
             _: &AccountId,
             _: Duration,
         ) -> Result<bool, LedgerError> {
-            panic!("a panic of the test's");
+            panic!("panicked on purpose");
         }
 
         async fn probe(&self, account: &AccountId, key: &KeyId) -> Result<(), LedgerError> {
@@ -201,11 +203,11 @@ mod tests {
 
         async fn expire(&self) -> Result<usize, LedgerError> {
             self.swept.fetch_add(1, Ordering::Relaxed);
-            panic!("a panic of the test's");
+            panic!("panicked on purpose");
         }
     }
 
-    /// A tariff that holds this much for each request.
+    /// A tariff that holds this amount for each request.
     #[derive(Clone)]
     struct Fee;
 
@@ -265,7 +267,7 @@ mod tests {
     async fn panic_in_a_ledger_check_makes_the_node_unready_until_a_check_succeeds() {
         let readiness = Readiness::default();
         readiness.serving(true);
-        readiness.looked(look(async { panic!("a panic of the test's") }).await);
+        readiness.looked(look(async { panic!("panicked on purpose") }).await);
         let reason = readiness.check().unwrap_err();
         assert_eq!(reason, "the check of the ledger panicked: see the log");
         readiness.looked(look(async { Ok(()) }).await);

@@ -60,7 +60,7 @@ impl Scrape {
         Self { metrics, sources }
     }
 
-    /// Returns the requests of this gateway.
+    /// Returns the record of this gateway's requests.
     pub(crate) const fn calls(&self) -> &Calls {
         &self.sources.calls
     }

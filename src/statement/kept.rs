@@ -13,7 +13,7 @@ use crate::{config::SellerConfig, ledger::AnyLedger};
 /// The stored record of a closed month.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Kept {
-    /// The version of the statement's form that was hashed.
+    /// The version of the JSON format that was hashed.
     version: u32,
     sha256: String,
     /// The time of the first statement, in Unix milliseconds.

@@ -1,8 +1,8 @@
 //! Statements for accountants: an account's balances, payments and spending in a month, as JSON, CSV, HTML and PDF.
 //!
-//! The ledger computes the sums (`tollgate_ledger::statement`); here they get names, a number, the seller's VAT and a
-//! hash. For a closed month, everything else that went into the statement is stored with its hash, so the same books
-//! give the same bytes.
+//! The ledger computes the sums (`tollgate_ledger::statement`). This module adds names, the statement's number, the
+//! seller's VAT and a hash. For a closed month, all other data of the statement is stored with its hash, so the same
+//! books give the same bytes.
 
 mod csv;
 mod html;
@@ -33,7 +33,8 @@ use crate::{
 /// The time between the end of a month and its closing. No line can be dated back into a closed month, even if this
 /// machine's clock is ahead of the ledger's.
 const CLOSED_AFTER_MS: u64 = 2 * DATED_BACK_MS_MAX;
-/// Version of the form that is hashed. A later form gets another number, and a comment here describes the earlier form.
+/// The version of the JSON format that is hashed. A later format gets another number, and a comment here describes the
+/// earlier format.
 const VERSION: u32 = 1;
 
 /// A month of the calendar.
@@ -168,7 +169,7 @@ struct Spending {
     #[serde(flatten)]
     amount: Amount,
     models: Vec<ModelLine>,
-    /// The difference between the sum and the sum of the models' amounts, which are rounded to kopecks one by one.
+    /// The total minus the sum of the models' amounts, each of which is rounded to kopecks.
     models_rounding_rub: Kopecks,
 }
 
@@ -279,7 +280,7 @@ impl Document {
         pdf::written(&sheet, &self.number, &self.sha256())
     }
 
-    /// Returns the hash of all fields, the same for every form.
+    /// Returns the hash of all fields, which is the same in every output format.
     fn sha256(&self) -> String {
         let digest = Sha256::digest(json(self));
         digest.iter().map(|byte| format!("{byte:02x}")).collect()
@@ -307,7 +308,7 @@ impl Entries {
 }
 
 impl Vat {
-    /// Computes the VAT that is included in the spending: 20 kopecks in 120 kopecks at 20 percent.
+    /// Computes the VAT that is included in the spending. At 20 percent, 120 kopecks include 20 kopecks of VAT.
     fn of(seller: Option<&SellerConfig>, spent: i128) -> Self {
         let percent = seller.and_then(|seller| seller.vat_percent);
         let kopecks = percent.and_then(|percent| {

@@ -1,4 +1,4 @@
-//! Amounts as statements write them: whole kopecks, and micro-rubles as the ledger has them.
+//! Amounts as statements write them: in whole kopecks, and in micro-rubles as the ledger stores them.
 
 use std::fmt;
 

@@ -146,7 +146,7 @@ impl Faces {
     }
 }
 
-/// A mark that is drawn on a page.
+/// A text or a line that is drawn on a page.
 #[derive(Debug)]
 enum Mark {
     /// A text at x, on the baseline y.
@@ -168,12 +168,12 @@ impl Mark {
     }
 }
 
-/// The marks of all pages, laid out from the top down.
+/// The texts and lines of all pages, laid out from the top down.
 struct Pages<'a> {
     faces: &'a Faces,
     done: Vec<Vec<Mark>>,
     page: Vec<Mark>,
-    /// The vertical position at which the next mark is drawn, in points.
+    /// The vertical position at which the next text or line is drawn, in points.
     y: f32,
 }
 
@@ -196,7 +196,7 @@ impl<'a> Pages<'a> {
         self.y += height;
     }
 
-    /// Returns whether `height` fits on this page. On an empty page everything counts as fitting.
+    /// Returns whether `height` fits on the current page. On an empty page everything counts as fitting.
     fn has_room(&self, height: f32) -> bool {
         self.y + height <= BOTTOM || self.y <= TOP
     }

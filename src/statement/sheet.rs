@@ -230,7 +230,7 @@ impl Words {
         let (name, rub) = match &vat.percent {
             Some(percent) => (
                 match self.language {
-                    Language::En => format!("of it VAT at {percent} %"),
+                    Language::En => format!("including VAT at {percent} %"),
                     _ => format!("в том числе НДС {percent}\u{a0}%").replace('.', ","),
                 },
                 vat.rub.for_people(self.language),
@@ -378,7 +378,7 @@ impl Words {
     }
 }
 
-/// Writes a date as documents in Russia have it, in a calendar that is `utc_offset_minutes` ahead of UTC.
+/// Writes a date in the format of Russian documents, in a calendar that is `utc_offset_minutes` ahead of UTC.
 fn day(ms: u64, utc_offset_minutes: i32) -> String {
     let ms = ms.saturating_add_signed(i64::from(utc_offset_minutes) * 60_000);
     let (year, month, day) = date_of_day(i64::try_from(ms / DAY_MS).unwrap_or_default());

@@ -245,7 +245,7 @@ fn statement_page_shows_every_sum_and_escapes_markup() {
     for text in [
         "<h1>Statement acme-2026-11 for November 2026</h1>",
         "3,858.43",
-        "of it VAT at 20 %",
+        "including VAT at 20 %",
     ] {
         assert!(html.contains(text), "{text}: {html}");
     }

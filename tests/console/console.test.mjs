@@ -118,7 +118,7 @@ describe('named operators, in a gateway with a past', () => {
       const row = page.locator('section', { hasText: 'Sales with another multiplier' }).locator('tbody tr');
       // The exact amount is in the title.
       const cell = (label) => row.locator(`td[data-label="${label}"]`).evaluate((element) => element.querySelector('[title]')?.title ?? element.innerText);
-      const [charged, then] = [Number(await cell('Charged, ₽')), Number(await cell('Charged at 2.6, ₽'))];
+      const [charged, then] = [Number(await cell('Charged, ₽')), Number(await cell('Charged at multiplier 2.6, ₽'))];
       // The call was charged at the earlier multiplier.
       assert.ok(charged > 0 && Math.abs(then - (2.6 / 1.15) * charged) < 2e-6, `${charged} ${then}`);
       await sound(visit, 'console-prices-versions');
@@ -127,7 +127,7 @@ describe('named operators, in a gateway with a past', () => {
       await page.getByLabel('Call number').fill(refused);
       await page.getByRole('button', { name: 'Show' }).click();
       await page.getByRole('heading', { name: `Call ${refused}` }).waitFor();
-      await page.getByText('Refused before money was held').waitFor();
+      await page.getByText('The call was refused before money was held').waitFor();
       await page.locator('section', { hasText: 'Cause' }).locator('code', { hasText: 'model_not_found' }).waitFor();
       await sound(visit, 'console-call-refused');
 
@@ -155,7 +155,7 @@ describe('named operators, in a gateway with a past', () => {
       const visit = await signedIn('boris', { screen, scheme });
       const { page } = visit;
       await page.goto(`${at.admin}/console/events`);
-      const replays = page.getByRole('button', { name: /^Replay event/ });
+      const replays = page.getByRole('button', { name: /^Send event/ });
       const before_ = await replays.count();
       assert.equal(before_, VISITS.length - nth);
       await sound(visit, 'console-events-dead');
@@ -206,11 +206,11 @@ describe('named operators, in a gateway with a past', () => {
       assert.equal(await page.getByLabel('Group').inputValue(), group);
       assert.ok(await page.getByLabel('Idempotency-Key').isChecked());
       await page.locator('summary', { hasText: 'Alerts' }).click();
-      await page.getByLabel('Alert when left under a ceiling').fill('10 2.50');
+      await page.getByLabel('Alert when the amount left under a ceiling falls to').fill('10 2.50');
       await page.getByRole('button', { name: 'Save the alerts' }).click();
       await page.getByText('Saved.').waitFor();
       await page.locator('summary', { hasText: 'Alerts' }).click();
-      assert.equal(await page.getByLabel('Alert when left under a ceiling').inputValue(), '10.00 2.50');
+      assert.equal(await page.getByLabel('Alert when the amount left under a ceiling falls to').inputValue(), '10.00 2.50');
       await sound(visit, 'console-key-limits');
       await page.goto(`${at.admin}/console/accounts/acme`);
       await page.locator('tbody th', { hasText: group }).waitFor();

@@ -82,7 +82,7 @@ describe("an operator's first day", () => {
         await page.getByText('The account was created.').waitFor();
         await send(page, 'Top up', { 'Amount, ₽': '1000', 'Payment ID': `payment-${account}` }, 'Book the payment');
         await page.getByText('The payment is booked.').waitFor();
-        await send(page, 'Correct', { 'Amount, ₽; a negative amount reduces the balance': '-1.50', Why: 'a fee' }, 'Book the correction');
+        await send(page, 'Correct the balance', { 'Amount, ₽; a negative amount reduces the balance': '-1.50', Reason: 'a fee' }, 'Book the correction');
         await page.getByText('The correction is booked.').waitFor();
         const form = folded(page, 'New key');
         await form.locator('summary').click();
@@ -137,7 +137,7 @@ describe("an operator's first day", () => {
             await page.getByText('Everything adds up.').waitFor();
           }
           if (place === 'Overview') {
-            await page.getByRole('img', { name: /^Latency of calls by hour/ }).waitFor();
+            await page.getByRole('img', { name: /^Latency of calls per hour/ }).waitFor();
             await page.locator('summary', { hasText: 'Table by hour' }).click();
             await page.locator('details[open] tbody tr').first().waitFor();
           }
@@ -183,7 +183,7 @@ describe("an operator's first day", () => {
       const { page } = visit;
       await page.goto(`${admin}/`);
       await page.getByLabel('Пароль или ключ администратора').fill(adminKey);
-      await page.getByRole('button', { name: 'Вход' }).click();
+      await page.getByRole('button', { name: 'Войти' }).click();
       await page.getByRole('heading', { name: 'Обзор' }).waitFor();
       const places = ['Счета', 'Запросы', 'Расход', 'Поставщики', 'Цены', 'События', 'Сверка', 'Обзор'];
       for (const [at, place] of places.entries()) {

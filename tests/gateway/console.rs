@@ -242,7 +242,7 @@ async fn margins_are_the_apis(world: &World, me: &Browser, numbers: &[String]) {
         format!("<td data-label=\"Margin, ₽\">{margin}")
     };
     let overview = me.page(world, "/").await;
-    for time in ["Today", "This month", "In a year"] {
+    for time in ["Today", "This month", "Last 12 months"] {
         let row = row(&overview, time);
         assert!(row.contains(&cell(&json!(total))), "{time} {total}: {row}");
     }
@@ -437,7 +437,7 @@ async fn first_day(world: &World) {
         let twice = MicroRub::new(2 * charged.parse::<MicroRub>().unwrap().micro());
         for cell in [
             format!("<td data-label=\"Charged, ₽\">{charged}</td>"),
-            format!("<td data-label=\"Charged at 2, ₽\">{twice}</td>"),
+            format!("<td data-label=\"Charged at multiplier 2, ₽\">{twice}</td>"),
         ] {
             assert!(prices.contains(&cell), "{cell}: {prices}");
         }
@@ -446,7 +446,7 @@ async fn first_day(world: &World) {
     filters_find_the_first_alone(world, &me, &numbers).await;
     let overview = me.page(world, "/").await;
     assert!(overview.contains(&format!("{charged} ₽")), "{overview}");
-    for time in ["Today", "This month", "In a year"] {
+    for time in ["Today", "This month", "Last 12 months"] {
         let row = format!(
             "<th scope=\"row\">{time}</th><td data-label=\"Calls\">2</td><td data-label=\"Cut or failed\">0</td>\
              <td data-label=\"Charged, ₽\">{charged}</td>"
@@ -767,7 +767,7 @@ async fn console_uses_the_chosen_language_or_else_the_browsers() {
         ("/", "Обзор", "Overview"),
         ("/console/calls", "Запросы", "Calls"),
         (&account, "Счёт acme", "Account acme"),
-        ("/console/sign-in", "Вход", "Sign in"),
+        ("/console/sign-in", "Войти", "Sign in"),
         ("/console/calls/1", "Не найдено", "Not found"),
     ] {
         for (chosen, accepted, title) in [

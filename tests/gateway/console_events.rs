@@ -132,7 +132,7 @@ async fn events_are_shown_and_sent_again(ledger: Option<&str>) {
     assert_eq!(dead(&world).await, 1);
     let done = me.done(&world, PAGE, &replay).await;
     assert!(done.contains("was sent again and accepted"), "{done}");
-    assert!(!done.contains("Replay"), "no letter is left: {done}");
+    assert!(!done.contains("Send again"), "no letter is left: {done}");
     assert_eq!(dead(&world).await, 0);
     let posts = hook.posts();
     let [.., again] = &posts[..] else { panic!() };
@@ -150,7 +150,7 @@ async fn events_are_shown_and_sent_again(ledger: Option<&str>) {
     // An operator with read access sees no button, and the API refuses the change.
     let reader = Browser::signed_in(&world, "reader", PASSWORD).await;
     let html = reader.page(&world, PAGE).await;
-    assert!(!html.contains("Replay") && !html.contains("Stop crm"));
+    assert!(!html.contains("Send again") && !html.contains("Stop crm"));
     let refused = reader.post(&world, PAGE, &replay).await;
     assert_eq!(refused.status, 403);
     assert!(refused.text().contains("the role read may not"));

@@ -75,7 +75,7 @@ async fn prices_are_shown_by_version(ledger: &str) {
             "<td data-label=\"Charged, ₽\">{}</td>",
             MicroRub::new(at_one.micro() + at_more.micro())
         ),
-        format!("<td data-label=\"Charged at 2.6, ₽\">{then}</td>"),
+        format!("<td data-label=\"Charged at multiplier 2.6, ₽\">{then}</td>"),
     ] {
         assert!(html.contains(&cell), "{cell}: {html}");
     }

@@ -80,9 +80,9 @@ async fn start(tasks: &mut JoinSet<()>) -> (SocketAddr, MemoryLedger, watch::Sen
     let place = |req: &Request<()>| req.uri().path().to_owned();
     let inner = service_fn(move |req: Request<()>| {
         let place = place(&req);
-        assert!(place != "/call", "a panic of the test's");
+        assert!(place != "/call", "panicked on purpose");
         async move {
-            assert!(place != "/future", "a panic of the test's");
+            assert!(place != "/future", "panicked on purpose");
             Ok::<_, Error>(answer(&place))
         }
     });
@@ -106,7 +106,7 @@ fn answer(place: &str) -> Response<AnswerBody> {
         "/body" => Response::new(boxed(Fragile)),
         "/stream" => {
             let first = Ok::<_, Error>(Frame::data(Bytes::from_static(b"data: {}\n\n")));
-            let panics = async { panic!("a panic of the test's") };
+            let panics = async { panic!("panicked on purpose") };
             let frames = futures_util::stream::StreamExt::chain(
                 futures_util::stream::iter([first]),
                 panics.into_stream(),
@@ -222,7 +222,7 @@ impl Subscriber for Trap {
     fn event(&self, event: &Event<'_>) {
         let mut words = Words(String::new());
         event.record(&mut words);
-        assert!(!words.0.contains(self.0), "a panic of the test's");
+        assert!(!words.0.contains(self.0), "panicked on purpose");
     }
 
     fn enter(&self, _: &span::Id) {}
@@ -323,7 +323,7 @@ struct Brittle<S> {
 impl<S: Clone> Clone for Brittle<S> {
     fn clone(&self) -> Self {
         let breaks = self.breaks.swap(false, Ordering::SeqCst);
-        assert!(!breaks, "a panic of the test's");
+        assert!(!breaks, "panicked on purpose");
         Self {
             inner: self.inner.clone(),
             breaks: Arc::clone(&self.breaks),

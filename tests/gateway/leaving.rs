@@ -709,7 +709,7 @@ impl Body for Fragile {
         self: Pin<&mut Self>,
         _: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Error>>> {
-        panic!("a panic of the test's");
+        panic!("panicked on purpose");
     }
 }
 
@@ -741,9 +741,9 @@ async fn panic_resolves_the_hold(at: At, dispatched: bool, finish_without_client
         if dispatched {
             meter.dispatched();
         }
-        assert!(at != At::Call, "a panic of the test's");
+        assert!(at != At::Call, "panicked on purpose");
         async move {
-            assert!(at != At::Future, "a panic of the test's");
+            assert!(at != At::Future, "panicked on purpose");
             Ok::<_, Error>(Response::new(boxed(Fragile)))
         }
     });

@@ -733,7 +733,7 @@ async fn panic_in_a_metrics_report_stops_no_other_work() {
     let config = Config::parse(&text, &secret).unwrap_or_else(|errors| panic!("{errors}"));
     let report = |event: &Event<'_>| {
         if matches!(event, Event::Settled { .. }) {
-            panic!("a panic of the test's");
+            panic!("panicked on purpose");
         }
     };
     let gateway = Gateway::build(&config, report).await.unwrap();

@@ -35,12 +35,13 @@
 //! A custom harness takes single tests from [`cases`] and [`store_cases`]. [`mod@bench`] measures a ledger.
 //!
 //! If a test covers an invariant, its comment names it: I1 to I5 are defined in [`super::book`]. I7: the usage of a
-//! call is charged in the end. I8: no hold outlives its time to live. I9: a refused call is free. I10: a payment counts
-//! once. I11: a call is charged by the prices that it began with. I12: no request touches the money of another account.
+//! call is charged in the end. I8: every hold ends at the latest when its time to live has passed. I9: a refused call
+//! is free. I10: a payment is booked once per id. I11: a call is charged at the prices that were in force when it
+//! began. I12: no request touches the money of another account.
 
 #![allow(
     clippy::unwrap_used,
-    reason = "these are tests: what is not there fails them"
+    reason = "these are tests: a missing value fails the test"
 )]
 
 /// Panics with the expected and the found value, unless both are equal.
@@ -262,7 +263,8 @@ impl<L> Case<L> {
     /// Runs the test on a ledger that no other test has used. A test of [`cases`] needs a ledger with all [`openings`],
     /// a test of [`store_cases`] an empty one.
     ///
-    /// # Panics The ledger breaks the contract.
+    /// # Panics
+    /// The ledger breaks the contract.
     pub async fn run(&self, ledger: &L) {
         (self.run)(ledger).await;
     }

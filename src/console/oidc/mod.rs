@@ -73,7 +73,7 @@ impl Oidc {
                 tracing::error!(%error, "sign-in by the OpenID provider cannot begin");
                 return page(
                     StatusCode::INTERNAL_SERVER_ERROR,
-                    "An error of the gateway; see its log.",
+                    "Gateway error: see the gateway’s log.",
                 );
             }
         };
@@ -210,7 +210,7 @@ impl Oidc {
         let Some(end) = &ends.end_session_endpoint else {
             return page(
                 StatusCode::OK,
-                "You are signed out here. The provider has no page to sign out on.",
+                "You are signed out of the console. The provider has no page to sign out on.",
             );
         };
         let to = with_query(end, &[("client_id", &self.config.client_id)]);

@@ -645,7 +645,7 @@ mod tests {
     impl Write for Brittle {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
             self.writes.send(bytes.to_vec()).unwrap();
-            assert!(mem::replace(&mut self.whole, true), "a panic of the test's");
+            assert!(mem::replace(&mut self.whole, true), "panicked on purpose");
             Ok(bytes.len())
         }
 

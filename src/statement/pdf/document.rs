@@ -63,7 +63,7 @@ impl Font {
     }
 }
 
-/// A font of a document, and its glyphs that the pages use.
+/// A font of a document, and the glyphs of it that the pages use.
 struct Used<'f> {
     font: &'f Font,
     glyphs: GlyphRemapper,
@@ -107,7 +107,7 @@ impl<'f> Document<'f> {
         }
     }
 
-    /// Begins a page, on which later marks are drawn.
+    /// Begins a page, on which all later texts and boxes are drawn.
     pub(super) fn page(&mut self) {
         self.pages.push(Content::new());
     }

@@ -9,7 +9,7 @@ use serde::{Serialize, de::DeserializeOwned};
 
 use super::BookError;
 
-/// The maximum attempts of an update while other processes change the same document.
+/// The maximum number of attempts of one update while other processes change the same document.
 const ATTEMPTS_MAX: usize = 100;
 /// The text that replaces a removed value, so that the document's version numbers continue.
 const REMOVED: &str = "-";
@@ -44,7 +44,7 @@ pub struct Versioned<T> {
     pub value: Option<T>,
 }
 
-/// What an update does with a document, and what it then returns.
+/// The change that an update makes to a document, and the value that the update then returns.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Update<T, R> {
     /// Writes this value.
@@ -66,7 +66,7 @@ pub trait Documents: Send + Sync + 'static {
         name: &str,
     ) -> impl Future<Output = Result<Option<Document>, BookError>> + Send;
 
-    /// The documents whose names begin with `begins`, sorted by name.
+    /// Returns the documents whose names begin with `begins`, sorted by name.
     ///
     /// # Errors
     /// A [`BookError`] if the ledger refuses or is out of reach.
@@ -141,11 +141,11 @@ pub trait Documents: Send + Sync + 'static {
         self.update_async(name, move |found| ready(change(found.value)))
     }
 
-    /// Changes the current value of a document, as [`Documents::update`]; `change` may wait between the read and the
-    /// write.
+    /// Changes the current value of a document like [`Documents::update`], but `change` is async: it may wait between
+    /// the read and the write.
     ///
     /// # Errors
-    /// See [`Documents::update`].
+    /// As for [`Documents::update`]: the error of `change`, or a [`BookError`].
     fn update_async<'a, T, R, E, F>(
         &'a self,
         name: &'a str,
@@ -177,8 +177,8 @@ pub trait Documents: Send + Sync + 'static {
     }
 }
 
-/// The future of an update. It is boxed because the compiler cannot prove that a future which has the closure of an
-/// update in its type is `Send` (rust-lang/rust#100013).
+/// The future of an update. It is boxed because the compiler cannot prove that a future whose type contains the
+/// update's closure is `Send` (rust-lang/rust#100013).
 pub type Updating<'a, R, E> = Pin<Box<dyn Future<Output = Result<R, E>> + Send + 'a>>;
 
 fn text_of<T: Serialize>(value: &T) -> Result<String, BookError> {

@@ -1,4 +1,4 @@
-//! The events of a ledger, and the levels at which it emits some of them.
+//! The events of a ledger, and the alert levels at which it emits some of them.
 
 use std::future::Future;
 
@@ -8,7 +8,7 @@ use crate::{
     happening::{Event, Happening, Levels, Watched},
 };
 
-/// Events that are stored, at most; beyond that the oldest is dropped.
+/// The maximum number of stored events. A further event replaces the oldest one.
 pub const EVENTS_MAX: u64 = 100_000;
 /// The largest number of events that one read returns.
 pub const EVENTS_AT_ONCE_MAX: usize = 1000;
@@ -31,8 +31,8 @@ pub struct OnceEvent {
 /// The events of a ledger, totally ordered. The event of a charge, a payment or a correction is emitted in the same step
 /// that moves the money, so that no money moves without its event.
 pub trait EventStore: Send + Sync + 'static {
-    /// Sets the amounts (levels) at which an account, or one of its keys or groups, emits an event. A level that was
-    /// passed before this change is reported only when it is passed again.
+    /// Sets the alert levels of an account, or of one of its keys or groups. A level that the amount had already passed
+    /// before this change is reported only when the amount passes it again.
     ///
     /// # Errors
     /// A [`BookError`] if the ledger refuses or is out of reach.
@@ -43,8 +43,8 @@ pub trait EventStore: Send + Sync + 'static {
         levels: Levels,
     ) -> impl Future<Output = Result<(), BookError>> + Send;
 
-    /// Returns the levels of an account, then of its keys, then of its groups, each sorted by id. Empty levels are
-    /// left out.
+    /// Returns the alert levels of an account, then those of its keys, then those of its groups, each sorted by id. A
+    /// key or group without alert levels is left out.
     ///
     /// # Errors
     /// A [`BookError`] if the ledger refuses or is out of reach.
@@ -53,14 +53,14 @@ pub trait EventStore: Send + Sync + 'static {
         account: &AccountId,
     ) -> impl Future<Output = Result<Vec<(Watched, Levels)>, BookError>> + Send;
 
-    /// Numbers the events that have no number yet, in a store where numbering is a separate step. Returns the number of
-    /// the last event.
+    /// Numbers the events that have no number yet, in a store that numbers events in a separate operation. Returns the
+    /// number of the last event.
     ///
     /// # Errors
     /// A [`BookError`] if the ledger refuses or is out of reach.
     fn gather(&self) -> impl Future<Output = Result<u64, BookError>> + Send;
 
-    /// At most `limit` events after the number `after`, oldest first. Dropped events are not returned.
+    /// Returns at most `limit` events after the number `after`, oldest first. Dropped events are not returned.
     ///
     /// # Errors
     /// A [`BookError`] if the ledger refuses or is out of reach.

@@ -23,11 +23,11 @@ pub struct GroupView {
     /// The group's settings.
     #[serde(flatten)]
     pub record: GroupRecord,
-    /// The most that the group's keys may spend together, if limited.
+    /// The most that the group's keys may spend together in total, if limited.
     pub ceiling_rub: Option<MicroRub>,
     /// Spending of keys while they were in the group.
     pub spent_rub: MicroRub,
-    /// Amount held by the running calls of its keys.
+    /// Amount held by the running calls of the group's keys.
     pub held_rub: MicroRub,
     /// Amount that the group's keys can spend together now: the smallest of the account's free money and the remainders
     /// of the group's ceilings.
@@ -64,7 +64,7 @@ pub struct GroupChange {
     pub ceiling_month: Option<Option<MicroRub>>,
     /// The new ceiling per day; `Some(None)` removes it.
     pub ceiling_day: Option<Option<MicroRub>>,
-    /// Removes the group for good.
+    /// Removes the group permanently.
     pub remove: bool,
 }
 

@@ -132,7 +132,7 @@ pub struct JournalPart<'a> {
     /// When reading backwards: the position at which to stop. A [`Rollup`](crate::rollup::Rollup) reports the end of
     /// its sums as such a position.
     pub behind: Option<&'a str>,
-    /// Lines to return, at most; never more than [`JOURNAL_LINES_MAX`].
+    /// The maximum number of lines to return. A larger value counts as [`JOURNAL_LINES_MAX`].
     pub limit: usize,
 }
 
@@ -157,7 +157,7 @@ impl JournalPart<'_> {
 pub struct JournalPage {
     /// The lines of this page.
     pub lines: Vec<JournalLine>,
-    /// The position to continue from; `None` at the end.
+    /// The position from which the next page continues; `None` at the end of the journal.
     pub next: Option<String>,
 }
 
@@ -207,7 +207,7 @@ impl JournalPages {
     /// again.
     ///
     /// # Errors
-    /// See [`LedgerAdmin::journal`].
+    /// As for [`LedgerAdmin::journal`]: a [`BookError`] if the ledger refuses or is out of reach.
     pub async fn next<L: LedgerAdmin + ?Sized>(
         &mut self,
         ledger: &L,
@@ -219,7 +219,7 @@ impl JournalPages {
         Ok(Some(self.turned(page)))
     }
 
-    /// Returns the account, and which part of its journal the next page is; `None` after the last page.
+    /// Returns the account, and the part of its journal that is the next page; `None` after the last page.
     pub(crate) fn asked(&self) -> Option<(&AccountId, JournalPart<'_>)> {
         let after = match &self.next {
             NextPage::First => None,
@@ -234,7 +234,7 @@ impl JournalPages {
         Some((&self.account, part))
     }
 
-    /// Continues after a page that was read, and returns its lines.
+    /// Moves on to the page after `page`, and returns the lines of `page`.
     pub(crate) fn turned(&mut self, page: JournalPage) -> Vec<JournalLine> {
         self.next = page.next.map_or(NextPage::None, NextPage::After);
         page.lines

@@ -1,10 +1,11 @@
-//! Leader election: rights that one process at a time has, such as the right to send events to a receiver.
+//! Leader election: exclusive rights, each of which one process at a time has. An example is the right to send events
+//! to a receiver.
 
 use std::{future::Future, time::Duration};
 
 use super::BookError;
 
-/// Named exclusive rights of processes that share a ledger.
+/// Leader leases: named exclusive rights of processes that share a ledger.
 pub trait LeaderLease: Send + Sync + 'static {
     /// Acquires or renews the exclusive right named `name` for `owner`. Returns whether `owner` has the right now. The
     /// right expires unless `owner` renews it.

@@ -1,7 +1,7 @@
 //! The contract of a ledger: the types that all stores share, and its traits.
 //!
 //! [`Ledger`] is what a call needs; [`LedgerAdmin`] is what an operator needs. [`EventStore`], [`Documents`] and
-//! [`LeaderLease`] are for consumers of events and other tasks next to the calls. [`super::book`] is the state machine
+//! [`LeaderLease`] are for consumers of events and for other background tasks. [`super::book`] is the state machine
 //! that defines every answer.
 
 mod documents;
@@ -53,7 +53,7 @@ pub struct Hold {
     pub want: MicroRub,
     /// The smallest acceptable hold: if less than `want` is free, all that is free is held, but at least this amount.
     pub least: MicroRub,
-    /// The time for which the hold lives unless it is settled, released or extended.
+    /// The time after which the hold expires unless it is settled, released or extended.
     pub ttl: Duration,
 }
 
@@ -77,7 +77,7 @@ impl Hold {
         }
     }
 
-    /// The request with `least` equal to `want`, so that the hold is granted in full or refused.
+    /// Returns the request with `least` equal to `want`, so that the hold is granted in full or refused.
     #[cfg(feature = "redis")]
     pub(crate) fn whole(&self) -> Self {
         Self {
@@ -96,7 +96,8 @@ pub struct Reserved {
     pub free: MicroRub,
 }
 
-/// The reason why nothing was held. Exhaustive on purpose: code that turns it into an answer must handle every reason.
+/// The reason why nothing was held. The enum is exhaustive on purpose: code that converts a refusal to an answer must
+/// handle every reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Refusal {
     /// The account or the key does not exist.
@@ -109,16 +110,16 @@ pub enum Refusal {
     AccountEmpty,
     /// A ceiling of the key, or of its group, is used up.
     CeilingUsedUp(Ceiling),
-    /// The hold does not fit into the free money while other calls of the account hold money.
+    /// The free money is less than the smallest acceptable hold, although neither the balance nor a ceiling is used up.
     DoesNotFit {
-        /// The amount that this key has free now.
+        /// The amount that this key can still hold now.
         free: MicroRub,
         /// The amount that the key's running calls hold.
         held: MicroRub,
-        /// The ceiling of the key or its group that limits `free`; `None` if the account's balance does.
+        /// The ceiling of the key or its group that limits `free`; `None` if the account's balance limits it.
         ceiling: Option<Ceiling>,
     },
-    /// The key has as many open calls as it may have at once.
+    /// The key has reached the limit of its open calls.
     TooManyCalls {
         /// The limit of the key's open calls.
         most: u32,
@@ -157,8 +158,8 @@ pub struct Adjustment {
     pub account: AccountId,
     /// The key that the call is made with.
     pub key: KeyId,
-    /// The number of this adjustment among those of the call, from 1. If the ledger has already carried out an
-    /// adjustment with the same or a higher number, this adjustment changes nothing.
+    /// The number of this change among the changes of the call's hold, from 1. If the ledger has already carried out a
+    /// change with the same or a higher number, this change has no effect.
     pub sequence: u32,
     /// The amount that is held from now on.
     pub amount: MicroRub,
@@ -167,11 +168,11 @@ pub struct Adjustment {
 /// The answer to an [`Adjustment`] that was not refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Adjusted {
-    /// The call holds this amount now: the requested amount, or that of an adjustment with a higher number.
+    /// The call holds this amount now: the requested amount, or that of a change with a higher number.
     Held(MicroRub),
     /// The call holds nothing: it has ended, its hold has expired or was lost, or it was never held.
     Gone,
-    /// This ledger cannot adjust holds; the hold is unchanged.
+    /// This ledger cannot change holds; the hold is as before.
     Unsupported,
 }
 
@@ -181,7 +182,7 @@ pub enum LedgerError {
     /// The ledger refused the request.
     #[error("refused: {0}")]
     Refused(Refusal),
-    /// The ledger did not answer, or its answer was lost: the operation may have been carried out.
+    /// The ledger did not answer, or its answer was lost. The operation may have been carried out.
     #[error("ledger out of reach")]
     Unavailable(#[source] BoxError),
 }
@@ -196,14 +197,15 @@ pub struct Settlement {
     pub account: AccountId,
     /// The key that the call was made with.
     pub key: KeyId,
-    /// The amount that was held at first. If the hold was adjusted, the item has the later amounts.
+    /// The amount that was held at first. If the hold was changed, the item has the later amounts.
     pub held: MicroRub,
     /// The cost of the call.
     pub cost: MicroRub,
-    /// The first attempt to settle was so recent that the tombstone of an earlier settlement would still exist. So if
-    /// the ledger finds neither hold nor tombstone, it has lost the hold and may charge the call without it.
+    /// Whether the first attempt to settle was so recent that the tombstone of an earlier settlement would still exist.
+    /// If so, and the ledger finds neither hold nor tombstone, then it has lost the hold and may charge the call
+    /// without it.
     pub fresh: bool,
-    /// The lease that held the call's money, if another process than the lease's owner settles the call.
+    /// The lease that held the call's money, if the call is settled by another process than the lease's owner.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lease: Option<RequestNumber>,
     /// The content of the receipt in addition to the money.
@@ -251,7 +253,8 @@ pub struct Item {
     /// Whether the vendor's counts were impossible and were cut to what the hold covers.
     #[serde(default)]
     pub bounded: bool,
-    /// Whether the vendor reported tokens or units that have no price, charged at the dearest rate that covers them.
+    /// Whether the vendor reported tokens or units that have no price. They were charged at the highest rate that
+    /// covers them.
     #[serde(default, skip_serializing_if = "is_false")]
     pub unpriced: bool,
     /// The way in which the call ended.
@@ -265,21 +268,21 @@ pub struct Item {
     pub endpoint: Option<Endpoint>,
     /// The tokens of the call, by class.
     pub usage: Usage,
-    /// Vendor's price of the call, in rubles at the exchange rate of its price, if configured. Only the operator sees
-    /// it.
+    /// The vendor's price of the call, if the vendor's rates are configured: in rubles, at the exchange rate on which
+    /// the call's own price is based. Only the operator sees it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vendor_cost_rub: Option<MicroRub>,
     /// The usage that the vendor reported, if the charged usage was cut (`bounded`). Only the operator sees it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vendor_usage: Option<Usage>,
-    /// The price of the usage that was cut, as far as the vendor may bill it. The operator bears it as a loss; it is
+    /// The vendor's price of the usage that was cut, as far as the vendor may bill it. It is a loss of the operator and
     /// not part of the call's cost. Only the operator sees it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bounded_loss_rub: Option<MicroRub>,
-    /// The largest amount that the call held, if its hold was adjusted.
+    /// The largest amount that the call held, if its hold was changed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub held_max_rub: Option<MicroRub>,
-    /// The amount that the call held when it ended, if its hold was adjusted.
+    /// The amount that the call held when it ended, if its hold was changed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub held_at_end_rub: Option<MicroRub>,
     /// The session that the caller's request names, if any.
@@ -341,8 +344,7 @@ pub enum Booked {
     Late,
     /// The call was charged from free money, because the ledger had lost its hold.
     Forced,
-    /// The call was not charged: it never had a hold, or its hold is so old that the call may have been settled
-    /// already.
+    /// The call was not charged: it never had a hold, or it ended too long ago to rule out an earlier settlement.
     Stale,
     /// The call was not charged: the account does not exist any more.
     NoAccount,
@@ -388,11 +390,11 @@ impl Settled {
 
 /// The ledger operations that a call needs. Every operation is idempotent by the call's number.
 pub trait Ledger: Send + Sync + 'static {
-    /// Holds money, in one atomic step over the account and the key.
+    /// Holds money, atomically over the account and the key.
     ///
     /// # Errors
-    /// [`LedgerError::Refused`] with the reason, or [`LedgerError::Unavailable`]: the money may be held nevertheless,
-    /// so release it.
+    /// [`LedgerError::Refused`] with the reason. [`LedgerError::Unavailable`]: the money may be held nevertheless, so
+    /// release the hold.
     fn reserve(&self, hold: &Hold) -> impl Future<Output = Result<Reserved, LedgerError>> + Send;
 
     /// Charges a call and ends its hold.
@@ -413,7 +415,7 @@ pub trait Ledger: Send + Sync + 'static {
         join_all(settlements.iter().map(|call| self.settle(call)))
     }
 
-    /// Ends a hold without a charge. A hold that arrives later under this number is refused.
+    /// Ends a hold without a charge. A request for a hold under this number that arrives later is refused.
     ///
     /// # Errors
     /// [`LedgerError::Unavailable`]: the hold may have ended; release it again.
@@ -435,14 +437,15 @@ pub trait Ledger: Send + Sync + 'static {
         ttl: Duration,
     ) -> impl Future<Output = Result<bool, LedgerError>> + Send;
 
-    /// Changes the amount that a running call holds, in one atomic step over the account and the key. A smaller amount
-    /// is always granted. A larger one is granted in full or refused, by the same rules as a new hold.
+    /// Changes the amount that a running call holds, atomically over the account and the key. A smaller amount is
+    /// always granted. A larger one is granted in full or refused, by the same rules as a new hold.
     ///
-    /// The default changes nothing and returns [`Adjusted::Unsupported`], so that calls keep their first hold.
+    /// The default changes nothing and returns [`Adjusted::Unsupported`], so that calls keep the amount of their first
+    /// hold.
     ///
     /// # Errors
     /// [`LedgerError::Refused`] if a larger amount is refused: the hold is unchanged. [`LedgerError::Unavailable`]: the
-    /// hold may have changed. Repeat the adjustment, or make another one with a higher number.
+    /// hold may have changed. Repeat the request, or make another change with a higher number.
     fn adjust(
         &self,
         adjustment: &Adjustment,
@@ -451,8 +454,8 @@ pub trait Ledger: Send + Sync + 'static {
         std::future::ready(Ok(Adjusted::Unsupported))
     }
 
-    /// Returns whether the key could hold anything at all. Checks those refusals of [`Ledger::reserve`] that do not
-    /// depend on an amount.
+    /// Returns whether the key could hold any amount. Checks for the refusals of [`Ledger::reserve`] that do not depend
+    /// on an amount.
     ///
     /// # Errors
     /// [`LedgerError::Refused`] with the reason, or [`LedgerError::Unavailable`].
@@ -468,8 +471,8 @@ pub trait Ledger: Send + Sync + 'static {
     /// [`LedgerError::Unavailable`] if the ledger does not answer.
     fn expire(&self) -> impl Future<Output = Result<usize, LedgerError>> + Send;
 
-    /// The lease from which this process holds the call's money, if any. If another process settles the call, it must
-    /// pass this number in the settlement. `None` for a ledger without leases.
+    /// Returns the lease from which this process holds the call's money, if any. If another process settles the call,
+    /// it must pass this number in the settlement. `None` for a ledger without leases.
     fn lease_of(&self, number: RequestNumber, key: &KeyId) -> Option<RequestNumber> {
         let _ = (number, key);
         None
@@ -480,7 +483,8 @@ pub trait Ledger: Send + Sync + 'static {
     /// call deletes it.
     /// Does nothing for a ledger that cannot store checkpoints.
     ///
-    /// # Errors The checkpoint was not stored.
+    /// # Errors
+    /// The checkpoint was not stored.
     fn checkpoint(
         &self,
         running: &[Settlement],
@@ -490,7 +494,7 @@ pub trait Ledger: Send + Sync + 'static {
     }
 }
 
-/// A shared ledger, for a ledger type whose clones do not share the money.
+/// Makes a ledger type shareable whose clones do not share the money.
 impl<L: Ledger> Ledger for Arc<L> {
     fn reserve(&self, hold: &Hold) -> impl Future<Output = Result<Reserved, LedgerError>> + Send {
         L::reserve(self, hold)
@@ -807,8 +811,8 @@ pub trait LedgerAdmin: Send + Sync + 'static {
         fingerprint: &str,
     ) -> impl Future<Output = Result<TariffVersion, BookError>> + Send;
 
-    /// Checks I1–I5 over the whole ledger. The default checks what [`audit`](crate::audit::audit) can read from books
-    /// and journals; a store that can check more data overrides it.
+    /// Checks the invariants I1 to I5 over the whole ledger. The default checks what [`audit`](crate::audit::audit) can
+    /// read from books and journals; a store that can check more data overrides it.
     ///
     /// # Errors
     /// A [`BookError`] if the ledger refuses or is out of reach.

@@ -24,7 +24,7 @@ pub struct OpenHold {
     pub key: KeyId,
     /// The amount held.
     pub held_rub: MicroRub,
-    /// Unix time in milliseconds at which the hold expires. `None` means never, which is a breach of I8.
+    /// Unix time in milliseconds at which the hold expires. `None` means never, which is a breach of invariant I8.
     pub due_ms: Option<u64>,
 }
 
@@ -174,7 +174,7 @@ pub struct KeyChange {
     pub tokens_per_minute: Option<Option<u32>>,
     /// The group whose ceilings the key shares; `Some(None)` removes the key from its group.
     pub group: Option<Option<GroupId>>,
-    /// Calls that may be open at once; `Some(None)` removes the limit.
+    /// The maximum number of calls that may be open at once; `Some(None)` removes the limit.
     pub concurrency: Option<Option<u32>>,
     /// Whether answers to calls with an idempotency key are stored.
     pub idempotency: Option<bool>,
@@ -203,7 +203,7 @@ impl KeyChange {
             }
         }
         set(&mut record.name, self.name);
-        // An owner key is marked by the content of its list of models, so the list must not change.
+        // A special entry in a key's list of models makes it an owner key, so the list of an owner key must not change.
         if !record.is_owner() {
             set(&mut record.models, self.models);
         }

@@ -22,7 +22,7 @@ pub(super) async fn a_payment_counts_once_by_its_id<L: Books>(ledger: &L) {
         let answer = ledger.enter(&acme(), &entry).await;
         expect_matches!(answer, Err(BookError::Exists));
     }
-    // A clone of the ledger has the same account and entries. Another account has its own ids of entries.
+    // A clone of the ledger has the same account and entries. Another account has its own entry ids.
     let clone = ledger.clone();
     expect_eq!(pay(&clone, "invoice 1/2026 «Ромашка»", 100).await, once);
     let other: AccountId = "other".parse().unwrap();

@@ -1,4 +1,5 @@
-//! Holds that change while their calls run. A ledger that cannot adjust holds passes these tests without any check.
+//! Tests of holds that are changed while their calls run. For a ledger that cannot change holds, these tests check
+//! nothing.
 
 use super::{
     Books,
@@ -15,7 +16,7 @@ use crate::{
     contract::{Adjusted, Adjustment, Booked, Ledger, LedgerError, Refusal},
 };
 
-/// An adjustment of call `n`, which is on a key of `acme`.
+/// Returns a change of the hold of call `n`, which is on a key of `acme`.
 pub(super) fn to(n: u128, id: &str, sequence: u32, amount: i64) -> Adjustment {
     Adjustment {
         number: number(n),
@@ -26,7 +27,7 @@ pub(super) fn to(n: u128, id: &str, sequence: u32, amount: i64) -> Adjustment {
     }
 }
 
-/// Returns whether the ledger can adjust holds. A ledger that can must return `Gone` for a number without a hold.
+/// Returns whether the ledger can change holds. Such a ledger must return `Gone` for a number without a hold.
 pub(super) async fn can_adjust<L: Ledger>(ledger: &L) -> bool {
     match ledger.adjust(&to(999, "k1", 1, 1)).await {
         Ok(Adjusted::Unsupported) => false,
@@ -85,7 +86,7 @@ pub(super) async fn a_hold_grows_only_into_free_money<L: Ledger>(ledger: &L) {
         adjusted(ledger, &to(2, "k2", 1, 201)).await,
         Err(does_not_fit(0, 200))
     );
-    // The hold pays up to its larger amount.
+    // The call is charged from its hold up to the larger amount.
     let paid = settled(ledger, 1, "k1", 800).await;
     expect_eq!(paid, booked(Booked::Held, 800, 0));
     let paid = settled(ledger, 2, "k2", 200).await;
@@ -102,7 +103,7 @@ pub(super) async fn an_expired_hold_does_not_keep_another_from_growing<L: Ledger
     expect_eq!(adjusted(ledger, &to(2, "k2", 1, 1000)).await, held(1000));
 }
 
-/// I5: adjustments may arrive twice, or in another order.
+/// I5: changes of a hold may arrive twice, or in another order.
 pub(super) async fn an_older_adjustment_changes_nothing<L: Ledger>(ledger: &L) {
     if !can_adjust(ledger).await {
         return;
@@ -127,7 +128,7 @@ pub(super) async fn an_older_adjustment_changes_nothing<L: Ledger>(ledger: &L) {
     expect_eq!([again.held, again.free], [400, 600].map(micro));
 }
 
-/// I5: an adjustment that arrives after the end of its call does not hold money again.
+/// I5: a change of a hold that arrives after the end of its call does not hold money again.
 pub(super) async fn an_ended_hold_is_not_adjusted<L: Ledger>(ledger: &L) {
     if !can_adjust(ledger).await {
         return;
@@ -212,7 +213,7 @@ pub(super) async fn a_hold_grows_only_if_account_and_key_allow_it<L: Books>(ledg
     expect_eq!(key_money(ledger, "k1").await, [0, 170, 830]);
 }
 
-/// I8: a hold expires with its amount after all adjustments.
+/// I8: when a hold expires, its whole amount after all changes is freed.
 pub(super) async fn the_whole_adjusted_hold_expires<L: Books>(ledger: &L) {
     open(ledger, 1000).await;
     if !can_adjust(ledger).await {

@@ -21,7 +21,7 @@
 //!     }
 //! }
 //!
-//! // Of a call: how long it waits for its hold, and how long the hold is open after its end.
+//! // Latency: how long a call waits for its hold, and for its settlement.
 //! let took = bench::one_after_another(&ledger, &payers, 10).await;
 //! // Throughput.
 //! let took = bench::at_a_time(&ledger, &payers, 10, 4).await;
@@ -29,7 +29,8 @@
 //! # }
 //! ```
 //!
-//! Both take a number of calls and return the time for all of them, as criterion's `Bencher::iter_custom` expects:
+//! Both functions take a number of calls and return the time that all calls took, as criterion's `Bencher::iter_custom`
+//! expects:
 //!
 //! ```ignore
 //! bencher.iter_custom(|calls| runtime.block_on(bench::one_after_another(&ledger, &payers, calls)));
@@ -82,7 +83,8 @@ pub async fn one_after_another<L: Ledger>(
     began.elapsed()
 }
 
-/// Makes `calls` such calls in `tasks` tasks that run at the same time. Returns the time that all calls took.
+/// Makes `calls` calls like those of [`one_after_another`], in `tasks` tasks that run at the same time. Returns the
+/// time that all calls took.
 ///
 /// # Panics
 /// As for [`one_after_another`]: a refused hold, an unavailable ledger, or no payers.

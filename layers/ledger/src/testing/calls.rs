@@ -232,7 +232,10 @@ pub(super) async fn a_repeated_settlement_gets_the_first_result<L: Ledger>(ledge
         fresh: false,
         ..settlement(1, "k1", 70)
     };
-    let repeated = ledger.settle(&stale).await.expect("it is known");
+    let repeated = ledger
+        .settle(&stale)
+        .await
+        .expect("the call was settled before");
     expect_eq!(repeated, again(first));
     release(ledger, 1, "k1").await;
     let extended = ledger.extend(number(1), &acme(), HOUR).await;
@@ -246,7 +249,7 @@ pub(super) async fn settlements_of_one_batch_are_answered_in_order<L: Ledger>(le
     expect_eq!(
         ledger.settle_all(&[]).await.len(),
         0,
-        "answers to no settlement"
+        "answers to an empty batch"
     );
     reserved(ledger, &hold(1, "k1", 100)).await;
     reserved(ledger, &hold(2, "k2", 100)).await;

@@ -1,4 +1,4 @@
-//! Futures that are dropped at each await, as happens when a caller leaves or a timeout fires.
+//! Tests that drop futures at each await, as happens when a caller disconnects or a timeout fires.
 //!
 //! A dropped future may have done any of its work up to that await. So each test sends the operation again and checks
 //! that the money moved once.
@@ -13,9 +13,9 @@ use super::{
 };
 use crate::contract::{Booked, Ledger, Settled, Settlement};
 
-/// The number of awaits at which a future is dropped, at most.
+/// The maximum number of awaits at which a future is dropped.
 const AWAITS_MAX: u16 = 64;
-/// Sweeps per tested await, at most: more than needed to end all holds.
+/// The maximum number of sweeps per tested await: more than needed to end all holds.
 const SWEEPS_MAX: u16 = 16;
 
 /// Polls a future until it has been pending `awaits` times, and drops it when it is pending again. Returns its output
@@ -34,7 +34,7 @@ async fn dropped_after<F: Future>(awaits: u16, future: F) -> Option<F::Output> {
     .await
 }
 
-/// I2 and I8: the hold exists in full or not at all, so that releasing its number frees all money.
+/// I2 and I8: the hold exists in full or not at all, so that a release of its number frees all money.
 pub(super) async fn a_dropped_reserve_leaves_no_hold_after_its_release<L: Ledger>(ledger: &L) {
     for awaits in 0..AWAITS_MAX {
         let n = u128::from(awaits);
@@ -57,7 +57,7 @@ pub(super) async fn a_dropped_reserve_leaves_no_hold_after_its_expiry<L: Ledger>
     for awaits in 0..AWAITS_MAX {
         let wish = due(u128::from(awaits), "k1", 300);
         let ended = dropped_after(awaits, ledger.reserve(&wish)).await;
-        // This sends another hold on the same account, to which the dropped reserve must not do any harm.
+        // This makes another hold on the same account, which the dropped reserve must not affect.
         free(ledger, "k1").await;
         ledger.expire().await.expect("holds expire");
         expect_eq!(
@@ -138,12 +138,13 @@ pub(super) async fn a_dropped_batch_of_settlements_that_is_repeated_charges_once
     }
 }
 
-/// Asserts the first result. The dropped settlement may have been booked, so that this is a repeat, or not.
+/// Asserts that the result is that of the first settlement. It is marked as repeated if the dropped settlement was
+/// booked.
 fn expect_first(paid: Settled, cost: i64, awaits: u16) {
     let first = booked(Booked::Held, cost, 0);
     assert!(
         paid == first || paid == again(first),
-        "a settlement dropped at await {awaits} and sent again: expected {first:?}, or that it is repeated, \
+        "a settlement dropped at await {awaits} and sent again: expected {first:?}, perhaps marked as repeated, \
          found {paid:?}"
     );
 }

@@ -1,4 +1,5 @@
-//! The end of a hold: settled, released or expired, exactly once; and the receipt and charge that follow.
+//! Tests of the end of a hold, which is settled, released or expired exactly once, and of the charge and receipt that
+//! follow.
 
 use super::{
     Books,
@@ -65,10 +66,10 @@ pub(super) async fn a_cost_beyond_the_hold_stays_below_the_days_ceiling<L: Books
     set_ceilings(ledger, "k1", ceilings).await;
     reserved(ledger, &hold(1, "k1", 100)).await;
     reserved(ledger, &hold(2, "k1", 60)).await;
-    // The account has 90 free next to the two holds.
+    // Besides the two holds, the key has 90 free under its ceiling for the day.
     let paid = settled(ledger, 1, "k1", 300).await;
     expect_eq!(paid, booked(Booked::Held, 190, 110));
-    // The second hold pays, since it was granted, although no more money is free under the ceilings.
+    // The second call is still charged from its hold, although no more money is free under the ceilings.
     let paid = settled(ledger, 2, "k1", 61).await;
     expect_eq!(paid, booked(Booked::Held, 60, 1));
     let paid = settled(ledger, 3, "k1", 5).await;

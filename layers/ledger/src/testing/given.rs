@@ -1,4 +1,4 @@
-//! Fixtures for the tests of promises, with values that all differ from each other. Also for your own tests.
+//! Fixtures for these tests and for your own. All values differ from each other, so that a mix-up is noticed.
 
 use std::{sync::Arc, time::Duration};
 
@@ -14,7 +14,7 @@ use crate::{
     usage::{End, Usage},
 };
 
-/// The time for which a [`hold`] lives: longer than any test.
+/// The time after which a [`hold`] expires: longer than any test.
 pub const HOUR: Duration = Duration::from_secs(3600);
 
 /// Creates an amount in micro-rubles.
@@ -83,7 +83,7 @@ pub fn correction(id: &str, amount: i64) -> Entry {
     }
 }
 
-/// Returns a hold on a key of [`acme`], to be granted in full or not at all. It lives for an [`HOUR`].
+/// Returns a hold on a key of [`acme`], to be granted in full or not at all. It expires after an [`HOUR`].
 #[must_use]
 pub fn hold(n: u128, id: &str, want: i64) -> Hold {
     Hold {
@@ -140,7 +140,7 @@ pub fn item(cost: i64) -> Item {
         },
         rule: Some("правило".into()),
     };
-    // The calls of the tool make up the cost except one micro-ruble, to which the tokens' fractions are rounded up.
+    // The tool calls cost all but one micro-ruble; the tokens cost a fraction, which is rounded up to one micro-ruble.
     let usage = Usage {
         input: 11,
         cached_input: 12,

@@ -215,7 +215,7 @@ pub(super) async fn a_repeated_hold_is_granted_once<L: Books>(ledger: &L) {
     let first = reserved(ledger, &wish).await;
     expect_eq!(first.free, micro(20));
     expect_eq!(reserved(ledger, &wish).await, first);
-    // Next to another hold, the answer to the repeat has the amount that is free now.
+    // After another hold was granted, the answer to the repeat has the amount that is free now.
     reserved(ledger, &hold(2, "k2", 15)).await;
     let second = reserved(ledger, &wish).await;
     expect_eq!((second.held, second.free), (micro(80), micro(5)));
@@ -458,7 +458,7 @@ pub(super) async fn only_holds_past_their_expiry_are_ended<L: Books>(ledger: &L)
     expect_eq!((view.held_rub, view.free_rub), (micro(0), micro(100)));
 }
 
-/// I8: a RESERVE ends expired holds if it does not fit, but a limited number.
+/// I8: if a RESERVE does not fit, it ends expired holds of its account, but only a limited number.
 pub(super) async fn a_reserve_that_does_not_fit_ends_some_expired_holds_of_its_account<L: Books>(
     ledger: &L,
 ) {

@@ -1,7 +1,7 @@
-//! A ledger with one planted bug at a time: each bug must fail the contract test that is named next to it.
+//! A ledger with one planted bug at a time. Each bug must make the contract test fail that is named next to the bug.
 //!
-//! The ledger is written like a first attempt: accounts in a map, and for some operations a second step after an await,
-//! like a second query to a database.
+//! The ledger is written like a first attempt: accounts are in a map, and some operations have a second part after an
+//! await, like a second query to a database.
 
 #![expect(
     clippy::disallowed_types,
@@ -103,7 +103,7 @@ bugs! {
 /// The time between a check and the change that relies on it, in which another thread can run.
 const GAP: Duration = Duration::from_micros(20);
 
-/// Bugs that check whether a hold fits, and take its money in a second step.
+/// Bugs that check whether a hold fits, and take its money later, not atomically with the check.
 const IN_TWO_STEPS: &[Bug] = &[
     Bug::ReserveDroppedAfterTakingMoney,
     Bug::ReserveDroppedLivesForEver,
@@ -237,7 +237,8 @@ impl Planted {
         }
     }
 
-    /// Returns the hold that the number has already, or the reason why it can have none; `None` if it may get a hold.
+    /// Returns the hold that the number already has, or the reason why the number can get no hold. `None` if the number
+    /// may get a hold.
     fn known(&self, account: &Account, hold: &Hold) -> Option<Result<Reserved, Refusal>> {
         let has_ended = account.ended.contains_key(&hold.number);
         if has_ended && !self.has(Bug::EndedNumberHoldsAgain) {

@@ -51,8 +51,8 @@ where
     output.collect()
 }
 
-/// A point at which the threads wait for each other before each step, without sleeping: a sleeping thread wakes up too
-/// late. A thread that panics drops its clone, and no other thread waits for it any more.
+/// A point at which the threads wait for each other before each call. They wait without sleeping, because a sleeping
+/// thread wakes up too late. A thread that panics drops its clone, so that no other thread waits for it any more.
 #[derive(Clone, Debug, Default)]
 struct Meeting(Arc<AtomicUsize>);
 
@@ -76,7 +76,7 @@ impl Drop for Meeting {
     }
 }
 
-/// I1: the check of the free money and the hold are one atomic step.
+/// I1: the check of the free money and the hold happen atomically.
 pub(super) async fn holds_by_several_threads_are_granted_only_up_to_the_free_money<
     L: Ledger + Clone,
 >(
@@ -112,7 +112,7 @@ pub(super) async fn holds_by_several_threads_are_granted_only_up_to_the_free_mon
     expect_eq!(
         most.into_iter().max(),
         Some(1),
-        "holds of 600 µ₽ that were open at the same time, of 1000 µ₽"
+        "holds of 600 µ₽ that were open at the same time, with 1000 µ₽ free"
     );
     expect_eq!(
         free(ledger, "k1").await,
@@ -194,7 +194,7 @@ pub(super) async fn a_call_settled_by_two_threads_is_charged_once<L: Ledger + Cl
                 && both
                     .iter()
                     .all(|answer| [first, again(first)].contains(answer)),
-            "the answers to call {n}: expected {first:?}, and at most one that it is repeated, found {both:?}"
+            "the answers to call {n}: expected {first:?}, at most one marked as repeated, found {both:?}"
         );
     }
     expect_eq!(
@@ -204,8 +204,8 @@ pub(super) async fn a_call_settled_by_two_threads_is_charged_once<L: Ledger + Cl
     );
 }
 
-/// I5: the settlement or the release takes effect, whichever the ledger processes first, and the answers agree with
-/// that.
+/// I5: if a settlement and a release arrive at once, only the one that the ledger processes first takes effect, and
+/// both answers agree with that.
 pub(super) async fn only_one_of_a_concurrent_settlement_and_release_takes_effect<
     L: Ledger + Clone,
 >(
@@ -235,7 +235,7 @@ pub(super) async fn only_one_of_a_concurrent_settlement_and_release_takes_effect
     );
 }
 
-/// I1: the check of the free money and the larger hold are one atomic step.
+/// I1: the check of the free money and the larger hold happen atomically.
 pub(super) async fn holds_grow_by_several_threads_only_up_to_the_free_money<L: Ledger + Clone>(
     ledger: &L,
 ) {
@@ -270,9 +270,10 @@ pub(super) async fn holds_grow_by_several_threads_only_up_to_the_free_money<L: L
     expect_eq!(
         most.into_iter().max(),
         Some(1),
-        "holds that had grown to 600 µ₽ at the same time, of 1000 µ₽"
+        "holds that had grown to 600 µ₽ at the same time, with 1000 µ₽ free"
     );
-    // Not what is free at once: a lease may still have to return what another key's holds no longer need.
+    // The free amount may be larger only after a while: a lease may still have to return money that another key's holds
+    // no longer need.
     refused(ledger, &hold(5, "k1", 997)).await;
     let rest = reserved(ledger, &hold(6, "k1", 996)).await;
     expect_eq!(rest.held, micro(996), "held next to four holds of 1 µ₽");

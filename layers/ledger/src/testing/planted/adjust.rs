@@ -10,7 +10,7 @@ use crate::{
 };
 
 impl Planted {
-    /// Adjusts a hold. If the planted bug is one of adjustments, it takes effect here.
+    /// Changes a hold. If the planted bug concerns changes of holds, it takes effect here.
     pub(super) async fn adjust_hold(
         &self,
         adjustment: &Adjustment,
