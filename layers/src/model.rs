@@ -69,6 +69,12 @@ pub struct Model {
     pub output_tokens_min: u64,
     /// The output-token ceiling of calls that set none; `None`: the largest number, `output_tokens_max`.
     pub output_tokens_default: Option<u64>,
+    /// The largest number of output tokens that the model generates per second, reasoning included; `None`: unknown.
+    /// Without it, a hold covers the whole output from the start.
+    pub output_tokens_per_second_max: Option<u64>,
+    /// Whether the holds of all streams grow with their output, if the largest speed is known. Such a call is stopped
+    /// if its hold cannot be raised. The ledger must be able to adjust holds.
+    pub hold_grows: bool,
     /// The model's context window in tokens, if known. The hold counts at most this much input.
     pub input_tokens_max: Option<u64>,
     /// The largest number of input tokens that the model's price covers, if limited. Calls that may have more input are
@@ -93,6 +99,8 @@ impl Model {
             output_tokens_max,
             output_tokens_min: output_tokens_max.min(256),
             output_tokens_default: None,
+            output_tokens_per_second_max: None,
+            hold_grows: false,
             input_tokens_max: None,
             input_tokens_priced_max: None,
             sticky: false,
@@ -112,6 +120,13 @@ impl Model {
     #[must_use]
     pub fn family(mut self, family: impl Into<String>) -> Self {
         self.family = family.into();
+        self
+    }
+
+    /// Sets the largest number of output tokens per second.
+    #[must_use]
+    pub fn output_tokens_per_second_max(mut self, tokens: u64) -> Self {
+        self.output_tokens_per_second_max = Some(tokens);
         self
     }
 
@@ -139,6 +154,7 @@ impl Model {
     with! {
         kind: ModelKind,
         output_tokens_min: u64,
+        hold_grows: bool,
         sticky: bool,
     }
 }

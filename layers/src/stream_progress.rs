@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use serde::Deserialize;
+use serde_json::{Value, json};
 
 use crate::sse::Event;
 
@@ -31,6 +32,22 @@ pub struct Created {
     pub created_at: u64,
     /// The name of the model.
     pub model: String,
+}
+
+impl Created {
+    /// Creates the answer's object for an event that the gateway writes itself: without output and usage.
+    #[must_use]
+    pub fn answer(&self, status: &str, error: &Value, incomplete: &Value) -> Value {
+        let Self {
+            id,
+            created_at,
+            model,
+        } = self;
+        json!({ "id": id, "object": "response", "created_at": created_at, "status": status, "model": model,
+            "output": [], "usage": null, "error": error, "incomplete_details": incomplete, "instructions": null,
+            "metadata": {}, "parallel_tool_calls": true, "temperature": null, "tool_choice": "auto", "tools": [],
+            "top_p": null })
+    }
 }
 
 /// The state that the gateway needs to end a stream with its own event.

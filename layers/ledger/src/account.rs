@@ -193,6 +193,10 @@ pub struct KeyRecord {
     /// Whether answers to calls with an idempotency key are stored and replayed.
     #[cfg_attr(feature = "serde", serde(default))]
     pub idempotency: bool,
+    /// Whether the holds of the key's streams may grow with their output, so that a stream can be stopped if its hold
+    /// cannot be raised. Applies to models whose largest speed is known.
+    #[cfg_attr(feature = "serde", serde(default))]
+    pub growing_holds: bool,
     /// Unix time in milliseconds from which the key is refused; `None` if it never expires.
     #[cfg_attr(feature = "serde", serde(default))]
     pub expires_at_ms: Option<u64>,
@@ -227,6 +231,7 @@ impl KeyRecord {
             group: None,
             concurrency: None,
             idempotency: false,
+            growing_holds: false,
             expires_at_ms: None,
             created_at_ms: 0,
             changed_at_ms: 0,

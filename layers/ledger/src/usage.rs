@@ -3,7 +3,10 @@
 
 use std::{
     fmt,
-    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
 };
 
 use serde::{Deserialize, Serialize};
@@ -147,8 +150,10 @@ pub struct Bounds {
     pub input_limit: u64,
     /// Estimates the input if the vendor does not report it. `None`: the estimate is zero.
     pub input_estimate: Option<Arc<dyn EstimateInput>>,
-    /// The output tokens that the hold covers. The request does not allow more, and no charge exceeds them.
+    /// The output tokens that the request allows. The hold covers them, unless it grows with the output.
     pub output_bound: u64,
+    /// The output that the hold covers now, if the hold grows with the output. No charge exceeds it.
+    pub growing: Option<Arc<CoveredOutput>>,
     /// The largest number of output tokens that the model can generate.
     pub output_limit: u64,
     /// The number of calls of the vendor's tools that the hold covers. `None` if the request offers no such tools; tool
@@ -159,6 +164,36 @@ pub struct Bounds {
     pub cache_write: Option<Class>,
     /// The class of estimated output, if the output may be more than text.
     pub output_class: Option<Class>,
+}
+
+/// The output tokens that a growing hold covers. The owner of the hold raises them while the call runs.
+#[derive(Debug)]
+pub struct CoveredOutput {
+    /// The largest number of output tokens that the model generates per second.
+    pub tokens_per_second_max: u64,
+    covered: AtomicU64,
+}
+
+impl CoveredOutput {
+    /// Creates the state of a hold that covers `covered` output tokens.
+    #[must_use]
+    pub const fn new(tokens_per_second_max: u64, covered: u64) -> Self {
+        Self {
+            tokens_per_second_max,
+            covered: AtomicU64::new(covered),
+        }
+    }
+
+    /// Returns the number of output tokens that the hold covers.
+    #[must_use]
+    pub fn tokens(&self) -> u64 {
+        self.covered.load(Ordering::Acquire)
+    }
+
+    /// Records that the hold covers at least this number of output tokens.
+    pub fn raise_to(&self, tokens: u64) {
+        self.covered.fetch_max(tokens, Ordering::AcqRel);
+    }
 }
 
 /// Estimates the input of a call. Vendors report the input of nearly all calls, so most estimates are never made.
@@ -206,12 +241,22 @@ pub struct Overcount {
 }
 
 impl Bounds {
+    /// Returns the number of output tokens that the hold covers now. No charge exceeds it.
+    #[must_use]
+    pub fn output_covered(&self) -> u64 {
+        match &self.growing {
+            None => self.output_bound,
+            Some(covered) => covered.tokens().min(self.output_bound),
+        }
+    }
+
     /// Returns the usage that is charged for this reading.
     #[must_use]
     pub fn count(&self, reading: &Reading) -> Counted {
+        let output_covered = self.output_covered();
         let seen = reading.text_tokens;
         let reported = reading.usage.unwrap_or_default();
-        let read = self.possible(reported, &reading.others);
+        let read = self.possible(reported, &reading.others, output_covered);
         // Output is cut to the request's limit. Input of a size that this request can have is taken from the vendor's
         // report, even if it exceeds the hold: the ledger books the difference as a loss. Contradictory input is cut to
         // the hold.
@@ -219,7 +264,7 @@ impl Bounds {
             true => self.input_bound,
             false => u64::MAX,
         };
-        let (mut usage, mut cut) = read.clamped(input_max, self.output_bound);
+        let (mut usage, mut cut) = read.clamped(input_max, output_covered);
         cut |= read.tokens() < reported.tokens();
         if !usage.classes.is_empty() || self.cache_write.is_some() {
             cut |= self.count_classes(&mut usage, reading);
@@ -246,8 +291,8 @@ impl Bounds {
             _ => !reading.output_counted && usage.output < seen,
         };
         if missing {
-            // The vendor was sent this limit of output tokens, so it cannot have generated more.
-            let output = seen.min(self.output_bound).max(usage.output);
+            // The vendor was sent a limit of output tokens, so it cannot have generated more; the hold may cover fewer.
+            let output = seen.min(output_covered).max(usage.output);
             estimated = true;
             match self.output_class {
                 None => usage.output = output,
@@ -275,10 +320,10 @@ impl Bounds {
     }
 
     /// Returns the first of these interpretations of the vendor's counts that the request allows, or the last one.
-    fn possible(&self, first: Usage, others: &[Option<Usage>]) -> Usage {
+    fn possible(&self, first: Usage, others: &[Option<Usage>], output_max: u64) -> Usage {
         let mut last = first;
         for read in std::iter::once(first).chain(others.iter().copied().flatten()) {
-            if read.input_total() <= self.input_limit && read.output_total() <= self.output_bound {
+            if read.input_total() <= self.input_limit && read.output_total() <= output_max {
                 return read;
             }
             last = read;
@@ -338,6 +383,61 @@ impl End {
     }
 }
 
+/// Why the gateway stopped a call whose hold grows: a larger hold was refused. Stored on the call's receipt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum StoppedBy {
+    /// The account's balance does not cover a larger hold.
+    Balance,
+    /// A ceiling of the key or of its group does not allow a larger hold.
+    Ceiling,
+    /// The key was disabled or deleted.
+    KeyDisabled,
+    /// The account was suspended.
+    AccountSuspended,
+    /// The ledger did not answer in time.
+    Ledger,
+}
+
+impl StoppedBy {
+    /// All reasons.
+    pub const ALL: [Self; 5] = [
+        Self::Balance,
+        Self::Ceiling,
+        Self::KeyDisabled,
+        Self::AccountSuspended,
+        Self::Ledger,
+    ];
+
+    /// Returns the name of the reason in receipts and logs.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Balance => "balance",
+            Self::Ceiling => "ceiling",
+            Self::KeyDisabled => "key_disabled",
+            Self::AccountSuspended => "account_suspended",
+            Self::Ledger => "ledger",
+        }
+    }
+
+    /// Returns the reason with this name.
+    #[must_use]
+    pub fn from_word(word: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|it| it.as_str() == word)
+    }
+
+    /// Reads the reason from a stored receipt. A reason of a later version becomes `None`, so that the receipt stays
+    /// readable.
+    #[cfg(feature = "settle")]
+    pub(crate) fn kept<'de, D: serde::Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<Option<Self>, D::Error> {
+        let word: Option<String> = Option::deserialize(deserializer)?;
+        Ok(word.and_then(|word| Self::from_word(&word)))
+    }
+}
+
 /// The state of a running call, as the layers below the hold have recorded it.
 #[derive(Clone, Debug, Default)]
 pub struct Reading {
@@ -379,6 +479,8 @@ pub struct Reading {
     pub usage_due: bool,
     /// How the vendor's answer ended; `None` before its end.
     pub end: Option<End>,
+    /// Set when the gateway must stop the call, because its hold cannot be raised.
+    pub stopped_by: Option<StoppedBy>,
     /// The call's timing so far; `None` if it is not recorded.
     pub timeline: Option<Timeline>,
 }
@@ -412,6 +514,12 @@ impl Meter {
     pub fn charge_within(&self, bounds: Bounds) {
         // Each call has one hold, so that the bounds are set once.
         let _ = self.0.bounds.set(bounds);
+    }
+
+    /// Returns the bounds by which the call is charged; `None` before they are set.
+    #[must_use]
+    pub fn bounds(&self) -> Option<&Bounds> {
+        self.0.bounds.get()
     }
 
     /// Returns the usage that the call is charged for if nothing more arrives; `None` if no money is held for the call,
@@ -635,6 +743,40 @@ mod tests {
     }
 
     #[test]
+    fn output_beyond_a_growing_hold_is_cut_until_the_hold_is_raised() {
+        let covered = Arc::new(CoveredOutput::new(100, 30));
+        let bounds = Bounds {
+            input_bound: 100,
+            input_limit: 150,
+            output_bound: 50,
+            output_limit: 60,
+            growing: Some(Arc::clone(&covered)),
+            ..Bounds::default()
+        };
+        let counted = |usage: Option<Usage>| {
+            bounds.count(&Reading {
+                usage,
+                output_counted: usage.is_some(),
+                text_tokens: 80,
+                end: Some(End::Finished),
+                ..Reading::default()
+            })
+        };
+        let usage = Usage {
+            input: 5,
+            output: 45,
+            ..Usage::default()
+        };
+        for (raised_to, output) in [(30, 30), (20, 30), (40, 40), (90, 50)] {
+            covered.raise_to(raised_to);
+            assert_eq!(counted(None).usage.output, output);
+            let reported = counted(Some(usage));
+            assert_eq!(reported.usage.output, output.min(45));
+            assert_eq!(reported.overcount.is_some(), output < 45);
+        }
+    }
+
+    #[test]
     fn output_without_a_count_is_estimated_in_the_requested_class() {
         let bounds = Bounds {
             input_bound: 100,
@@ -705,6 +847,15 @@ mod tests {
         ] {
             assert_eq!(serde_json::to_value(end).unwrap(), end.as_str());
         }
+    }
+
+    #[test]
+    fn reason_of_a_stop_has_the_same_name_in_json_and_text() {
+        for reason in StoppedBy::ALL {
+            assert_eq!(serde_json::to_value(reason).unwrap(), reason.as_str());
+            assert_eq!(StoppedBy::from_word(reason.as_str()), Some(reason));
+        }
+        assert_eq!(StoppedBy::from_word("weather"), None);
     }
 
     #[test]

@@ -14,7 +14,7 @@ use tokio::time::{Instant, Sleep, sleep_until, timeout_at};
 
 use super::{
     broken,
-    usage::{Reader, Seen},
+    usage::{Reader, Seen, ceiling},
 };
 use crate::{
     error::{BoxError, Error},
@@ -44,8 +44,9 @@ enum Inner<A> {
 pin_project! {
     #[derive(Debug)]
     struct Stream<A> {
+        // `None` once the gateway has stopped the call, which cancels it at the vendor.
         #[pin]
-        inner: A,
+        inner: Option<A>,
         tap: Tap,
         // Bytes to return first: events that arrived before the head was sent, or a keep-alive.
         first: Bytes,
@@ -54,7 +55,11 @@ pin_project! {
 
 impl<A> ResponseBody<A> {
     pub(super) fn stream(inner: A, reader: Reader, strip_usage: bool, meter: Meter) -> Self {
+        let grows = meter
+            .bounds()
+            .is_some_and(|bounds| bounds.growing.is_some());
         let tap = Tap {
+            last: grows.then(Bytes::new),
             splitter: Splitter::default(),
             reader,
             meter,
@@ -68,7 +73,7 @@ impl<A> ResponseBody<A> {
             nothing_bytes: 0,
         };
         Self(Inner::Stream(Box::pin(Stream {
-            inner,
+            inner: Some(inner),
             tap,
             first: Bytes::new(),
         })))
@@ -156,7 +161,14 @@ where
             if tap.ended {
                 return Poll::Ready(tap.failure.take().map(Err));
             }
-            let Poll::Ready(frame) = inner.as_mut().poll_frame(cx) else {
+            if tap.must_stop() {
+                inner.set(None);
+                return Poll::Ready(Some(Ok(Frame::data(tap.stop()))));
+            }
+            let Some(vendor) = inner.as_mut().as_pin_mut() else {
+                return Poll::Ready(None);
+            };
+            let Poll::Ready(frame) = vendor.poll_frame(cx) else {
                 // Before the head is sent and after the last event, no keep-alive is sent.
                 if tap.held || tap.reader.finished() {
                     return Poll::Pending;
@@ -204,6 +216,8 @@ struct Tap {
     reader: Reader,
     meter: Meter,
     strip_usage: bool,
+    /// The last event with data that is not a ping, if the gateway may have to stop the call.
+    last: Option<Bytes>,
     failure: Option<Error>,
     /// Whether the vendor sent an event that is too long to forward, for which the call is charged.
     too_long: bool,
@@ -250,6 +264,7 @@ impl Tap {
             reader,
             meter,
             strip_usage,
+            last,
             failure,
             too_long,
             nothing_bytes,
@@ -280,7 +295,16 @@ impl Tap {
                 Seen::UsageAlone if *strip_usage => replaced.push((place.clone(), Bytes::new())),
                 Seen::CostComment => replaced.push((place.clone(), Bytes::new())),
                 _ => {
-                    let charged = reader.charged(&event, meter);
+                    if let Some(last) = last
+                        && ceiling::is_position(&event)
+                    {
+                        *last = event.raw().clone();
+                    }
+                    // Callers that did not ask for usage get none, even if the gateway ends the stream.
+                    let charged = match *strip_usage && reader.lacks_usage() {
+                        true => None,
+                        false => reader.charged(&event, meter),
+                    };
                     replaced.extend(charged.map(|charged| (place.clone(), charged)));
                 }
             }
@@ -314,6 +338,25 @@ impl Tap {
         self.ended = self.failure.is_some();
         self.record();
         passed
+    }
+
+    /// Returns whether the gateway must end the stream before the vendor does.
+    fn must_stop(&self) -> bool {
+        self.last.is_some()
+            && !self.reader.finished()
+            && self.meter.look(|reading| reading.stopped_by.is_some())
+    }
+
+    /// Ends the stream like a vendor that has reached the request's ceiling of output. Returns the bytes to forward
+    /// last.
+    fn stop(&mut self) -> Bytes {
+        // The beginning of an event whose end has not arrived is dropped.
+        self.splitter = Splitter::default();
+        let last = self.last.take().unwrap_or_default();
+        let events = self.reader.ceiling(last);
+        let bytes = self.pass(&events);
+        self.ended = true;
+        bytes
     }
 
     /// Handles the end of the vendor's stream; `error` if the stream failed. Returns the bytes to forward last.

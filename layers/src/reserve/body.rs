@@ -12,11 +12,7 @@ use tokio::time::{Instant, timeout};
 
 use tollgate_ledger::settle::{AdjustedHold, Cut, Granted, QueuePermit, RunningEntry};
 
-use super::{
-    Bill, Ending, Settler,
-    adjust::{AdjustHolds, Adjuster},
-    ledger::Hold,
-};
+use super::{Bill, Ending, Settler, adjust::Adjuster, ledger::Hold};
 use crate::{
     error::{BoxError, Error},
     facts::{CallCost, EventStream},
@@ -66,6 +62,11 @@ impl<T: Bill> Guard<T> {
     /// Returns the call that this hold pays for.
     pub(super) fn call(&self) -> &Granted<T> {
         &self.call
+    }
+
+    /// As [`Self::call`], for a future that must own it.
+    pub(super) fn shared_call(&self) -> Arc<Granted<T>> {
+        Arc::clone(&self.call)
     }
 
     /// Returns the hold as it is requested from the ledger.
@@ -212,7 +213,7 @@ struct Held<T: Bill> {
     guard: Guard<T>,
     settler: Settler,
     finish_without_client: bool,
-    /// Lowers the hold while the answer runs. `None` if the answer is not an event stream, or if the hold has ended.
+    /// Changes the hold while the answer runs. `None` if the answer is not an event stream, or if the hold has ended.
     adjuster: Option<Adjuster>,
 }
 
@@ -240,10 +241,10 @@ where
         body
     }
 
-    /// Lowers the hold in this ledger when the vendor has counted the input.
-    pub(super) fn adjusted_in(mut self, ledger: Arc<dyn AdjustHolds>) -> Self {
+    /// Changes the hold while the answer runs.
+    pub(super) fn adjusted_by(mut self, adjuster: Adjuster) -> Self {
         if let Some(held) = &mut self.held {
-            held.adjuster = Some(Adjuster::new(ledger));
+            held.adjuster = Some(adjuster);
         }
         self
     }
@@ -307,6 +308,13 @@ where
         if held.is_some_and(|held| held.guard.is_cut(cx)) {
             this.inner = None;
             return Poll::Ready(Some(Err(Error::Draining)));
+        }
+        // If the hold cannot be raised, the meter says so, and `passthrough` ends the stream at a ceiling.
+        if let Some(held) = &mut this.held
+            && let Some(adjuster) = &mut held.adjuster
+            && adjuster.grow(held.guard.call(), cx).is_pending()
+        {
+            return Poll::Pending;
         }
         this.polling = true;
         // Matched by reference, because moving a frame costs time.
@@ -465,6 +473,7 @@ mod tests {
                 bounded_loss_rub: None,
                 held_max_rub: None,
                 held_at_end_rub: None,
+                stopped_by: None,
                 endpoint: None,
                 timeline: None,
             };

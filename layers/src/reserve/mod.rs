@@ -132,6 +132,7 @@ mod adjust;
 mod body;
 mod cached_shares;
 mod early;
+mod growth;
 mod prefixes;
 pub mod tokens;
 
@@ -163,7 +164,10 @@ pub use tollgate_ledger::{
     transfer as copy,
 };
 
-use self::ledger::{Hold, Ledger, LedgerError, Refusal};
+use self::{
+    adjust::Adjuster,
+    ledger::{Hold, Ledger, LedgerError, Refusal},
+};
 pub use self::{body::ResponseBody, tokens::HoldMode};
 use crate::{
     error::{BoxError, Error},
@@ -451,7 +455,14 @@ where
             }
             Err(error) => return Err(refusal(error, least, has_output)),
         }
-        let mut res = guard.unless_cut(inner.call(req)).await?;
+        let mut adjuster = Adjuster::growing(&shared, guard.call());
+        let mut res = match &mut adjuster {
+            None => guard.unless_cut(inner.call(req)).await?,
+            Some(adjuster) => {
+                let call = adjuster.while_growing(guard.shared_call(), inner.call(req));
+                guard.unless_cut(Box::pin(call)).await?
+            }
+        };
         let stream = res.extensions().get::<EventStream>().copied();
         if stream.is_none()
             && let Some(cost) = guard.end_if_over()
@@ -467,7 +478,7 @@ where
                 .finish_without_client(finish_without_client)
                 .tell_cost(stream.filter(|_| tells_cost));
             match stream {
-                Some(_) => body.adjusted_in(shared),
+                Some(_) => body.adjusted_by(adjuster.unwrap_or_else(|| Adjuster::new(shared))),
                 None => body,
             }
         }))

@@ -4,7 +4,10 @@ mod bill;
 mod bounds;
 mod estimate;
 
-use std::sync::{Arc, OnceLock};
+use std::{
+    mem,
+    sync::{Arc, OnceLock},
+};
 
 use http::Request;
 use serde::{Deserialize, Serialize};
@@ -15,17 +18,18 @@ use super::{
     Quote, Tariff,
     cached_shares::CachedShares,
     early::EarlyCounts,
+    growth,
     prefixes::{Known, PREFIXES_MAX, Prefix, Prefixes},
 };
 use crate::{
     call::{Format, Priced},
     error::{Error, Problem},
     facts::Caller,
-    key::KeyId,
-    model::{Model, ModelKind, Route},
+    key::{KeyId, KeyRecord},
+    model::{Model, ModelKind, OnDisconnect, Route},
     money::MicroRub,
     price::{Asked, Class},
-    usage::Bounds,
+    usage::{Bounds, CoveredOutput},
 };
 
 /// How many input tokens a request's text may have, by its number of bytes.
@@ -178,13 +182,15 @@ impl Tariff<Priced> for ByTokens {
         let bound = prices.bound(input_bound, &asked);
         let cost = |output: u64| bound.cost(input_bound, output.saturating_mul(call.choices));
         let output_tokens = sent_at_most(call.format, model, *output_tokens);
-        let want = cost(output_tokens);
-        // The maximum that the client has set is held in full. Without one, the hold may be smaller if money is short.
+        let growing = growing_output(req.body(), key, &asked, output_tokens);
+        let want = cost(growing.as_ref().map_or(output_tokens, |it| it.tokens()));
+        // The maximum that the client has set is held in full, or grows to it. Without one, the hold may be smaller if
+        // money is short.
         let least = match call.output_tokens {
             Some(_) => want,
             None => {
                 let ceiling = model.output_tokens_min.min(output_tokens);
-                cost(sent_at_most(call.format, model, ceiling))
+                want.min(cost(sent_at_most(call.format, model, ceiling)))
             }
         };
         let session = call.session.as_ref();
@@ -222,6 +228,7 @@ impl Tariff<Priced> for ByTokens {
                     ),
                     input_estimate: Some(Arc::clone(&estimator) as _),
                     output_bound: output_tokens.saturating_mul(call.choices),
+                    growing: growing.map(Arc::new),
                     output_limit: model.output_tokens_max.saturating_mul(call.choices),
                     calls_max: Some(asked.classes.get(Class::WebSearchCall)).filter(|max| *max > 0),
                     // A lifetime without a price is not requested from the vendor.
@@ -243,11 +250,15 @@ impl Tariff<Priced> for ByTokens {
     }
 
     fn granted(&self, req: &mut Request<Priced>, bill: &mut TokenBill, held: MicroRub) {
-        bill.held = held;
+        let wanted = mem::replace(&mut bill.held, held);
         let priced = req.body_mut();
-        if priced.call.output_tokens.is_none() {
+        let bounds = &mut bill.bounds;
+        if held < wanted {
+            // Money is short already, so the output is limited to what the hold pays for.
+            bounds.growing = None;
+        }
+        if priced.call.output_tokens.is_none() && bounds.growing.is_none() {
             let choices = priced.call.choices.max(1);
-            let bounds = &mut bill.bounds;
             let paid_for = bill.bound.output_tokens_for(held, bounds.input_bound) / choices;
             priced.output_tokens = priced.output_tokens.min(paid_for).max(1);
             let sent = sent_at_most(priced.call.format, &priced.model, priced.output_tokens);
@@ -257,6 +268,28 @@ impl Tariff<Priced> for ByTokens {
         // be charged.
         priced.meter.charge_within(bill.bounds.clone());
     }
+}
+
+/// Returns the output that the hold of a call covers first, if the hold grows: the call can be stopped at any moment
+/// without a cost that arrives later, and its output takes time.
+fn growing_output(
+    priced: &Priced,
+    key: &KeyRecord,
+    asked: &Asked,
+    output_tokens: u64,
+) -> Option<CoveredOutput> {
+    let Priced { call, model, .. } = priced;
+    let rate = model
+        .output_tokens_per_second_max
+        .filter(|_| model.hold_grows || key.growing_holds)?;
+    let is_cancelled = |route: &Arc<Route>| route.vendor.on_disconnect == OnDisconnect::Cancel;
+    let has_text_alone = asked.classes.get(Class::WebSearchCall) == 0
+        && asked.classes.get(Class::OutputAudio) == 0
+        && asked.classes.get(Class::OutputImage) == 0;
+    let may_stop = call.stream && call.choices == 1 && has_text_alone;
+    let first = growth::slice(rate);
+    (may_stop && first < output_tokens && model.routes.iter().all(is_cancelled))
+        .then(|| CoveredOutput::new(rate, first))
 }
 
 /// Returns the highest output ceiling that a vendor of the model may get instead of `output_tokens`: some vendors

@@ -36,7 +36,7 @@ pub(super) fn events(refused: &Refused<'_>) -> String {
         ..Created::default()
     });
     if !is_begun {
-        let response = response(&created, "in_progress", &Value::Null);
+        let response = created.answer("in_progress", &Value::Null, &Value::Null);
         event("response.created", json!({ "response": response }));
     }
     let (code, message) = (code(refused.error()), refused.message());
@@ -46,21 +46,9 @@ pub(super) fn events(refused: &Refused<'_>) -> String {
         json!({ "code": code, "message": message, "param": null, "error": error }),
     );
     let error = json!({ "code": code, "message": message });
-    let response = response(&created, "failed", &error);
+    let response = created.answer("failed", &error, &Value::Null);
     event("response.failed", json!({ "response": response }));
     text
-}
-
-fn response(created: &Created, status: &str, error: &Value) -> Value {
-    let Created {
-        id,
-        created_at,
-        model,
-    } = created;
-    json!({ "id": id, "object": "response", "created_at": created_at, "status": status, "model": model,
-        "output": [], "usage": null, "error": error, "incomplete_details": null, "instructions": null,
-        "metadata": {}, "parallel_tool_calls": true, "temperature": null, "tool_choice": "auto", "tools": [],
-        "top_p": null })
 }
 
 /// Returns the format's code for this error, or else `server_error`. Codes for which clients show texts of their own,

@@ -36,7 +36,7 @@ use crate::{
     price::Price,
     session::{self, SessionId},
     timeline::{self, Timeline},
-    usage::{End, Usage},
+    usage::{End, StoppedBy, Usage},
 };
 
 /// A request to hold money for a call.
@@ -285,6 +285,13 @@ pub struct Item {
     /// The amount that the call held when it ended, if its hold was changed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub held_at_end_rub: Option<MicroRub>,
+    /// Why the gateway stopped the call, if it did: its growing hold could not be raised.
+    #[serde(
+        default,
+        skip_serializing_if = "Option::is_none",
+        deserialize_with = "StoppedBy::kept"
+    )]
+    pub stopped_by: Option<StoppedBy>,
     /// The session that the caller's request names, if any.
     #[serde(
         default,
@@ -320,6 +327,7 @@ impl Item {
             bounded_loss_rub: None,
             held_max_rub: None,
             held_at_end_rub: None,
+            stopped_by: None,
             end,
             session: None,
             endpoint: None,

@@ -178,6 +178,8 @@ pub struct KeyChange {
     pub concurrency: Option<Option<u32>>,
     /// Whether answers to calls with an idempotency key are stored.
     pub idempotency: Option<bool>,
+    /// Whether holds of the key may grow with the output.
+    pub growing_holds: Option<bool>,
     /// Unix time in milliseconds at which the key expires; `Some(None)` means never.
     pub expires_at_ms: Option<Option<u64>>,
     /// The time of the change, in Unix milliseconds.
@@ -214,6 +216,7 @@ impl KeyChange {
         set(&mut record.group, self.group);
         set(&mut record.concurrency, self.concurrency);
         set(&mut record.idempotency, self.idempotency);
+        set(&mut record.growing_holds, self.growing_holds);
         set(&mut record.expires_at_ms, self.expires_at_ms);
         set(&mut record.changed_at_ms, self.changed_at_ms);
         if record.status != KeyStatus::Deleted {

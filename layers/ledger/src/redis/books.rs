@@ -434,6 +434,7 @@ mod tests {
             bounded_loss_rub: None,
             held_max_rub: None,
             held_at_end_rub: None,
+            stopped_by: None,
             endpoint: Some(crate::endpoint::Endpoint::Messages),
             timeline: "3 - 1500 5003 200|4 1059 502 vendor_unavailable acme"
                 .parse()

@@ -23,6 +23,7 @@ use crate::{
     endpoint::Endpoint,
     money::MicroRub,
     price::Price,
+    usage::StoppedBy,
 };
 
 /// Inserts a receipt. A disputed receipt moved no money, so a later receipt of its call replaces it. Any other receipt
@@ -31,9 +32,9 @@ const RECEIPT: &str = "
 INSERT INTO receipts (number, at_ms, account, key, model, vendor, input, cached_input, cache_write,
     output, held, cost, charged, loss, ended, booked, estimated, price, bounded, session,
     classes, unpriced, vendor_cost, endpoint, timeline, key_group, vendor_usage, bounded_loss,
-    held_max, held_at_end)
+    held_max, held_at_end, stopped_by)
 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20,
-    ?21, ?22, ?23, ?24, ?25, ?26, ?27, ?28, ?29, ?30)
+    ?21, ?22, ?23, ?24, ?25, ?26, ?27, ?28, ?29, ?30, ?31)
 ON CONFLICT (number) DO UPDATE SET
     at_ms = excluded.at_ms, account = excluded.account, key = excluded.key,
     model = excluded.model, vendor = excluded.vendor, input = excluded.input,
@@ -46,7 +47,7 @@ ON CONFLICT (number) DO UPDATE SET
     endpoint = excluded.endpoint, timeline = excluded.timeline,
     key_group = excluded.key_group, vendor_usage = excluded.vendor_usage,
     bounded_loss = excluded.bounded_loss, held_max = excluded.held_max,
-    held_at_end = excluded.held_at_end
+    held_at_end = excluded.held_at_end, stopped_by = excluded.stopped_by
 WHERE receipts.booked = 'stale' AND excluded.booked <> 'stale'";
 
 /// The largest number of prices whose stored text is cached for a batch.
@@ -298,6 +299,7 @@ impl<'conn> Receipts<'conn> {
             bounded_loss_rub,
             held_max_rub,
             held_at_end_rub,
+            stopped_by,
             end,
             session,
             endpoint,
@@ -343,6 +345,7 @@ impl<'conn> Receipts<'conn> {
             bounded_loss_rub.map(MicroRub::micro),
             held_max_rub.map(MicroRub::micro),
             held_at_end_rub.map(MicroRub::micro),
+            stopped_by.map(StoppedBy::as_str),
         ];
         self.insert.execute(row)?;
         Ok(())

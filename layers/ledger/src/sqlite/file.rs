@@ -49,7 +49,7 @@ use crate::{
     price::Counts,
     rollup::{Counted, Tally},
     timeline::Timeline,
-    usage::Usage,
+    usage::{StoppedBy, Usage},
 };
 
 pub(super) use crate::durable::file::{count, integer, one};
@@ -180,7 +180,7 @@ CREATE INDEX IF NOT EXISTS receipts_by_time ON receipts (account, at_ms);
 
 /// Columns of `receipts` that later versions added, with their types. All may be NULL, so that an earlier version that
 /// is started on the file again can write rows without them.
-const RECEIPT_COLUMNS: [(&str, &str); 12] = [
+const RECEIPT_COLUMNS: [(&str, &str); 13] = [
     (
         "bounded",
         "INTEGER NOT NULL DEFAULT 0 CHECK (bounded IN (0, 1))",
@@ -204,6 +204,8 @@ const RECEIPT_COLUMNS: [(&str, &str); 12] = [
     // The largest amount and the last amount of a hold that was changed while its call ran.
     ("held_max", "INTEGER"),
     ("held_at_end", "INTEGER"),
+    // Why the gateway stopped the call, if it did.
+    ("stopped_by", "TEXT"),
 ];
 /// Columns of `keys` that later versions added: the ceilings per month and per day, the month and the day of the last
 /// charge, and the key's usage before that month and before that day.
@@ -219,7 +221,7 @@ const KEY_COLUMNS: [&str; 6] = [
 /// The columns of a receipt, in the order of [`read_receipt`].
 pub(super) const RECEIPT: &str = "number, at_ms, account, key, model, vendor, input, cached_input, cache_write, \
     output, held, cost, charged, loss, ended, booked, estimated, price, bounded, session, classes, unpriced, \
-    vendor_cost, endpoint, timeline, key_group, vendor_usage, bounded_loss, held_max, held_at_end";
+    vendor_cost, endpoint, timeline, key_group, vendor_usage, bounded_loss, held_max, held_at_end, stopped_by";
 
 /// The columns of a receipt that sums need, in the order of [`count_receipt`], and the number of these columns.
 pub(super) const COUNTED: &str = "at_ms, key, key_group, model, vendor, endpoint, ended, estimated, input, cached_input, \
@@ -593,6 +595,10 @@ pub(super) fn read_receipt(row: &Row<'_>) -> rusqlite::Result<Receipt> {
             bounded_loss_rub: optional_amount(row, 27)?,
             held_max_rub: optional_amount(row, 28)?,
             held_at_end_rub: optional_amount(row, 29)?,
+            stopped_by: row
+                .get_ref(30)?
+                .as_str_or_null()?
+                .and_then(StoppedBy::from_word),
             end: from_word(row, 14)?,
             // An invalid value is ignored here, as in JSON, since an existing charge must stay readable.
             session: row

@@ -308,6 +308,7 @@ pub(super) async fn a_receipt_has_the_amounts_of_its_settlement<L: Books>(ledger
         bounded_loss_rub: None,
         held_max_rub: None,
         held_at_end_rub: None,
+        stopped_by: None,
         endpoint: None,
         timeline: None,
         end: End::Finished,

@@ -11,7 +11,7 @@ use crate::{
     money::MicroRub,
     number::RequestNumber,
     price::{Class, Condition, Counts, Price, Rate, Rates},
-    usage::{End, Usage},
+    usage::{End, StoppedBy, Usage},
 };
 
 /// The time after which a [`hold`] expires: longer than any test.
@@ -172,6 +172,7 @@ pub fn item(cost: i64) -> Item {
         bounded_loss_rub: Some(micro(19)),
         held_max_rub: Some(micro(101)),
         held_at_end_rub: Some(micro(23)),
+        stopped_by: Some(StoppedBy::Ceiling),
         end: End::ClientLeft,
         session: Some("session-1".parse().unwrap()),
         endpoint: Some(Endpoint::Responses),

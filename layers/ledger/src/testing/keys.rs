@@ -32,6 +32,7 @@ fn full_record() -> KeyRecord {
         requests_per_minute: Some(8),
         tokens_per_minute: Some(9),
         idempotency: true,
+        growing_holds: true,
         expires_at_ms: Some(4_000_000_000_001),
         changed_at_ms: 1_790_000_000_001,
         ..record(&acme(), "K-9_z", 0xab)
@@ -117,7 +118,7 @@ pub(super) async fn a_change_of_a_key_changes_only_the_named_fields<L: Books>(le
     open(ledger, 100).await;
     let mut view = ledger.create_key(&full_record(), CEILINGS).await.unwrap();
     let id = full_record().id;
-    let steps: [(KeyChange, Edit); 14] = [
+    let steps: [(KeyChange, Edit); 15] = [
         (KeyChange::default(), |_| {}),
         (
             KeyChange {
@@ -203,6 +204,13 @@ pub(super) async fn a_change_of_a_key_changes_only_the_named_fields<L: Books>(le
                 ..KeyChange::default()
             },
             |view| view.record.idempotency = false,
+        ),
+        (
+            KeyChange {
+                growing_holds: Some(false),
+                ..KeyChange::default()
+            },
+            |view| view.record.growing_holds = false,
         ),
         (
             KeyChange {

@@ -198,6 +198,8 @@ impl World {
             output_tokens_max: 10,
             output_tokens_min: 1,
             output_tokens_default: None,
+            output_tokens_per_second_max: None,
+            hold_grows: false,
             input_tokens_max: None,
             input_tokens_priced_max: None,
             sticky: self.sticky,

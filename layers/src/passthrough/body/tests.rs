@@ -2,11 +2,13 @@
 
 use std::sync::Arc;
 
+use futures_util::{FutureExt, StreamExt};
 use http_body_util::{BodyExt, StreamBody};
+use serde_json::json;
 
 use super::*;
 use crate::call::Format;
-use crate::usage::{Bounds, InputEstimate, Reading, Usage};
+use crate::usage::{Bounds, CoveredOutput, InputEstimate, Reading, StoppedBy, Usage};
 
 fn chat(text: &str) -> String {
     format!(
@@ -568,6 +570,148 @@ async fn charged_to(format: Format, translated: bool, events: &[String]) -> (Str
     let out = body.collect().await.unwrap().to_bytes();
     let usage = meter.counted().unwrap().usage;
     (String::from_utf8(out.to_vec()).unwrap(), usage)
+}
+
+/// Returns what a caller gets if the gateway must stop the call after this number of the vendor's events, and the
+/// meter's reading. `breaks`: the vendor has sent a part of the next event.
+async fn stopped_after(
+    format: Format,
+    (strip, breaks): (bool, bool),
+    events: &[String],
+    count: usize,
+) -> (String, Reading) {
+    let meter = Meter::default();
+    let covered = Arc::new(CoveredOutput::new(100, 50));
+    meter.charge_within(Bounds {
+        growing: Some(covered),
+        ..bounds()
+    });
+    let frames = events[..count].iter().cloned().map(Bytes::from);
+    let part = events.get(count).filter(|_| breaks);
+    let part = part.map(|event| Bytes::copy_from_slice(&event.as_bytes()[..event.len() / 2]));
+    let frames = frames
+        .chain(part)
+        .map(|event| Ok::<_, Error>(Frame::data(event)));
+    let frames: Vec<_> = frames.collect();
+    // The vendor sends nothing more; a stop must not wait for it.
+    let vendor = futures_util::stream::iter(frames).chain(futures_util::stream::pending());
+    let inner = StreamBody::new(vendor);
+    let mut body = ResponseBody::stream(inner, Reader::new(format), strip, meter.clone());
+    let mut out = String::new();
+    while let Some(Some(frame)) = body.frame().now_or_never() {
+        let frame = frame.unwrap().into_data().unwrap();
+        out.push_str(std::str::from_utf8(&frame).unwrap());
+    }
+    assert_eq!(out, events[..count].concat());
+    meter.update(|reading| reading.stopped_by = Some(StoppedBy::Balance));
+    let rest = body.collect().await.unwrap().to_bytes();
+    out.push_str(std::str::from_utf8(&rest).unwrap());
+    (out, meter.read())
+}
+
+#[tokio::test]
+async fn stopped_call_ends_as_at_its_ceiling_of_output_wherever_it_is() {
+    let named = |data: serde_json::Value| {
+        format!(
+            "event: {}\ndata: {data}\n\n",
+            data["type"].as_str().unwrap()
+        )
+    };
+    let chunk = |delta: serde_json::Value| {
+        format!(
+            "data: {}\n\n",
+            json!({ "id": "c-1", "object": "chat.completion.chunk", "created": 7, "model": "x",
+            "choices": [{ "index": 0, "delta": delta, "finish_reason": null }] })
+        )
+    };
+    let chat = vec![
+        chunk(json!({ "role": "assistant", "content": "" })),
+        chunk(json!({ "content": "Hello " })),
+        chunk(json!({ "content": "there" })),
+    ];
+    let message = json!({ "id": "m", "type": "message", "role": "assistant", "model": "x", "content": [],
+        "usage": { "input_tokens": 9, "output_tokens": 1 } });
+    let messages = vec![
+        named(json!({ "type": "message_start", "message": message })),
+        named(json!({ "type": "ping" })),
+        named(
+            json!({ "type": "content_block_start", "index": 0, "content_block": { "type": "text", "text": "" } }),
+        ),
+        named(
+            json!({ "type": "content_block_delta", "index": 0, "delta": { "type": "text_delta", "text": "Hello there" } }),
+        ),
+        named(json!({ "type": "ping" })),
+        named(json!({ "type": "content_block_stop", "index": 0 })),
+        named(
+            json!({ "type": "content_block_start", "index": 1, "content_block": { "type": "text", "text": "" } }),
+        ),
+    ];
+    let created = json!({ "id": "r", "created_at": 7, "model": "x", "status": "in_progress" });
+    let responses = vec![
+        named(json!({ "type": "response.created", "sequence_number": 0, "response": created })),
+        named(
+            json!({ "type": "response.output_item.added", "sequence_number": 1, "item": { "type": "message" } }),
+        ),
+        named(
+            json!({ "type": "response.output_text.delta", "sequence_number": 2, "delta": "Hello there" }),
+        ),
+    ];
+    for (format, events) in [
+        (Format::Chat, chat),
+        (Format::Messages, messages),
+        (Format::Responses, responses),
+    ] {
+        for count in 0..=events.len() {
+            for (strip, breaks) in [(false, false), (false, true), (true, false)] {
+                if strip && format != Format::Chat {
+                    continue;
+                }
+                let case = format!("{format:?} {count} {strip} {breaks}");
+                let (out, reading) = stopped_after(format, (strip, breaks), &events, count).await;
+                assert_eq!(reading.end, Some(End::Finished), "{case}");
+                let added = &out[events[..count].concat().len()..];
+                let data = added.lines().filter_map(|line| line.strip_prefix("data: "));
+                let data: Vec<&str> = data.collect();
+                let ceiling = match format {
+                    Format::Chat => r#""finish_reason":"length""#,
+                    Format::Messages => r#""stop_reason":"max_tokens""#,
+                    Format::Responses => r#""reason":"max_output_tokens""#,
+                };
+                assert_eq!(added.matches(ceiling).count(), 1, "{case}: {added}");
+                let opened = out.matches("event: content_block_start").count();
+                assert_eq!(
+                    out.matches("event: content_block_stop").count(),
+                    opened,
+                    "{case}: {out}"
+                );
+                assert_eq!(
+                    out.matches("event: message_start").count(),
+                    usize::from(format == Format::Messages)
+                );
+                let last = match format {
+                    Format::Chat => "[DONE]",
+                    Format::Messages => r#"{"type":"message_stop"}"#,
+                    Format::Responses => "response.incomplete",
+                };
+                assert!(data.last().unwrap().contains(last), "{case}: {added}");
+                // A reader of the caller's format finds a complete answer with the usage that is charged.
+                let (_, failure, read) = through(&[out.as_bytes()], format, false).await;
+                assert!(failure.is_none(), "{case}: {failure:?} {out}");
+                assert_eq!(read.end, Some(End::Finished), "{case}");
+                let charged = Bounds { ..bounds() }.count(&reading).usage;
+                let stated = read.usage.map(|usage| (usage.input, usage.output));
+                let expected = (!strip).then_some((charged.input, charged.output));
+                assert_eq!(stated, expected, "{case}: {out}");
+                if format == Format::Chat && count > 0 {
+                    assert!(data[0].contains(r#""id":"c-1""#), "{case}: {added}");
+                }
+                if format == Format::Responses {
+                    let number = format!(r#""sequence_number":{}"#, count.max(1));
+                    assert!(data.last().unwrap().contains(&number), "{case}: {added}");
+                }
+            }
+        }
+    }
 }
 
 #[tokio::test]

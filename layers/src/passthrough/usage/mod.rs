@@ -1,6 +1,7 @@
 //! Reads usage, the end and errors from the bytes of a vendor's answer. In the chat format, the prompt includes cached
 //! tokens; in the messages format, the input does not.
 
+pub(super) mod ceiling;
 mod plain;
 mod put_in;
 mod stream;

@@ -7,7 +7,7 @@ use memchr::memmem;
 use serde::{Deserialize, de::IgnoredAny};
 use serde_json::value::RawValue;
 
-use super::{note, put_in::with_usage, within};
+use super::{ceiling, note, put_in::with_usage, within};
 use crate::{
     call::Format,
     error::Error,
@@ -148,9 +148,11 @@ impl Reader {
     }
 
     /// Returns the latest event with the charged usage, if this event should state the usage and no event has stated
-    /// it. Only for answers that are translated, because the caller's format requires usage.
+    /// it. Only for answers that are translated, because the caller's format requires usage, and for those that the
+    /// gateway ends.
     fn unstated(&self, event: &Event, meter: &Meter) -> Option<Bytes> {
-        if !self.lacks_usage || !meter.look(|reading| reading.translated) {
+        let adds_usage = |reading: &Reading| reading.translated || reading.stopped_by.is_some();
+        if !self.lacks_usage || !meter.look(adds_usage) {
             return None;
         }
         let data = event.data()?;
@@ -230,6 +232,25 @@ impl Reader {
         match &self.responses {
             Some(told) => told.usage_due(),
             None => self.choices_left == 0,
+        }
+    }
+
+    /// Returns whether the latest event should have stated the usage, and no event has.
+    pub(in crate::passthrough) const fn lacks_usage(&self) -> bool {
+        self.lacks_usage
+    }
+
+    /// Returns the events with which a vendor ends a stream at the request's ceiling of output, without usage. `last` is
+    /// the last event that tells the position in the stream; empty if there was none.
+    pub(in crate::passthrough) fn ceiling(&self, last: Bytes) -> Bytes {
+        let last = Event::of(last);
+        match self.format {
+            Format::Chat => ceiling::chat(&last, self.has_ended_any),
+            Format::Messages => ceiling::messages(&last, self.has_ended_any),
+            Format::Responses => {
+                let reached = self.progress().map(|progress| progress.reached());
+                ceiling::responses(reached.unwrap_or_default())
+            }
         }
     }
 

@@ -12,6 +12,7 @@ use futures_util::StreamExt;
 use http::{Request, Response};
 use http_body::Frame;
 use http_body_util::{BodyExt, StreamBody};
+use tokio::time::{Instant, sleep};
 use tower::{Layer, ServiceExt};
 
 use crate::{
@@ -30,7 +31,7 @@ use crate::{
         },
         memory::MemoryLedger,
     },
-    usage::{End, Meter, Reading, Usage},
+    usage::{Bounds, CoveredOutput, End, Meter, Reading, StoppedBy, Usage},
 };
 
 const HELD: MicroRub = MicroRub::rubles(9);
@@ -268,4 +269,258 @@ async fn hold_is_not_lowered_if_text_precedes_usage_or_the_answer_is_not_a_strea
         assert_eq!(ended.adjustments, 0);
         assert_eq!(ended.settled, [(None, None)]);
     }
+}
+
+/// The cost of an output token.
+const TOKEN: i64 = 1_000;
+const OUTPUT_MAX: u64 = 20_000;
+const SPEED: u64 = 100;
+
+/// A tariff of output tokens, whose holds grow.
+#[derive(Clone)]
+struct PerToken(AccountId, KeyId, Meter);
+
+impl Tariff<()> for PerToken {
+    type Bill = Self;
+
+    fn quote(&self, _: &Request<()>) -> Result<Quote<Self>, Error> {
+        let first = self.cost_within(&Reading::default(), 4_096).unwrap();
+        let mut quote = Quote::new(self.0.clone(), self.1.clone(), first, self.clone());
+        quote.meter = self.2.clone();
+        Ok(quote)
+    }
+
+    fn granted(&self, _: &mut Request<()>, _: &mut Self, _: MicroRub) {
+        self.2.charge_within(Bounds {
+            output_bound: OUTPUT_MAX,
+            output_limit: OUTPUT_MAX,
+            growing: Some(Arc::new(CoveredOutput::new(SPEED, 4_096))),
+            ..Bounds::default()
+        });
+    }
+}
+
+impl Bill for PerToken {
+    fn charge(&self, reading: &Reading) -> Option<(MicroRub, Item)> {
+        let output = self.2.bounds()?.count(reading).usage.output;
+        let mut item = Item::new("m", "v", reading.end.unwrap_or(End::ClientLeft));
+        item.stopped_by = reading.stopped_by;
+        Some((self.cost_within(reading, output)?, item))
+    }
+
+    fn cost_within(&self, _: &Reading, output_tokens: u64) -> Option<MicroRub> {
+        Some(MicroRub::new(i64::try_from(output_tokens).unwrap() * TOKEN))
+    }
+}
+
+/// A vendor's stream: after `silence` seconds it begins to answer, and then generates `speed` tokens a second.
+#[derive(Clone, Copy)]
+struct Vendor {
+    silence: u64,
+    speed: u64,
+    seconds: u64,
+}
+
+#[derive(Debug)]
+struct Growth {
+    status: Result<(), Error>,
+    /// How long the call ran.
+    seconds: u64,
+    adjustments: usize,
+    charged: i64,
+    loss: i64,
+    item: Option<Item>,
+}
+
+/// Makes a call of this vendor from an account with `balance` rubles, and drops it after `taken` frames.
+async fn grown(answers: Answers, balance: i64, vendor: Vendor, taken: usize) -> Growth {
+    let books = MemoryLedger::new();
+    let payer: (AccountId, KeyId) = ("acme".parse().unwrap(), "web".parse().unwrap());
+    books.create_account(&payer.0, "Acme").await.unwrap();
+    let payment = Entry {
+        id: "1".into(),
+        amount: MicroRub::rubles(balance),
+        reason: None,
+    };
+    books.enter(&payer.0, &payment).await.unwrap();
+    let key = SecretKey::generate().record(payer.1.clone(), payer.0.clone());
+    books.create_key(&key, Ceilings::NONE).await.unwrap();
+    let ledger = Slow {
+        books: books.clone(),
+        answers,
+        adjustments: Arc::default(),
+    };
+    let settled = Arc::new(Mutex::new(None));
+    let seen = Arc::clone(&settled);
+    let settings = SettlerSettings::default();
+    let (settler, settling) = Settler::new(ledger.clone(), settings, move |event| {
+        if let Event::Settled {
+            settlement,
+            settled,
+        } = event
+        {
+            *seen.lock().unwrap() = Some((settlement.item.clone(), **settled));
+        }
+    });
+    let meter = Meter::default();
+    let tariff = PerToken(payer.0.clone(), payer.1, meter.clone());
+    let layer = ReserveLayer::new(
+        ledger.clone(),
+        tariff.clone(),
+        settler,
+        Duration::from_secs(600),
+    );
+    let of_vendor = meter.clone();
+    let service = layer.layer(tower::service_fn(move |_| {
+        let meter = of_vendor.clone();
+        async move {
+            meter.dispatched();
+            sleep(Duration::from_secs(vendor.silence)).await;
+            let frames = futures_util::stream::unfold(0, move |second| {
+                let meter = meter.clone();
+                async move {
+                    let read = meter.read();
+                    if read.end.is_some() {
+                        return None;
+                    }
+                    if read.stopped_by.is_none() {
+                        sleep(Duration::from_secs(1)).await;
+                    }
+                    let ends = second == vendor.seconds || read.stopped_by.is_some();
+                    meter.update(|reading| match ends {
+                        true => reading.end = Some(End::Finished),
+                        false => {
+                            reading.text_tokens += vendor.speed;
+                            reading.text_bytes += vendor.speed * 4;
+                        }
+                    });
+                    let frame = Frame::data(Bytes::from_static(b"data: {}\n\n"));
+                    Some((Ok::<_, Error>(frame), second + 1))
+                }
+            });
+            let mut res = Response::new(StreamBody::new(Box::pin(frames)));
+            res.extensions_mut().insert(EventStream(Format::Chat));
+            Ok::<_, Error>(res)
+        }
+    }));
+    let begun = Instant::now();
+    let answer = service.oneshot(Request::new(())).await;
+    let status = answer
+        .as_ref()
+        .map(|_| ())
+        .map_err(|error| Error::Internal(error.to_string().into()));
+    let mut body = answer.ok().map(Response::into_body);
+    let mut frames = 0;
+    while let Some(body) = &mut body
+        && frames < taken
+        && let Some(frame) = body.frame().await
+    {
+        frame.unwrap();
+        frames += 1;
+        // Whenever the call ends, also by a kill of the gateway, its cost is covered by its hold.
+        let account = books.account(&payer.0).await.unwrap();
+        let (cost, _) = tariff.charge(&meter.read()).unwrap();
+        assert!(
+            account.held_rub >= cost || meter.read().end.is_some(),
+            "{frames} {cost}"
+        );
+        assert!(account.held_rub <= account.balance_rub);
+    }
+    let seconds = begun.elapsed().as_secs();
+    drop((body, layer));
+    settling.run().await;
+    let account = books.account(&payer.0).await.unwrap();
+    assert_eq!(account.held_rub, MicroRub::ZERO);
+    let ended: Option<(Item, Settled)> = settled.lock().unwrap().take();
+    let (item, settled) = ended.unzip();
+    Growth {
+        status,
+        seconds,
+        adjustments: ledger.adjustments.load(Ordering::SeqCst),
+        charged: balance * 1_000_000 - account.balance_rub.micro(),
+        loss: settled.map_or(0, |settled| settled.loss.micro()),
+        item,
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn growing_hold_is_raised_ahead_of_need_and_the_stream_does_not_wait() {
+    let vendor = Vendor {
+        silence: 0,
+        speed: 60,
+        seconds: 150,
+    };
+    let grown = grown(Answers::AtOnce, 100, vendor, usize::MAX).await;
+    assert_eq!(grown.seconds, 151, "{grown:?}");
+    assert_eq!(grown.charged, 150 * 60 * TOKEN);
+    assert_eq!((grown.loss, grown.adjustments), (0, 3));
+    let item = grown.item.unwrap();
+    assert_eq!((item.end, item.stopped_by), (End::Finished, None));
+    let held = [item.held_max_rub, item.held_at_end_rub].map(|held| held.unwrap().micro());
+    assert_eq!(held, [4 * 4_096 * TOKEN; 2]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn stream_whose_hold_cannot_be_raised_is_stopped_while_its_hold_still_covers_it() {
+    for (answers, balance, silence, stopped_by, seconds) in [
+        (Answers::AtOnce, 10, 0, StoppedBy::Balance, 90..100),
+        (Answers::AtOnce, 5, 0, StoppedBy::Balance, 40..50),
+        (Answers::AtOnce, 10, 20, StoppedBy::Balance, 90..100),
+        (Answers::Never, 100, 0, StoppedBy::Ledger, 38..41),
+        (Answers::Fails, 100, 0, StoppedBy::Ledger, 38..41),
+        (Answers::Unsupported, 100, 30, StoppedBy::Ledger, 38..41),
+    ] {
+        for speed in [1, 100] {
+            let vendor = Vendor {
+                silence,
+                speed,
+                seconds: 1_000,
+            };
+            let grown = grown(answers, balance, vendor, usize::MAX).await;
+            assert!(
+                seconds.contains(&grown.seconds),
+                "{answers:?} {speed} {grown:?}"
+            );
+            assert!(
+                grown.charged <= balance * 1_000_000 && grown.loss == 0,
+                "{grown:?}"
+            );
+            let item = grown.item.unwrap();
+            assert_eq!(
+                (item.end, item.stopped_by),
+                (End::Finished, Some(stopped_by))
+            );
+            assert_eq!(item.held_at_end_rub, item.held_max_rub);
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn client_that_leaves_pays_for_what_arrived() {
+    let vendor = Vendor {
+        silence: 0,
+        speed: 100,
+        seconds: 150,
+    };
+    for taken in (0..150).step_by(7) {
+        let grown = grown(Answers::AtOnce, 100, vendor, taken).await;
+        assert_eq!(grown.charged, 100 * taken as i64 * TOKEN);
+        assert_eq!(grown.item.unwrap().end, End::ClientLeft);
+    }
+}
+
+/// A vendor may think before its answer begins, which the gateway does not see.
+#[tokio::test(start_paused = true)]
+async fn hold_grows_before_the_answer_begins_and_a_refusal_is_answered_as_such() {
+    let vendor = Vendor {
+        silence: 120,
+        speed: 60,
+        seconds: 3,
+    };
+    let rich = grown(Answers::AtOnce, 100, vendor, usize::MAX).await;
+    assert!(rich.status.is_ok() && rich.adjustments >= 3, "{rich:?}");
+    assert_eq!(rich.charged, 3 * 60 * TOKEN);
+    let poor = grown(Answers::AtOnce, 10, vendor, usize::MAX).await;
+    assert!(poor.status.is_err() && poor.seconds < 100, "{poor:?}");
+    assert_eq!(poor.item.unwrap().stopped_by, Some(StoppedBy::Balance));
 }

@@ -104,6 +104,7 @@ impl Bill for TokenBill {
             // The settler has the amounts of the hold, and adds them to the receipt.
             held_max_rub: None,
             held_at_end_rub: None,
+            stopped_by: reading.stopped_by,
             end,
             session: self.session.clone(),
             endpoint: Some(self.endpoint),
@@ -117,6 +118,21 @@ impl Bill for TokenBill {
     /// of the maximum output. `None` while the vendor may still add input, or if this vendor's first counts are not
     /// known to be final.
     fn cost_max(&self, reading: &Reading) -> Option<MicroRub> {
+        self.cost_counted(reading, self.bounds.output_covered())
+    }
+
+    /// Returns the most that the call can cost with this output: by the vendor's count of the input if it may be used,
+    /// and otherwise by its bound.
+    fn cost_within(&self, reading: &Reading, output_tokens: u64) -> Option<MicroRub> {
+        self.bounds.growing.as_ref()?;
+        let counted = self.cost_counted(reading, output_tokens);
+        Some(counted.unwrap_or_else(|| self.bound.cost(self.bounds.input_bound, output_tokens)))
+    }
+}
+
+impl TokenBill {
+    /// Returns the cost of the input that the vendor has counted and of this output; `None` if the count cannot be used.
+    fn cost_counted(&self, reading: &Reading, output: u64) -> Option<MicroRub> {
         let searches = |counts: &Counts| counts.get(Class::WebSearchCall);
         let reported = reading.usage?;
         let may_add = searches(&self.asked.classes) + searches(&reported.classes) > 0;
@@ -144,21 +160,16 @@ impl Bill for TokenBill {
             served,
             ..self.asked
         });
-        let most = asked.map(|asked| {
-            let output = self.bounds.output_bound;
-            self.prices.bound_counted(&input, output, &asked)
-        });
+        let most = asked.map(|asked| self.prices.bound_counted(&input, output, &asked));
         Some(most[0]?.max(most[1]?))
     }
-}
 
-impl TokenBill {
     /// Records in the tariff what the vendor's usage of this call shows about later calls.
     fn remember(&self, usage: &Usage, reading: &Reading) {
         if let Some(estimator) = &self.estimator {
             estimator.remember(usage);
         }
-        if reading.end != Some(End::Finished) {
+        if reading.end != Some(End::Finished) || reading.stopped_by.is_some() {
             return;
         }
         if let Some((prefixes, prefix)) = self.prefix.as_ref().filter(|_| !reading.translated) {
@@ -211,7 +222,7 @@ impl TokenBill {
             input: tokens,
             ..Usage::default()
         });
-        let output = self.bound.cost(0, self.bounds.output_bound);
+        let output = self.bound.cost(0, self.bounds.output_covered());
         input.plus_or_max(output).min(self.held)
     }
 
@@ -221,7 +232,7 @@ impl TokenBill {
         self.bounds.input_bound
     }
 
-    /// Returns the number of output tokens that the hold pays for, in all choices together.
+    /// Returns the number of output tokens that the hold pays for, in all choices together, after it has grown.
     #[must_use]
     pub const fn output_tokens_max(&self) -> u64 {
         self.bounds.output_bound

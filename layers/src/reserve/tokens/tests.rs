@@ -11,7 +11,7 @@ use crate::{
     price::{Condition, Counts, Price, PriceList, Rate, Rates},
     reserve::Bill,
     text_sample::TextSample,
-    usage::{End, EstimateInput, InputEstimate, Reading, Usage},
+    usage::{CoveredOutput, End, EstimateInput, InputEstimate, Reading, StoppedBy, Usage},
 };
 
 fn bill() -> TokenBill {
@@ -37,6 +37,8 @@ fn bill() -> TokenBill {
             output_tokens_max: 50,
             output_tokens_min: 1,
             output_tokens_default: None,
+            output_tokens_per_second_max: None,
+            hold_grows: false,
             input_tokens_max: None,
             input_tokens_priced_max: None,
             sticky: false,
@@ -274,6 +276,92 @@ fn smallest_acceptable_hold_covers_the_output_ceiling_sent_to_the_vendor() {
     assert!(most <= quote.least, "{most:?} {:?}", quote.least);
 }
 
+#[cfg(feature = "parse")]
+#[test]
+fn hold_grows_only_if_the_call_can_be_stopped_at_any_moment() {
+    use crate::{
+        call::Operation,
+        model::{OnDisconnect, Vendor},
+        price::Rates,
+    };
+
+    let endpoint = http::Uri::from_static("https://vendor.example/v1");
+    let vendor = |on_disconnect| {
+        let key = Format::Chat.credential("key").unwrap();
+        Vendor::new("v", Format::Chat, endpoint.clone(), key).on_disconnect(on_disconnect)
+    };
+    let model = || Model::new("m", 32_000).output_tokens_per_second_max(100);
+    let model = || model().route(Route::new(vendor(OnDisconnect::Cancel), "x"));
+    let growing = || model().hold_grows(true);
+    let drained = growing().route(Route::new(vendor(OnDisconnect::Drain), "y"));
+    let mut of_unknown_speed = growing();
+    of_unknown_speed.output_tokens_per_second_max = None;
+    let classes = Rates::default()
+        .with(Class::WebSearchCall, Some(Rate::new(1)))
+        .with(Class::OutputAudio, Some(Rate::new(1)));
+    let prices = PriceList::from(Price {
+        output: Rate::new(1_000_000),
+        classes,
+        ..Price::default()
+    });
+    let covered = |model: Model, key_grows: bool, fields: &str, held: Option<MicroRub>| {
+        let body =
+            format!(r#"{{"model":"m","messages":[{{"role":"user","content":"Hello"}}]{fields}}}"#);
+        let call = crate::parse::call(Operation::Chat, &body.into(), 100).unwrap();
+        let output_tokens = call.output_tokens.unwrap_or(model.output_tokens_max);
+        let mut req = Request::new(Priced {
+            call: Arc::new(call),
+            model: Arc::new(model),
+            prices: prices.clone(),
+            output_tokens,
+            meter: crate::usage::Meter::default(),
+        });
+        let Caller(key) = caller();
+        let mut key = KeyRecord::clone(&key);
+        key.growing_holds = key_grows;
+        req.extensions_mut().insert(Caller(Arc::new(key)));
+        let tariff = ByTokens::new(HoldMode::Usual, 0, 0);
+        let mut quote = tariff.quote(&req).unwrap();
+        tariff.granted(&mut req, &mut quote.bill, held.unwrap_or(quote.want));
+        let bounds = &quote.bill.bounds;
+        let paid = quote
+            .bill
+            .bound
+            .cost(bounds.input_bound, bounds.output_covered());
+        assert!(paid <= held.unwrap_or(quote.want), "{fields}");
+        (
+            bounds.growing.is_some(),
+            bounds.output_covered(),
+            req.body().output_tokens,
+        )
+    };
+    let stream = r#","stream":true"#;
+    let of = |fields: &str| format!("{stream},{fields}");
+    let (whole, grown) = ((false, 32_000, 32_000), (true, 4_096, 32_000));
+    assert_eq!(covered(growing(), false, stream, None), grown);
+    assert_eq!(covered(model(), true, stream, None), grown);
+    assert_eq!(covered(model(), false, stream, None), whole);
+    assert_eq!(covered(of_unknown_speed, true, stream, None), whole);
+    assert_eq!(covered(drained, false, stream, None), whole);
+    assert_eq!(covered(growing(), false, "", None), whole);
+    let faster = growing().output_tokens_per_second_max(1_000);
+    assert_eq!(covered(faster, false, stream, None), (true, 8_000, 32_000));
+    for (fields, covers) in [
+        (r#""max_tokens":9000"#, (true, 4_096, 9_000)),
+        (r#""max_tokens":4096"#, (false, 4_096, 4_096)),
+        (r#""max_tokens":9000,"n":2"#, (false, 18_000, 9_000)),
+    ] {
+        let found = covered(growing(), false, &of(fields), None);
+        assert_eq!(found, covers, "{fields}");
+    }
+    let spoken = of(r#""modalities":["text","audio"],"audio":{"voice":"alloy","format":"pcm16"}"#);
+    assert!(!covered(growing(), false, &spoken, None).0);
+    // If the first slice does not fit, the output is limited to what does, as without a hold that grows.
+    let little = Some(MicroRub::new(2_000));
+    let (grows, output, sent) = covered(growing(), false, stream, little);
+    assert!(!grows && output == sent && sent <= 2_000, "{output} {sent}");
+}
+
 #[test]
 fn charge_for_each_end_of_a_call_follows_the_documented_decision() {
     let reading = |usage, text_bytes, end| Reading {
@@ -444,6 +532,71 @@ proptest! {
         };
         if let Some((charged, _)) = bill.charge(&reading) {
             prop_assert!(charged <= most, "{charged:?} {most:?}");
+        }
+    }
+
+    /// A vendor counts its input correctly, and may generate and report any output at any time. The ledger may refuse to
+    /// raise the hold. The call may end at any moment.
+    #[test]
+    fn growing_hold_is_never_below_the_charge(
+        rates in prop::array::uniform4(0u64..10_000_000_000), dear in prop::array::uniform4(0u64..10_000_000_000),
+        above in 0u64..2000, ruled in any::<bool>(), input in prop::array::uniform3(0u64..1000),
+        spare in 0u64..50, first in 1u64..500, output_bound in 500u64..5_000, is_final in any::<bool>(),
+        steps in prop::collection::vec((0u64..400, 0u64..400, any::<bool>(), any::<bool>(), any::<bool>()), 1..20),
+    ) {
+        let price = |rates: [u64; 4], above| {
+            let [input, cached_input, output, cache_write] = rates.map(Rate::new);
+            let condition = Condition { above_input_tokens: above, ..Condition::default() };
+            Price { input, cached_input, output, cache_write, condition, ..Price::default() }
+        };
+        let prices = PriceList::from(price(rates, None));
+        let prices = prices.rules(ruled.then(|| price(dear, Some(above))));
+        let stated = Usage { input: input[0], cached_input: input[1], cache_write: input[2], output: 1, ..Usage::default() };
+        let input_bound = stated.input_total() + spare + 1;
+        let early = Arc::new(EarlyCounts::default());
+        early.record("v", "m", is_final);
+        let covered = Arc::new(CoveredOutput::new(100, first));
+        let bill = TokenBill {
+            bound: prices.bound(input_bound, &Asked::default()),
+            prices,
+            early,
+            bounds: Bounds {
+                input_bound,
+                input_limit: input_bound,
+                input_estimate: Some(Arc::new(InputEstimate { tokens: input_bound, ..InputEstimate::default() })),
+                output_bound,
+                output_limit: output_bound,
+                growing: Some(Arc::clone(&covered)),
+                ..Bounds::default()
+            },
+            ..bill()
+        };
+        let mut reading = Reading { dispatched: true, vendor: Some("v".into()), ..Reading::default() };
+        let mut held = bill.cost_within(&reading, first).unwrap();
+        for (text, lie, reports, raises, lowers) in steps {
+            reading.text_tokens += text;
+            reading.text_bytes += 4 * text;
+            if reports {
+                reading.usage = Some(Usage { output: reading.text_tokens + lie, ..stated });
+                reading.output_counted = lie % 2 == 0;
+            }
+            for end in [None, Some(End::Finished), Some(End::ClientLeft), Some(End::VendorCut), Some(End::GatewayStopped)] {
+                for stopped_by in [None, Some(StoppedBy::Balance)] {
+                    let ended = Reading { end, stopped_by, ..reading.clone() };
+                    if let Some((charged, item)) = bill.charge(&ended) {
+                        prop_assert!(charged <= held, "{charged:?} {held:?} {item:?}");
+                        prop_assert_eq!(item.stopped_by, stopped_by);
+                    }
+                }
+            }
+            if lowers && let Some(lower) = bill.cost_max(&reading) {
+                held = held.min(lower);
+            }
+            if raises {
+                let tokens = (covered.tokens() + text).min(output_bound);
+                held = bill.cost_within(&reading, tokens).unwrap();
+                covered.raise_to(tokens);
+            }
         }
     }
 

@@ -1,0 +1,318 @@
+//! Decides when a hold that covers a slice of a stream's output is raised by the next slice, and when the stream must
+//! stop.
+//!
+//! What a vendor has generated is at most the larger of what was seen and the model's top speed times the time since
+//! the hold was granted: the time also bounds reasoning that the vendor does not show. A vendor that is cancelled may
+//! generate for a while until it notices. The stream stops while the hold still covers all of that.
+
+use std::time::Duration;
+
+use crate::usage::StoppedBy;
+
+/// The smallest slice of output.
+const SLICE_TOKENS_MIN: u64 = 4_096;
+/// The smallest slice lasts at least this long at the model's top speed.
+const SLICE_LASTS: Duration = Duration::from_secs(8);
+/// The time until a vendor has noticed that its call was cancelled, and generates nothing more.
+const CANCEL: Duration = Duration::from_secs(1);
+/// How long before a slice is used up the next one is requested. So long the ledger has to answer.
+const AHEAD: Duration = Duration::from_secs(4);
+/// The time between a refusal and the next request. A refusal is valid for twice this time.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// Returns the output tokens that a hold covers first.
+pub(super) fn slice(tokens_per_second_max: u64) -> u64 {
+    SLICE_TOKENS_MIN.max(generated(tokens_per_second_max, SLICE_LASTS))
+}
+
+/// The most output that a model of this speed generates in this time.
+fn generated(tokens_per_second_max: u64, time: Duration) -> u64 {
+    let tokens = u128::from(tokens_per_second_max) * time.as_millis();
+    u64::try_from(tokens.div_ceil(1000)).unwrap_or(u64::MAX)
+}
+
+/// The growth of one hold. Times are counted from the moment at which the hold was granted.
+#[derive(Debug)]
+pub(super) struct Growth {
+    tokens_per_second_max: u64,
+    /// The output tokens that the request allows.
+    output_max: u64,
+    /// The output tokens that the hold covers.
+    covered: u64,
+    /// The output tokens by which the next request raises the hold.
+    step: u64,
+    /// The last request, if the ledger has not answered it.
+    requested: Option<Request>,
+    /// The last answer, if it was a refusal.
+    refused: Option<(Duration, StoppedBy)>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Request {
+    at: Duration,
+    /// The output tokens that the requested hold covers.
+    tokens: u64,
+    /// Whether the covered output was used up already: nobody polled the answer for a while, because its client did not
+    /// read it, or the model is faster than stated.
+    is_late: bool,
+}
+
+/// What has to be done now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Move {
+    /// The hold covers all output that the request allows.
+    Finished,
+    /// Nothing, until this time.
+    WaitUntil(Duration),
+    /// Request a hold that covers this number of output tokens.
+    Raise(u64),
+    /// The covered output may be used up, and the ledger has not answered. Forward nothing until it does, at most until
+    /// this time.
+    BlockUntil(Duration),
+    /// Cancel the vendor.
+    Stop(StoppedBy),
+}
+
+impl Growth {
+    pub(super) fn new(tokens_per_second_max: u64, output_max: u64, covered: u64) -> Self {
+        Self {
+            tokens_per_second_max,
+            output_max,
+            covered,
+            step: slice(tokens_per_second_max),
+            requested: None,
+            refused: None,
+        }
+    }
+
+    /// Returns what has to be done at this time, after `seen` output tokens have arrived.
+    pub(super) fn next(&self, now: Duration, seen: u64) -> Move {
+        if self.covered >= self.output_max {
+            return Move::Finished;
+        }
+        if self.needed(now, seen) > self.covered {
+            return match (self.requested, self.refused) {
+                (Some(request), None) if request.is_late && now < request.at + AHEAD => {
+                    Move::BlockUntil(request.at + AHEAD)
+                }
+                (Some(_), refused) => Move::Stop(refused.map_or(StoppedBy::Ledger, |(_, why)| why)),
+                (None, Some((at, why))) if now < at + 2 * RETRY => Move::Stop(why),
+                (None, _) => self.raise(now, seen),
+            };
+        }
+        let used_up = self.used_up().max(now + Duration::from_millis(1));
+        if self.requested.is_some() {
+            return Move::WaitUntil(used_up);
+        }
+        let due = match self.refused {
+            Some((at, _)) => at + RETRY,
+            None => used_up.saturating_sub(AHEAD),
+        };
+        let is_due = now >= due || (self.refused.is_none() && self.is_short(now, seen));
+        match is_due {
+            true => self.raise(now, seen),
+            false => Move::WaitUntil(due.min(used_up)),
+        }
+    }
+
+    /// Records that the ledger was asked at this time to cover this number of output tokens.
+    pub(super) fn requested(&mut self, now: Duration, seen: u64, tokens: u64) {
+        let is_late = self.needed(now, seen) > self.covered;
+        if is_late {
+            self.refused = None;
+        }
+        self.requested = Some(Request {
+            at: now,
+            tokens,
+            is_late,
+        });
+    }
+
+    /// Returns whether the ledger has not answered the last request.
+    pub(super) const fn is_requested(&self) -> bool {
+        self.requested.is_some()
+    }
+
+    /// Records that the ledger granted the last request. Returns the output tokens that the hold covers now.
+    pub(super) fn granted(&mut self) -> u64 {
+        if let Some(request) = self.requested.take() {
+            self.covered = self.covered.max(request.tokens);
+        }
+        self.refused = None;
+        self.step = slice(self.tokens_per_second_max);
+        self.covered
+    }
+
+    /// Records that the ledger did not grant the last request. The next one is for less.
+    pub(super) fn refused(&mut self, now: Duration, why: StoppedBy) {
+        self.requested = None;
+        self.refused = Some((now, why));
+        self.step = (self.step / 2).max(self.generated(AHEAD));
+    }
+
+    fn raise(&self, now: Duration, seen: u64) -> Move {
+        let needed = self.needed(now, seen).max(self.covered);
+        Move::Raise(needed.saturating_add(self.step).min(self.output_max))
+    }
+
+    fn is_short(&self, now: Duration, seen: u64) -> bool {
+        let ahead = self.generated(AHEAD);
+        self.needed(now, seen.saturating_add(ahead)) > self.covered
+    }
+
+    /// The output that must be covered at this time: what was generated, and what is generated until the vendor has
+    /// noticed that it was cancelled.
+    fn needed(&self, now: Duration, seen: u64) -> u64 {
+        let generated = self.generated(now).max(seen);
+        let all = generated.saturating_add(self.generated(CANCEL));
+        all.min(self.output_max)
+    }
+
+    /// The time at which the covered output is used up if the vendor is as fast as possible.
+    fn used_up(&self) -> Duration {
+        let tokens = self.covered.saturating_sub(self.generated(CANCEL));
+        let ms = u128::from(tokens) * 1000 / u128::from(self.tokens_per_second_max.max(1));
+        Duration::from_millis(u64::try_from(ms).unwrap_or(u64::MAX))
+    }
+
+    fn generated(&self, time: Duration) -> u64 {
+        generated(self.tokens_per_second_max, time)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const fn ms(ms: u64) -> Duration {
+        Duration::from_millis(ms)
+    }
+
+    #[test]
+    fn next_slice_is_requested_ahead_of_need() {
+        // 100 tokens a second: 4 096 tokens last for 40.96 s, 1 s of which is left for the cancellation.
+        let mut growth = Growth::new(100, 32_000, slice(100));
+        assert_eq!(growth.next(ms(0), 0), Move::WaitUntil(ms(35_960)));
+        assert_eq!(growth.next(ms(35_960), 900), Move::Raise(8_192));
+        growth.requested(ms(35_960), 900, 8_192);
+        assert_eq!(growth.next(ms(36_000), 900), Move::WaitUntil(ms(39_960)));
+        assert_eq!(growth.granted(), 8_192);
+        assert_eq!(growth.next(ms(36_000), 900), Move::WaitUntil(ms(76_920)));
+        // Text that arrives faster than the stated speed counts too.
+        assert!(matches!(growth.next(ms(36_000), 7_800), Move::Raise(_)));
+        // The last slice covers all output that the request allows.
+        let mut growth = Growth::new(100, 5_000, 4_096);
+        growth.requested(ms(1), 0, 5_000);
+        growth.granted();
+        assert_eq!(growth.next(ms(90_000), 5_000), Move::Finished);
+    }
+
+    #[test]
+    fn refused_slice_is_requested_again_for_less_and_stops_the_call_when_it_is_used_up() {
+        let mut growth = Growth::new(100, 32_000, 4_096);
+        let mut requests = Vec::new();
+        let mut now = ms(35_960);
+        let stopped = loop {
+            match growth.next(now, 0) {
+                Move::Raise(tokens) => {
+                    requests.push((now.as_millis(), tokens));
+                    growth.requested(now, 0, tokens);
+                    growth.refused(now, StoppedBy::Ceiling);
+                }
+                Move::WaitUntil(at) => now = at,
+                other => break other,
+            }
+        };
+        assert_eq!(stopped, Move::Stop(StoppedBy::Ceiling));
+        let steps: Vec<u64> = requests.iter().map(|(_, tokens)| tokens - 4_096).collect();
+        assert_eq!(steps, [4_096, 2_048, 1_024, 512, 400]);
+        assert_eq!(now, ms(39_961));
+    }
+
+    #[test]
+    fn request_without_an_answer_stops_the_call() {
+        let mut growth = Growth::new(100, 32_000, 4_096);
+        growth.requested(ms(35_960), 0, 8_000);
+        assert_eq!(
+            growth.next(ms(39_961), 0),
+            Move::Stop(StoppedBy::Ledger),
+            "after the time in which the ledger has to answer"
+        );
+        // A client that did not read for a minute: the call continues once the ledger has granted what was used since.
+        let mut growth = Growth::new(100, 32_000, 4_096);
+        let Move::Raise(tokens) = growth.next(ms(90_000), 300) else {
+            panic!("the hold is not raised");
+        };
+        assert!(tokens >= 9_100);
+        growth.requested(ms(90_000), 300, tokens);
+        assert_eq!(growth.next(ms(90_001), 300), Move::BlockUntil(ms(94_000)));
+        growth.granted();
+        assert!(matches!(growth.next(ms(90_002), 300), Move::WaitUntil(_)));
+    }
+
+    /// How the ledger answers a request.
+    #[derive(Clone, Copy, Debug)]
+    enum Answer {
+        Granted,
+        Refused,
+    }
+
+    proptest! {
+        /// A stream of a vendor that is at most as fast as stated, polled at random times at most a second apart, and
+        /// whenever a wait ends. Whatever the ledger answers and however late, all that the vendor has generated, and
+        /// will have generated once it has noticed a cancellation, is covered until the call stops or ends.
+        #[test]
+        fn output_is_covered_until_the_call_stops(
+            rate in 1_u64..3_000,
+            output_max in 1_u64..60_000,
+            polls in prop::collection::vec((1_u64..1_000, 0_u64..=100), 1..300),
+            answers in prop::collection::vec((0_u64..6_000, prop_oneof![Just(Answer::Granted), Just(Answer::Refused)]), 0..40),
+        ) {
+            let mut growth = Growth::new(rate, output_max, slice(rate).min(output_max));
+            let mut answers = answers.into_iter();
+            let mut due: Option<(Duration, Answer)> = None;
+            let (mut now, mut seen) = (Duration::ZERO, 0);
+            'stream: for (wait, shown) in polls {
+                let until = now + ms(wait);
+                loop {
+                    if let Some((at, answer)) = due.filter(|(at, _)| *at <= now) {
+                        due = None;
+                        match answer {
+                            Answer::Granted => { growth.granted(); }
+                            Answer::Refused => growth.refused(at, StoppedBy::Balance),
+                        }
+                    }
+                    let made = generated(rate, now).min(output_max);
+                    seen = seen.max(made * shown / 100);
+                    let next = growth.next(now, seen);
+                    if matches!(next, Move::Stop(_)) {
+                        break 'stream;
+                    }
+                    // The call continues, so all that can be generated is covered until a second from now.
+                    let noticed = generated(rate, now + CANCEL).min(output_max);
+                    prop_assert!(noticed <= growth.covered, "{noticed} > {}: {next:?}", growth.covered);
+                    prop_assert!(!matches!(next, Move::BlockUntil(_)));
+                    if let Move::Raise(tokens) = next {
+                        prop_assert!(tokens > growth.covered && tokens <= output_max);
+                        growth.requested(now, seen, tokens);
+                        let (late, answer) = answers.next().unwrap_or((0, Answer::Granted));
+                        due = Some((now + ms(late), answer));
+                        continue;
+                    }
+                    let wake = match next {
+                        Move::WaitUntil(at) => Some(at),
+                        _ => None,
+                    };
+                    let next_event = [wake, due.map(|(at, _)| at)].into_iter().flatten().filter(|at| *at > now).min();
+                    match next_event.filter(|at| *at < until) {
+                        Some(at) => now = at,
+                        None => break,
+                    }
+                }
+                now = until;
+            }
+        }
+    }
+}
