@@ -163,6 +163,8 @@ pub mod text_sample;
 pub mod text_size;
 #[cfg(any(feature = "idempotency", feature = "rate-limit"))]
 mod undecided;
+#[cfg(any(feature = "auth", feature = "passthrough", feature = "reserve"))]
+mod unix_time;
 #[cfg(feature = "model-calls")]
 pub mod vendor_usage;
 #[cfg(any(feature = "passthrough", feature = "upstream"))]

@@ -10,7 +10,10 @@ use http::HeaderValue;
 use rust_decimal::Decimal;
 use sha2::{Digest, Sha256};
 use tollgate_layers::{
-    model::Model, price::PriceList, reserve::ledger::TariffVersion, respond::Language,
+    model::Model,
+    price::{Price, PriceList},
+    reserve::ledger::TariffVersion,
+    respond::Language,
 };
 
 use crate::config::UsdtRates;
@@ -49,7 +52,11 @@ pub struct ModelView<'a> {
     pub model: &'a Model,
     /// The model's prices now. A model whose price is out of range has none, even if other models have prices.
     pub prices: Option<&'a PriceList>,
-    /// The model's base prices times the multiplier, in dollars, for clients that compute in dollars.
+    /// The price of an ordinary call that is made now; one of `prices`.
+    pub in_force: Option<&'a Price>,
+    /// When another price comes into force for ordinary calls, in Unix milliseconds, if the prices depend on the time.
+    pub changes_at_ms: Option<u64>,
+    /// The base prices in force times the multiplier, in dollars, for clients that compute in dollars.
     pub usd_mtok: Option<UsdtRates>,
 }
 

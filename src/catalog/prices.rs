@@ -145,6 +145,15 @@ impl ModelUsdt {
     }
 }
 
+impl ModelUsdt {
+    /// Returns the base prices under exactly this condition; the usual ones if no rule has it.
+    #[must_use]
+    pub fn under(&self, condition: &Condition) -> &UsdtRates {
+        let rule = self.rules.iter().find(|(it, _)| it == condition);
+        rule.map_or(&self.usual, |(_, rates)| rates)
+    }
+}
+
 impl From<&ModelConfig> for ModelUsdt {
     fn from(config: &ModelConfig) -> Self {
         Self {

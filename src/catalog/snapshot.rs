@@ -26,7 +26,7 @@ use super::{
 };
 use crate::{
     config::{Config, ModelConfig, PaymentsConfig, SellerConfig},
-    text::similar::nearest,
+    text::{similar::nearest, time::now_ms},
 };
 
 /// Holds the snapshot of models and prices that is in force.
@@ -50,9 +50,17 @@ impl Live {
         }
     }
 
-    /// Returns the snapshot that is in force.
+    /// Returns the snapshot that is in force. Renders its documents again if a price under a condition of time has come
+    /// into force since they were rendered.
     #[must_use]
     pub fn snapshot(&self) -> Arc<Snapshot> {
+        let snapshot = self.snapshot.load_full();
+        let now_ms = now_ms();
+        if snapshot.changes_at_ms.is_none_or(|at_ms| now_ms < at_ms) {
+            return snapshot;
+        }
+        self.snapshot
+            .rcu(|snapshot| Snapshot::clone(snapshot).rendered(now_ms));
         self.snapshot.load_full()
     }
 
@@ -167,6 +175,8 @@ pub struct Snapshot {
     usage_page: ByLanguage,
     /// The documents with the prices at the stored exchange rate.
     priced: Option<PriceDocuments>,
+    /// When another price comes into force than these documents show, in Unix milliseconds.
+    changes_at_ms: Option<u64>,
     unpriced: PriceDocuments,
 }
 
@@ -215,6 +225,7 @@ impl Snapshot {
             urls: Arc::new(urls),
             renderers,
             priced: None,
+            changes_at_ms: None,
         }
     }
 
@@ -352,23 +363,33 @@ impl Snapshot {
                 }
             }
         }
+        next.rendered(now_ms())
+    }
+
+    /// Renders the documents that show the prices in force at this time.
+    fn rendered(mut self, now_ms: u64) -> Self {
+        let entries = self.entries.iter();
+        let models: Vec<_> = entries
+            .map(|entry| entry.priced(&self.markup, now_ms))
+            .collect();
+        let changes_at_ms = models.iter().filter_map(|view| view.changes_at_ms).min();
         let priced = CatalogView {
             urls: &self.urls,
             version: self.version,
             sell_rate_multiplier: self.markup.multiplier,
             priced: true,
-            models: (next.entries.iter())
-                .map(|entry| entry.priced(&self.markup))
-                .collect(),
+            models,
         };
-        next.priced = Some((self.renderers.prices)(&priced));
-        next
+        self.priced = Some((self.renderers.prices)(&priced));
+        self.changes_at_ms = changes_at_ms;
+        self
     }
 
     fn without_rate(&self) -> Self {
         let mut next = self.clone();
         next.rate = None;
         next.priced = None;
+        next.changes_at_ms = None;
         for entry in &mut next.entries {
             entry.prices = None;
             entry.own.iter_mut().for_each(|own| own.prices = None);
@@ -438,16 +459,22 @@ impl Entry {
         ModelView {
             model: &self.model,
             prices: None,
+            in_force: None,
+            changes_at_ms: None,
             usd_mtok: None,
         }
     }
 
-    fn priced(&self, markup: &Markup) -> ModelView<'_> {
+    fn priced(&self, markup: &Markup, now_ms: u64) -> ModelView<'_> {
         let prices = self.prices.as_ref();
+        let in_force = prices.map(|prices| &**prices.in_force(now_ms));
+        let usdt = in_force.map(|price| self.usdt.under(&price.condition));
         ModelView {
             model: &self.model,
             prices,
-            usd_mtok: prices.and_then(|_| markup.dollars(&self.usdt.usual)),
+            in_force,
+            changes_at_ms: prices.and_then(|prices| prices.changes_at(now_ms)),
+            usd_mtok: usdt.and_then(|usdt| markup.dollars(usdt)),
         }
     }
 }
@@ -497,8 +524,11 @@ pub(crate) mod tests {
         },
         prices: |view| {
             let mut text = String::new();
-            for ModelView { model, prices, .. } in &view.models {
-                let input = prices.map(|prices| prices.usual.input);
+            for ModelView {
+                model, in_force, ..
+            } in &view.models
+            {
+                let input = in_force.map(|price| price.input);
                 writeln!(text, "{} {input:?}", model.id).unwrap();
             }
             let document = Document::new(text.into());
@@ -622,6 +652,31 @@ pub(crate) mod tests {
             "26.01875",
             "a call keeps the price that it was admitted with"
         );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn documents_show_the_price_in_force_at_every_time() {
+        let minute = |minute: u64| 1_795_996_800_000 + minute * 60_000;
+        let live = live_of(
+            "[[model.price_rules]]\nhours_utc = [\"01:00-04:00\"]\nusdt_mtok = { input = \"2\", cached_input = \"2\", \
+             output = \"2\", cache_write = \"2\" }\n",
+        );
+        live.set_rate(RateReading::fixed(decimal("90")));
+        let snapshot = live.snapshot();
+        let tag = |snapshot: &Snapshot| snapshot.documents().json.etag.clone();
+        let mut tags = Vec::new();
+        for (at, changes_at) in [(0, 60), (59, 60), (60, 240), (239, 240), (240, 1500)] {
+            let rendered = Snapshot::clone(&snapshot).rendered(minute(at));
+            assert_eq!(rendered.changes_at_ms, Some(minute(changes_at)), "{at}");
+            tags.push(tag(&rendered));
+        }
+        assert!(
+            tags[0] == tags[1] && tags[1] == tags[4] && tags[2] == tags[3] && tags[0] != tags[2]
+        );
+        // Documents that were rendered before the last change are rendered again when they are read.
+        let old = Snapshot::clone(&snapshot).rendered(minute(0));
+        live.snapshot.store(Arc::new(old));
+        assert!(live.snapshot().changes_at_ms > Some(now_ms()));
     }
 
     #[tokio::test(start_paused = true)]

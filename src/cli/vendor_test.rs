@@ -15,7 +15,7 @@ use tollgate_layers::{
     error::{VendorAnswered, VendorUnreached},
     model::{Model, ModelKind, Route},
     parse,
-    price::PriceList,
+    price::{CallTimes, PriceList},
     upstream::Upstream,
     usage::Meter,
 };
@@ -30,7 +30,7 @@ use crate::{
     catalog::prices::{Markup, ModelUsdt},
     config::{Config, ModelConfig},
     stack,
-    text::{causes::chain, similar::hint},
+    text::{causes::chain, similar::hint, time::now_ms},
 };
 
 /// The maximum output tokens of a test call: the lowest ceiling that every format accepts.
@@ -174,7 +174,8 @@ async fn call(upstream: &Upstream, model: &ModelConfig, route: &Arc<Route>, stre
         let prices = dollars(model);
         let charged = prices.map(|it| {
             let vendor = (&*route.vendor.name, route.model.as_str());
-            it.charge_of(usage, &reading.served, vendor.0, vendor.1)
+            let times = CallTimes::at(now_ms());
+            it.charge_of(usage, &reading.served, &times, vendor.0, vendor.1)
         });
         let cost = charged.map(|(charge, cost)| cost.unwrap_or(charge.cost));
         shown["cost_usdt"] = cost.map(|cost| cost.to_string()).into();

@@ -6,10 +6,10 @@ use std::collections::BTreeSet;
 use rust_decimal::Decimal;
 use tollgate_layers::{
     model::ModelKind,
-    price::{Class, Condition, Label, Served},
+    price::{CallTimes, Class, Condition, Label, Served},
 };
 
-use super::{ModelConfig, UsdtRates, check::Check, raw::RawRoute};
+use super::{ModelConfig, UsdtRates, check::Check, prices::minutes_of_week, raw::RawRoute};
 
 /// The amounts that a vendor charges for a model.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -83,6 +83,7 @@ impl Check<'_> {
             for cost in &model.route_costs {
                 let path = format!("model[{index}].routes[{}]", cost.route);
                 self.cost_without_rule(model, cost, &path);
+                self.cost_at_another_moment(model, cost, &path);
                 let sale = Sale {
                     model,
                     usual: &model.usdt_mtok,
@@ -115,15 +116,40 @@ impl Check<'_> {
         }
     }
 
+    /// Warns if the hours of prices and costs are compared with different moments: then a call over the end of the hours
+    /// is sold at one rate and bought at the other.
+    fn cost_at_another_moment(&mut self, model: &ModelConfig, cost: &RouteCostConfig, path: &str) {
+        let moment = |rules: &[(Condition, UsdtRates)]| {
+            let timed = rules.iter().find(|(condition, _)| condition.has_time());
+            timed.map(|(condition, _)| condition.hours_at.as_str())
+        };
+        let moments = moment(&model.price_rules).zip(moment(&cost.rules));
+        if let Some((sold, taken)) = moments.filter(|(sold, taken)| sold != taken) {
+            self.warnings.add(
+                format!("{path}.cost_rules"),
+                format!(
+                    "have hours_at {taken}, and the price_rules of model {:?} have {sold}: a call that is running when the                      hours end may be sold at one rate and bought at the other",
+                    model.id
+                ),
+            );
+        }
+    }
+
     /// Compares one list of prices with the costs of one route. `path` is the path of the route in the file.
     pub(super) fn sale_below_cost(&mut self, sale: &Sale<'_>, cost: &RouteCostConfig, path: &str) {
         let mut seen = BTreeSet::new();
-        for condition in situations(sale, cost) {
-            let (price, sold) = met(sale.usual, sale.rules, &condition);
-            let (rule, taken) = met(&cost.usdt_mtok, &cost.rules, &condition);
+        for (condition, times) in situations(sale, cost) {
+            let (price, sold) = met(sale.usual, sale.rules, &condition, &times);
+            let (rule, taken) = met(&cost.usdt_mtok, &cost.rules, &condition, &times);
             if !seen.insert((price, rule)) {
                 continue;
             }
+            // The hours in which both rules apply, even if the situation was found without them.
+            let met = [(price, sale.rules), (rule, &*cost.rules)];
+            let met = met
+                .iter()
+                .filter_map(|(place, rules)| Some(rules[(*place)?].0));
+            let condition = met.fold(condition, |all, it| all.and(&it).unwrap_or(all));
             let path = match rule {
                 None => format!("{path}.cost_usdt_mtok"),
                 Some(rule) => format!("{path}.cost_rules[{rule}].usdt_mtok"),
@@ -169,8 +195,9 @@ impl Check<'_> {
     }
 }
 
-/// Returns, for each combination of a price's condition and a cost's condition, the smallest call that meets both.
-fn situations(sale: &Sale<'_>, cost: &RouteCostConfig) -> Vec<Condition> {
+/// Returns, for each combination of a price's condition and a cost's condition, the smallest call that meets both, at
+/// each time at which other conditions apply.
+fn situations(sale: &Sale<'_>, cost: &RouteCostConfig) -> Vec<(Condition, CallTimes)> {
     let with_usual = |rules: &[(Condition, UsdtRates)]| {
         let conditions = rules.iter().map(|(condition, _)| *condition);
         std::iter::once(Condition::default())
@@ -183,8 +210,14 @@ fn situations(sale: &Sale<'_>, cost: &RouteCostConfig) -> Vec<Condition> {
     let pairs = sales
         .iter()
         .flat_map(|price| costs.iter().filter_map(|cost| price.and(cost)));
+    let moments = moments(sale.rules, &cost.rules);
+    let pairs = pairs.flat_map(|condition| {
+        let moments = moments.iter().copied();
+        moments.map(move |times| (condition, times))
+    });
     pairs
-        .filter(|condition| {
+        .filter(|(condition, times)| condition.holds_at(times))
+        .filter(|(condition, _)| {
             // Calls with more input than this, or with a tier that is not sold, are refused.
             let priced = sale.model.input_tokens_priced_max.unwrap_or(u64::MAX);
             condition
@@ -197,11 +230,24 @@ fn situations(sale: &Sale<'_>, cost: &RouteCostConfig) -> Vec<Condition> {
         .collect()
 }
 
+/// Returns one time of the week for each set of conditions that apply together because of the time.
+fn moments(sales: &[(Condition, UsdtRates)], costs: &[(Condition, UsdtRates)]) -> Vec<CallTimes> {
+    let conditions = sales.iter().chain(costs).map(|(condition, _)| condition);
+    let timed: Vec<_> = conditions.filter(|it| it.has_time()).collect();
+    let mut seen = BTreeSet::new();
+    let minutes = minutes_of_week().filter(|times| {
+        let apply: Vec<_> = timed.iter().map(|it| it.holds_at(times)).collect();
+        seen.insert(apply)
+    });
+    minutes.collect()
+}
+
 /// Returns the rates that apply to a call that just meets a condition, and the path of their rule.
 fn met<'a>(
     usual: &'a UsdtRates,
     rules: &'a [(Condition, UsdtRates)],
     call: &Condition,
+    times: &CallTimes,
 ) -> (Option<usize>, &'a UsdtRates) {
     let input = call.above_input_tokens.map_or(0, |above| above + 1);
     let served = Served {
@@ -212,7 +258,7 @@ fn met<'a>(
     let met = rules
         .iter()
         .enumerate()
-        .filter(|(_, (condition, _))| condition.holds(input, &served))
+        .filter(|(_, (condition, _))| condition.holds(input, &served, times))
         .max_by_key(|(_, (condition, _))| condition.rank());
     met.map_or((None, usual), |(place, (_, rates))| (Some(place), rates))
 }
@@ -368,6 +414,59 @@ mod tests {
             notes[0].contains("sold at speed fast") && notes[0].contains("dearest"),
             "{notes:#?}"
         );
+    }
+
+    #[test]
+    fn hours_in_which_a_sale_is_below_cost_are_warned_about() {
+        let peak = "hours_utc = [\"01:00-04:00\"]";
+        let costs = |hours_at: &str, peak: &str| {
+            format!(
+                "cost_usdt_mtok = {}, cost_rules = [ {{ {peak}, hours_at = \"{hours_at}\", usdt_mtok = {} }} ]",
+                rates("3"),
+                rates("6")
+            )
+        };
+        // Columns: the hours of the prices, those of the costs, and what the warning names.
+        for (sold, costs, warnings, parts) in [
+            (
+                None,
+                costs("request", peak),
+                4,
+                &[
+                    "a call of hours_utc 01:00-04:00 is sold below cost",
+                    "charges 6",
+                ][..],
+            ),
+            (Some(peak), costs("request", peak), 0, &[]),
+            (
+                Some("hours_utc = [\"01:00-03:00\"]"),
+                costs("request", peak),
+                4,
+                &["a call of hours_utc 01:00-04:00 is sold below cost"],
+            ),
+            (
+                Some(peak),
+                costs(
+                    "request",
+                    "hours_utc = [\"01:00-04:00\"], weekdays = [\"mon\"]",
+                ),
+                0,
+                &[],
+            ),
+            (
+                Some(peak),
+                costs("end", peak),
+                1,
+                &["hours_at end", "have request"],
+            ),
+        ] {
+            let sold: Vec<_> = sold.map(|hours| (hours, "4")).into_iter().collect();
+            let notes = noted(&config(&sold, &costs));
+            assert_eq!(notes.len(), warnings, "{notes:#?}");
+            for part in parts {
+                assert!(notes[0].contains(part), "{part}: {notes:#?}");
+            }
+        }
     }
 
     #[test]

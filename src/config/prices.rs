@@ -5,7 +5,10 @@
 
 use rust_decimal::Decimal;
 use sha2::{Digest, Sha256};
-use tollgate_layers::price::{ByClass, Class, Condition, Label, Served, ambiguous};
+use tollgate_layers::price::{
+    ByClass, CallTimes, Class, Condition, Hours, Label, Moment, Served, TimeError, Weekdays,
+    ambiguous,
+};
 
 use super::{
     LiveConfig, ModelConfig,
@@ -109,6 +112,12 @@ impl UsdtRates {
             (here != other.classes.get(class).is_some()).then_some((class, here))
         })
     }
+}
+
+/// Returns a call in each minute of a week.
+pub(super) fn minutes_of_week() -> impl Iterator<Item = CallTimes> {
+    const MINUTE_MS: u64 = 60_000;
+    (0..7 * 24 * 60).map(|minute| CallTimes::at(minute * MINUTE_MS))
 }
 
 /// The largest multiplier that a tariff or a rule may have.
@@ -220,6 +229,19 @@ impl Check<'_> {
             .collect();
         let rules = rules.into_iter().collect::<Option<Vec<_>>>()?;
         let conditions: Vec<_> = rules.iter().map(|(condition, _)| *condition).collect();
+        let moments: Vec<_> = conditions.iter().filter(|it| it.has_time()).collect();
+        if let Some(pair) = moments
+            .windows(2)
+            .find(|it| it[0].hours_at != it[1].hours_at)
+        {
+            let [one, other] = [pair[0], pair[1]].map(|it| it.hours_at.as_str());
+            let problem = format!(
+                "have different hours_at, {one} and {other}: one moment must decide for all rules of a list"
+            );
+            self.errors.add(path, problem);
+            return None;
+        }
+        self.unlikely_hours(&conditions, path);
         if let Some((one, other)) = ambiguous(&conditions) {
             let problem = match one == other {
                 true => format!("two rules apply to {one}: keep one of them"),
@@ -252,16 +274,32 @@ impl Check<'_> {
         .map(|(name, given)| self.word(given, &format!("{path}.{name}")));
         let path_of_rates = format!("{path}.usdt_mtok");
         let rates = self.usdt_rates(raw.usdt_mtok, &path_of_rates);
+        let hours_utc = self.times(Hours::from_spans(&raw.hours_utc), path, "hours_utc");
+        let weekdays = self.times(Weekdays::from_names(&raw.weekdays), path, "weekdays");
+        let moments = [Moment::Request, Moment::FirstByte, Moment::End];
+        let moments = moments.map(|moment| (moment.as_str(), moment));
+        let hours_at = match &raw.hours_at {
+            None => Some(Moment::default()),
+            Some(word) => self.choice(word, &format!("{path}.hours_at"), moments),
+        };
         let condition = Condition {
             above_input_tokens: above?,
             service_tier: service_tier?.as_tier(),
             speed: speed?,
             inference_geo: inference_geo?,
+            hours_utc: hours_utc?,
+            weekdays: weekdays?,
+            hours_at: hours_at?,
         };
+        if condition.hours_at != Moment::Request && !condition.has_time() {
+            let problem = "needs hours_utc or weekdays, which are missing or contain every minute";
+            self.errors.add(format!("{path}.hours_at"), problem);
+            return None;
+        }
         if condition.is_empty() {
             self.errors.add(
                 path,
-                "has no condition: give above_input_tokens, service_tier, speed or inference_geo",
+                "has no condition: give above_input_tokens, service_tier, speed, inference_geo, hours_utc or weekdays",
             );
             return None;
         }
@@ -275,6 +313,51 @@ impl Check<'_> {
             return None;
         }
         Some((condition, rates))
+    }
+
+    fn times<T>(&mut self, read: Result<T, TimeError>, path: &str, field: &str) -> Option<T> {
+        match read {
+            Ok(times) => Some(times),
+            Err(error) => {
+                self.errors
+                    .add(format!("{path}.{field}"), error.to_string());
+                None
+            }
+        }
+    }
+
+    /// Warns of hours that leave out a minute, as spans do whose last minute is written as their end.
+    fn unlikely_hours(&mut self, conditions: &[Condition], path: &str) {
+        for (index, condition) in conditions.iter().enumerate() {
+            for span in condition.hours_utc.spans() {
+                let (_, end) = span.split_once('-').unwrap_or_default();
+                if end.ends_with(":59") || end.ends_with(":29") {
+                    self.warnings.add(
+                        format!("{path}[{index}].hours_utc"),
+                        format!(
+                            "{span} ends before {end}, so that minute has another price: write the first minute after the span"
+                        ),
+                    );
+                }
+            }
+        }
+        let is_certain = |condition: &&Condition| {
+            let time = Condition {
+                hours_utc: condition.hours_utc,
+                weekdays: condition.weekdays,
+                hours_at: condition.hours_at,
+                ..Condition::default()
+            };
+            **condition == time
+        };
+        let timed: Vec<_> = conditions.iter().filter(is_certain).collect();
+        let covers = |times| timed.iter().any(|it| it.holds_at(&times));
+        if minutes_of_week().all(covers) {
+            self.warnings.add(
+                path,
+                "cover every minute of the week, so the usual price never applies: leave out the hours of the usual price",
+            );
+        }
     }
 
     /// Parses a tier, speed or region that is billed separately; empty if not given.
@@ -377,6 +460,108 @@ mod tests {
                 errors.contains(&format!("{field}:")) && errors.contains(problem),
                 "{errors}"
             );
+        }
+    }
+
+    #[test]
+    fn hours_are_conditions_and_their_mistakes_are_named() {
+        let text = |rules: &[&str]| format!("{SMALL}\n{}", rules.concat());
+        let peak = "hours_utc = [\"06:00-10:00\", \"01:00-04:00\"]\nweekdays = [\"fri\", \"mon\"]\nhours_at = \"end\"";
+        let config = parse(&text(&[&rule(peak, "")])).unwrap();
+        let (condition, _) = &config.live.models[0].price_rules[0];
+        assert_eq!(
+            condition.to_string(),
+            "hours_utc 01:00-04:00 06:00-10:00, weekdays mon fri, hours_at end"
+        );
+        for (conditions, field, problem) in [
+            (
+                &["hours_utc = [\"1-4\"]"][..],
+                "model[0].price_rules[0].hours_utc",
+                "like \"01:00-04:00\"",
+            ),
+            (
+                &["weekdays = [\"Monday\"]"],
+                "model[0].price_rules[0].weekdays",
+                "not a weekday",
+            ),
+            (
+                &["hours_utc = [\"01:00-04:00\"]\nhours_at = \"start\""],
+                "model[0].price_rules[0].hours_at",
+                "\"first_byte\"",
+            ),
+            (
+                &["speed = \"fast\"\nhours_at = \"end\""],
+                "model[0].price_rules[0].hours_at",
+                "needs hours_utc",
+            ),
+            (
+                &["hours_utc = [\"00:00-24:00\"]"],
+                "model[0].price_rules[0]",
+                "no condition",
+            ),
+            (
+                &[
+                    "hours_utc = [\"01:00-04:00\"]",
+                    "weekdays = [\"sat\"]\nhours_at = \"end\"",
+                ],
+                "model[0].price_rules",
+                "different hours_at, request and end",
+            ),
+            (
+                &[
+                    "hours_utc = [\"01:00-04:00\"]",
+                    "hours_utc = [\"03:00-05:00\"]",
+                ],
+                "model[0].price_rules",
+                "both hours_utc 01:00-04:00 and hours_utc 03:00-05:00",
+            ),
+            (
+                &["hours_utc = [\"01:00-04:00\"]", "speed = \"fast\""],
+                "model[0].price_rules",
+                "both together",
+            ),
+        ] {
+            let rules: Vec<_> = conditions.iter().map(|it| rule(it, "")).collect();
+            let rules: Vec<&str> = rules.iter().map(String::as_str).collect();
+            let errors = parse(&text(&rules)).unwrap_err().to_string();
+            assert!(
+                errors.contains(&format!("{field}:")) && errors.contains(problem),
+                "{errors}"
+            );
+        }
+    }
+
+    #[test]
+    fn hours_that_leave_out_a_minute_or_cover_the_week_are_warned_about() {
+        for (conditions, problems) in [
+            (&["hours_utc = [\"01:00-04:00\"]"][..], &[][..]),
+            (
+                &["hours_utc = [\"01:00-03:59\"]"],
+                &["03:59, so that minute"],
+            ),
+            (
+                &[
+                    "hours_utc = [\"01:00-04:00\"]",
+                    "hours_utc = [\"04:00-01:00\"]",
+                ],
+                &["the usual price never applies"],
+            ),
+            (
+                &[
+                    "hours_utc = [\"01:00-04:00\"]\nweekdays = [\"mon\"]",
+                    "hours_utc = [\"04:00-01:00\"]",
+                ],
+                &[],
+            ),
+        ] {
+            let rules: Vec<_> = conditions.iter().map(|it| rule(it, "")).collect();
+            let config = parse(&format!("{SMALL}\n{}", rules.concat())).unwrap();
+            let noted = config.warnings.iter().map(ToString::to_string);
+            let noted: Vec<_> = noted.filter(|it| it.contains("price_rules")).collect();
+            assert_eq!(noted.len(), problems.len(), "{noted:?}");
+            for (note, problem) in noted.iter().zip(problems) {
+                assert!(note.contains(problem), "{note}");
+            }
         }
     }
 

@@ -740,6 +740,14 @@ pub(super) struct RawPriceRule {
     /// The call ran in this region, like "us". A request for a region that no rule in model.price_rules names is
     /// refused with 400.
     pub(super) inference_geo: Option<String>,
+    /// Hours of the day in UTC, like ["01:00-04:00", "06:00-10:00"]: each from its first minute to before its last; a
+    /// span may continue after midnight; absent: all hours.
+    pub(super) hours_utc: Vec<String>,
+    /// Days in UTC, like ["mon", "tue", "wed", "thu", "fri"]; after midnight the next day counts; absent: all days.
+    pub(super) weekdays: Vec<String>,
+    /// The moment of the call that hours_utc and weekdays are compared with: "request" (its arrival), "first_byte" (the
+    /// beginning of the vendor's answer) or "end" (the end of the answer); the same in all rules of a list; "request".
+    pub(super) hours_at: Option<String>,
     /// Base prices under these conditions, in USDT per million tokens unless a class states otherwise.
     pub(super) usdt_mtok: Option<RawUsdt>,
 }

@@ -165,8 +165,9 @@ impl Visit {
 
 /// Returns the prices in force of each model.
 fn price_rows(snapshot: &Snapshot) -> Vec<PriceRow> {
+    let now = now_ms();
     let rows = snapshot.models().map(|(model, prices)| {
-        let price = prices.map(|prices| &prices.usual);
+        let price = prices.map(|prices| prices.in_force(now));
         let rates = [
             (english("Input"), price.map(|price| price.input)),
             (

@@ -130,6 +130,12 @@ struct ModelJson<'a> {
     cache_write_rub_mtok: Option<Rate>,
     #[serde(skip_serializing_if = "Option::is_none")]
     cache_write_1h_rub_mtok: Option<Rate>,
+    /// The condition of the rates above; absent if they are the usual ones.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    price_condition: Option<&'a Condition>,
+    /// When the rates above change; absent if they do not depend on the time.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    price_changes_at: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     price_rules: Option<PriceRules<'a>>,
 }
@@ -157,9 +163,11 @@ struct PriceRule<'a> {
 impl<'a> PriceRules<'a> {
     /// Returns `None` if four rates and the rate of one-hour cache writes describe the model completely.
     fn of(prices: &'a PriceList) -> Option<Self> {
+        // If prices depend on the time, the usual one is listed too: the model's rates may be those of a rule.
+        let has_time = prices.prices().any(|price| price.condition.has_time());
         let rules: Vec<_> = prices
             .prices()
-            .skip(1)
+            .skip(usize::from(!has_time))
             .map(|price| PriceRule {
                 condition: &price.condition,
                 input_rub_mtok: price.input,
@@ -178,7 +186,8 @@ impl<'a> PriceRules<'a> {
 impl<'a> ModelJson<'a> {
     fn new(view: &ModelView<'a>) -> Self {
         let kind = view.model.kind;
-        let price = view.prices.map(|prices| &prices.usual);
+        let price = view.in_force;
+        let condition = price.map(|price| &price.condition);
         // A model for embeddings sells only input.
         let more = price.filter(|_| is_chat(&kind));
         Self {
@@ -190,6 +199,8 @@ impl<'a> ModelJson<'a> {
             output_rub_mtok: more.map(|price| price.output),
             cache_write_rub_mtok: more.map(|price| price.cache_write),
             cache_write_1h_rub_mtok: price.and_then(|price| price.classes.get(Class::CacheWrite1h)),
+            price_condition: condition.filter(|condition| !condition.is_empty()),
+            price_changes_at: view.changes_at_ms.map(rfc3339),
             price_rules: view.prices.and_then(PriceRules::of),
         }
     }

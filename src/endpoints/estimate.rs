@@ -6,6 +6,7 @@
 
 use std::{
     pin::Pin,
+    sync::Arc,
     task::{Context, Poll},
 };
 
@@ -19,7 +20,7 @@ use tollgate_layers::{
     key::{AccountId, KeyId},
     model::ModelKind,
     money::MicroRub,
-    price::{Price, Served},
+    price::Price,
     reserve::{
         Quote, Tariff,
         ledger::{Ledger, LedgerAdmin, LedgerError, Refusal},
@@ -35,7 +36,7 @@ use crate::{
         reply,
     },
     ledger::AnyLedger,
-    text::percent::decoded,
+    text::{percent::decoded, time::now_ms},
 };
 
 /// Sets the operation that the estimated body is for: from the query's `path`, or by default from the format. Paths
@@ -88,15 +89,10 @@ impl Estimate {
         // below `least`, the ledger would refuse the hold.
         let hold = want.min(free).max(least);
         self.tariff.granted(&mut req, &mut bill, hold);
-        let Priced {
-            call,
-            model,
-            prices,
-            ..
-        } = req.body();
-        let asked = call.asks.as_ref();
-        let served = asked.map_or_else(Served::default, |asks| asks.asked().served);
-        let price_rules = prices.may_hold(bill.input_tokens_max(), &served);
+        let Priced { model, prices, .. } = req.body();
+        let price = prices.in_force(now_ms());
+        let others = bill.prices_may_apply();
+        let others = others.filter(|other| !Arc::ptr_eq(other, price));
         Ok(reply::json(&EstimateJson {
             model: &model.id,
             input_tokens_max: bill.input_tokens_max(),
@@ -105,8 +101,8 @@ impl Estimate {
             hold_min_rub: bill.held_min(),
             free_rub: free,
             fits: hold <= free,
-            price: &prices.usual,
-            price_rules: price_rules.map(|price| &**price).collect(),
+            price,
+            price_rules: others.map(|price| &**price).collect(),
         }))
     }
 

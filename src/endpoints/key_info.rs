@@ -26,7 +26,10 @@ use crate::{
     edge::routes::{Matched, Route},
     endpoints::{codex, error::EndpointError, page::shown, reply},
     ledger::AnyLedger,
-    text::{percent::decoded, time::rfc3339},
+    text::{
+        percent::decoded,
+        time::{now_ms, rfc3339},
+    },
 };
 
 const ANTHROPIC_VERSION: HeaderName = HeaderName::from_static("anthropic-version");
@@ -136,7 +139,7 @@ fn model_json(model: Listed<'_>, format: Format, since: u64) -> Value {
 /// the price.
 fn description(model: &Listed<'_>) -> Option<String> {
     let price = model.prices.map(|prices| {
-        let price = &prices.usual;
+        let price = prices.in_force(now_ms());
         let [input, output] = [price.input, price.output].map(|rate| shown(rate, model.language));
         match model.language {
             Language::En if model.kind == ModelKind::Embedding => {

@@ -3,7 +3,7 @@
 //!
 //! The page is rendered once per snapshot of prices. It has no scripts and loads nothing from other hosts.
 
-use std::future::ready;
+use std::{future::ready, ptr};
 
 use askama::Template;
 use bytes::Bytes;
@@ -16,7 +16,7 @@ use tollgate_layers::{
     body::{AnswerBody, full},
     model::ModelKind,
     money::MicroRub,
-    price::{Class, Condition, Kind, Price, Rate},
+    price::{Class, Condition, Kind, Moment, Price, Rate},
     respond::Language,
 };
 use tower::{Service, service_fn};
@@ -28,7 +28,7 @@ use crate::{
     },
     edge::router::{Answering, BoxedService, PathBody, boxed, from_boxed},
     endpoints::catalog::document,
-    text::time::rfc3339,
+    text::time::{for_people, rfc3339},
 };
 
 /// Content security policy that allows only the page's own styles and its empty icon.
@@ -191,6 +191,8 @@ struct Row<'a> {
     kind: &'static str,
     /// Condition of these prices, in words; empty for the usual prices.
     rule: String,
+    /// If prices depend on the time, a text on the row of the price in force: until when it is in force.
+    now: String,
     cells: [Cell; 4],
     /// The prices that apply per call, not per token.
     calls: Vec<Cell>,
@@ -244,6 +246,7 @@ impl<'a> Row<'a> {
                 _ => "",
             },
             rule: price.map_or_else(String::new, |price| when(&price.condition, language)),
+            now: String::new(),
             cells: [cell(0), cell(1), cell(2), cell(3)],
             calls: Vec::new(),
         };
@@ -300,11 +303,37 @@ fn when(condition: &Condition, language: Language) -> String {
         .iter()
         .filter(|(word, _)| !word.is_empty())
         .map(|(word, name)| format!("{name} {word}"));
+    let hours = condition.hours_utc.spans().join(", ").replace('-', "–");
+    let hours = (!hours.is_empty()).then(|| format!("{hours} UTC"));
+    let days = condition.weekdays.names().into_iter();
+    let days: Vec<_> = days.map(|day| weekday(day, language)).collect();
+    let days = (!days.is_empty()).then(|| days.join(" "));
+    let by = match condition.hours_at {
+        Moment::Request => None,
+        Moment::FirstByte => Some(say(language, "по началу ответа", "when the answer begins")),
+        Moment::End => Some(say(language, "по концу ответа", "when the answer ends")),
+    };
     above
         .into_iter()
         .chain(words)
+        .chain(hours)
+        .chain(days)
+        .chain(by.map(str::to_owned))
         .collect::<Vec<_>>()
         .join(", ")
+}
+
+fn weekday(day: &'static str, language: Language) -> &'static str {
+    let russian = match day {
+        "mon" => "пн",
+        "tue" => "вт",
+        "wed" => "ср",
+        "thu" => "чт",
+        "fri" => "пт",
+        "sat" => "сб",
+        _ => "вс",
+    };
+    say(language, russian, day)
 }
 
 /// Groups models by family. Families and their models are in the order of the catalog.
@@ -314,8 +343,27 @@ fn families<'a>(
     language: Language,
 ) -> Vec<Family<'a>> {
     let mut families: Vec<Family<'a>> = Vec::new();
-    for &ModelView { model, prices, .. } in models {
-        let row = |price| Row::new((&model.id, model.kind), classes, price, language);
+    for &ModelView {
+        model,
+        prices,
+        in_force,
+        changes_at_ms,
+        ..
+    } in models
+    {
+        let row = |price: Option<&Price>| {
+            let is_in_force = price
+                .zip(in_force)
+                .is_some_and(|(it, now)| ptr::eq(it, now));
+            let until = changes_at_ms.filter(|_| is_in_force);
+            Row {
+                now: until.map_or_else(String::new, |ms| {
+                    let now = say(language, "действует сейчас, до", "in force now, until");
+                    format!("{now} {}", for_people(ms, 0))
+                }),
+                ..Row::new((&model.id, model.kind), classes, price, language)
+            }
+        };
         let rows = match prices {
             None => vec![row(None)],
             Some(prices) => prices.prices().map(|price| row(Some(&**price))).collect(),
@@ -486,6 +534,8 @@ mod tests {
         let views = models.iter().map(|model| ModelView {
             model,
             prices,
+            in_force: None,
+            changes_at_ms: None,
             usd_mtok: None,
         });
         written(&CatalogView {

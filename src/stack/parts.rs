@@ -88,6 +88,7 @@ impl<'a> Parts<'a> {
             parse: ParseLayer::new(limits.parse.clone()),
             tariff: ByTokens::new(ledger.hold, ledger.image_tokens, ledger.document_tokens)
                 .search_tokens(ledger.search_tokens)
+                .call_time_max(limits.call_time_max.clone())
                 .conversations_max(ledger.hold_conversations_max),
             books: Measured::new(shared.store.clone(), Arc::clone(metrics)),
             addresses: counted(metrics, AddressLimiter::local(), LimitedBy::Address),

@@ -471,6 +471,8 @@ pub struct Reading {
     /// Whether the vendor has answered, but the answer is too large to pass on because of the caller's request. Such an
     /// answer is charged like a delivered one.
     pub answered: bool,
+    /// When the head of the vendor's answer arrived, in Unix milliseconds; `None` before.
+    pub first_byte_at_ms: Option<u64>,
     /// UTF-8 bytes of text, reasoning and tool arguments seen so far.
     pub text_bytes: u64,
     /// The estimated number of tokens of that text.

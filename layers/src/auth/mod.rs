@@ -70,7 +70,6 @@ use std::{
     net::IpAddr,
     sync::Arc,
     task::{Context, Poll},
-    time::SystemTime,
 };
 
 use http::{HeaderMap, HeaderName, Request, header::AUTHORIZATION};
@@ -86,6 +85,7 @@ use crate::{
     error::{BoxError, Error},
     facts::{Caller, ClientAddr, IDEMPOTENCY_KEY},
     key::{KeyDigest, KeyRecord, KeyStatus, KeyStore},
+    unix_time::unix_ms,
 };
 
 const X_API_KEY: HeaderName = HeaderName::from_static("x-api-key");
@@ -359,13 +359,6 @@ fn check(record: &KeyRecord, address: Option<IpAddr>) -> Result<(), Error> {
         return Err(Error::AddressNotAllowed { address });
     }
     Ok(())
-}
-
-fn unix_ms() -> u64 {
-    let since = SystemTime::now()
-        .duration_since(SystemTime::UNIX_EPOCH)
-        .unwrap_or_default();
-    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]

@@ -304,7 +304,9 @@ mod tests {
             {"max_uses":2,"type":"web_search_20260209","name":"w"}],
             "messages":[{"role":"user","content":"x"}]}"#;
         let asks = read(body).unwrap().asks.unwrap();
-        let Asked { served, classes } = *asks.asked();
+        let Asked {
+            served, classes, ..
+        } = *asks.asked();
         assert_eq!(
             [served.speed, served.service_tier, served.inference_geo],
             ["fast", "priority", "us"].map(Label::new)

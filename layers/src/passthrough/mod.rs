@@ -107,6 +107,7 @@ use crate::{
     model::ModelKind,
     setting::Setting,
     text_size::TextSize,
+    unix_time::unix_ms,
     usage::{End, Meter, Reading},
 };
 
@@ -216,6 +217,7 @@ where
         Box::pin(async move {
             // Dropped here: of the head, only the headers are needed while the body is read.
             let res = call.await.map_err(Error::from_below)?;
+            meter.update(|reading| reading.first_byte_at_ms = Some(unix_ms()));
             let (Parts { headers, .. }, mut body) = res.into_parts();
             if is_packed(&headers) {
                 meter.refused();

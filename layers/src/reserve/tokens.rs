@@ -7,6 +7,7 @@ mod estimate;
 use std::{
     mem,
     sync::{Arc, OnceLock},
+    time::Duration,
 };
 
 use http::Request;
@@ -24,11 +25,13 @@ use super::{
 use crate::{
     call::{Format, Priced},
     error::{Error, Problem},
-    facts::Caller,
+    facts::{Caller, RequestNumber},
     key::{KeyId, KeyRecord},
     model::{Model, ModelKind, OnDisconnect, Route},
     money::MicroRub,
-    price::{Asked, Class},
+    price::{Asked, Class, PossibleTimes},
+    setting::Setting,
+    unix_time::unix_ms,
     usage::{Bounds, CoveredOutput},
 };
 
@@ -61,6 +64,7 @@ pub struct ByTokens {
     image_tokens: u64,
     document_tokens: u64,
     search_tokens: u64,
+    call_time_max: Setting<Duration>,
     cached_shares: Arc<CachedShares>,
     prefixes: Option<Arc<Prefixes>>,
     early: Arc<EarlyCounts>,
@@ -84,6 +88,7 @@ impl ByTokens {
             image_tokens,
             document_tokens,
             search_tokens: SEARCH_TOKENS,
+            call_time_max: Duration::MAX.into(),
             cached_shares: Arc::default(),
             prefixes: Prefixes::new(PREFIXES_MAX).map(Arc::new),
             early: Arc::default(),
@@ -96,6 +101,27 @@ impl ByTokens {
     pub fn search_tokens(mut self, tokens: u64) -> Self {
         self.search_tokens = tokens;
         self
+    }
+
+    /// Sets the longest time that a call can take after its hold was quoted. If a price depends on when a call ends,
+    /// the hold covers the prices of that time; by default those of the whole week.
+    #[must_use]
+    pub fn call_time_max(mut self, time: impl Into<Setting<Duration>>) -> Self {
+        self.call_time_max = time.into();
+        self
+    }
+
+    /// Returns the times at which a call may end that is quoted now. The request's time is that of its number, which
+    /// is also on the receipt.
+    fn possible_times<B>(&self, req: &Request<B>) -> PossibleTimes {
+        let now_ms = unix_ms();
+        let number = req.extensions().get::<RequestNumber>();
+        let request_ms = number.map_or(now_ms, RequestNumber::unix_ms);
+        let longest = u64::try_from(self.call_time_max.get().as_millis()).unwrap_or(u64::MAX);
+        PossibleTimes {
+            request_ms,
+            end_max_ms: now_ms.saturating_add(longest),
+        }
     }
 
     /// Sets the number of conversations for which the vendor's count of the input is remembered; 32 768 by default. For
@@ -144,6 +170,8 @@ impl Tariff<Priced> for ByTokens {
             .asks
             .as_ref()
             .map_or_else(Asked::default, |asks| *asks.asked());
+        let times = self.possible_times(req);
+        asked.times = Some(times);
         let sound = asked.classes.get(Class::InputAudio);
         if call.input.documents_unseen > 0 && model.input_tokens_max.is_none() {
             let field = call.asks.as_ref().and_then(|asks| asks.unseen());
@@ -218,6 +246,7 @@ impl Tariff<Priced> for ByTokens {
                 prices: prices.clone(),
                 bound,
                 asked,
+                times,
                 model: Arc::clone(model),
                 bounds: Bounds {
                     input_bound,

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 
 use super::{MessagesUsage, chat_usage, embeddings_usage, responses_usage};
-use crate::price::{Class, Condition, Price, PriceList, Rate};
+use crate::price::{CallTimes, Class, Condition, Price, PriceList, Rate};
 
 /// Numbers by the name of a rate class.
 type Numbers<T> = BTreeMap<String, T>;
@@ -154,7 +154,7 @@ fn reported_usage_costs_exactly_the_published_prices() {
         );
         let said = said(row);
         assert!(!said.suspect && !said.unknown, "{name}: {said:?}");
-        let charge = prices.charge(said.usage, &said.served);
+        let charge = prices.charge(said.usage, &said.served, &CallTimes::at(0));
         assert!(!charge.unpriced, "{name}: {charge:?}");
         assert_eq!(charge.price.condition.to_string(), row.rule, "{name}");
         let rates = list

@@ -10,7 +10,7 @@ use serde::Deserialize;
 use tollgate_layers::{
     calendar::day_of,
     facts::RequestNumber,
-    price::{Class, Served},
+    price::{CallTimes, Class, Served},
     reserve::ledger::{Booked, Item, Receipt},
     usage::{End, Usage},
 };
@@ -367,7 +367,8 @@ impl<'a> Books<'a> {
             speed: condition.speed,
             inference_geo: condition.inference_geo,
         };
-        let rates = costs.map(|costs| costs.of(item.usage.input_total(), &served));
+        let times = times_of(receipt);
+        let rates = costs.map(|costs| costs.of(item.usage.input_total(), &served, &times));
         for (class, count) in classes_of(&item.usage).filter(|(_, count)| *count > 0) {
             let sum = books.classes.entry(class).or_default();
             sum.count = sum.count.saturating_add(count);
@@ -397,6 +398,25 @@ impl<'a> Books<'a> {
             ));
         }
         Ok(self.days.entry((day, model)).or_default())
+    }
+}
+
+/// Returns the moments of a receipt's call by which its cost depends on the time of day.
+fn times_of(receipt: &Receipt) -> CallTimes {
+    let booked = receipt.at_ms;
+    let request_ms = Some(receipt.number.unix_ms()).filter(|ms| *ms > 0);
+    let Some((request_ms, line)) = request_ms.zip(receipt.item.timeline.as_ref()) else {
+        return CallTimes {
+            request_ms: request_ms.unwrap_or(booked),
+            ..CallTimes::at(booked)
+        };
+    };
+    let after = |ms: u32| request_ms.saturating_add(ms.into());
+    let end_ms = after(line.whole_ms);
+    CallTimes {
+        request_ms,
+        first_byte_ms: line.first_byte_ms.map_or(end_ms, after),
+        end_ms,
     }
 }
 

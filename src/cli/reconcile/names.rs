@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Deserialize;
-use tollgate_layers::price::{Condition, Label, Served};
+use tollgate_layers::price::{CallTimes, Condition, Hours, Label, Moment, Served, Weekdays};
 use toml::Value;
 
 use super::amount::NanoUsd;
@@ -53,6 +53,9 @@ struct Rule {
     service_tier: Label,
     speed: Label,
     inference_geo: Label,
+    hours_utc: Hours,
+    weekdays: Weekdays,
+    hours_at: Moment,
     usdt_mtok: BTreeMap<String, Value>,
 }
 
@@ -68,9 +71,10 @@ pub(super) struct Costs {
 
 impl Costs {
     /// Returns the rates of a call with this many input tokens that the vendor served in this way, according to the
-    /// price on its receipt.
-    pub(super) fn of(&self, input_tokens: u64, served: &Served) -> &Rates {
-        let holds = |(condition, _): &&(Condition, Rates)| condition.holds(input_tokens, served);
+    /// price on its receipt, at these times.
+    pub(super) fn of(&self, input_tokens: u64, served: &Served, times: &CallTimes) -> &Rates {
+        let holds =
+            |(condition, _): &&(Condition, Rates)| condition.holds(input_tokens, served, times);
         let met = self.rules.iter().filter(holds);
         let met = met.max_by_key(|(condition, _)| condition.rank());
         met.map_or(&self.usual, |(_, rates)| rates)
@@ -183,6 +187,9 @@ impl Rule {
             service_tier: self.service_tier.as_tier(),
             speed: self.speed,
             inference_geo: self.inference_geo,
+            hours_utc: self.hours_utc,
+            weekdays: self.weekdays,
+            hours_at: self.hours_at,
         };
         (condition, rates(&self.usdt_mtok))
     }
@@ -326,7 +333,8 @@ mod tests {
           { vendor = "openai-eu", model = "gpt-5-mini-2025-08-07", weight = 3 },
           { vendor = "reseller", model = "openai/gpt-5-mini", cost_usdt_mtok = { input = "0.2" }, cost_rules = [
             { above_input_tokens = 100, usdt_mtok = { input = "0.4" } },
-            { service_tier = "Flex", usdt_mtok = { input = "0.1" } } ] },
+            { service_tier = "Flex", usdt_mtok = { input = "0.1" } },
+            { hours_utc = ["01:00-04:00"], hours_at = "end", usdt_mtok = { input = "0.8" } } ] },
         ]
         [[model]]
         id = "gpt-4o"
@@ -398,8 +406,18 @@ mod tests {
         };
         let rate = |vendor: &str, tokens: u64, served: &Served, class: &str| {
             let costs = names.costs(vendor, "mini")?;
-            costs.of(tokens, served).get(class).copied()
+            let times = CallTimes::at(0);
+            costs.of(tokens, served, &times).get(class).copied()
         };
+        let at_one = CallTimes {
+            end_ms: 3_600_000,
+            ..CallTimes::at(3_599_999)
+        };
+        let costs = names.costs("reseller", "mini").unwrap();
+        assert_eq!(
+            costs.of(1, &Served::default(), &at_one)["input"],
+            800_000_000
+        );
         let usual = Served::default();
         for (vendor, tokens, served, class, expected) in [
             ("openai-eu", 101, &flex, "input", Some(250_000_000)),

@@ -1,8 +1,10 @@
 //! Conditions under which a model has a price other than its usual one.
 
-use std::fmt;
+use std::{cmp::Reverse, fmt};
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use super::time::{CallTimes, Hours, Moment, PossibleTimes, TimeCondition, Weekdays};
 
 /// A vendor's word for how it serves a call, such as `priority`: at most [`Label::BYTES_MAX`] bytes, compared without
 /// case. A longer word is truncated, and differs from every word that fits. Empty if the vendor reported no such word.
@@ -164,6 +166,15 @@ pub struct Condition {
     /// The region in which the vendor served the call.
     #[serde(default, skip_serializing_if = "Label::is_empty")]
     pub inference_geo: Label,
+    /// The call's moment is within these hours.
+    #[serde(default, skip_serializing_if = "Hours::is_every")]
+    pub hours_utc: Hours,
+    /// The call's moment is on one of these days.
+    #[serde(default, skip_serializing_if = "Weekdays::is_every")]
+    pub weekdays: Weekdays,
+    /// The moment that hours and weekdays are compared with.
+    #[serde(default, skip_serializing_if = "Moment::is_request")]
+    pub hours_at: Moment,
 }
 
 impl Condition {
@@ -177,19 +188,64 @@ impl Condition {
         *self == Self::default()
     }
 
-    /// Returns whether a call with this many input tokens, served this way, meets the condition.
+    const fn time(&self) -> TimeCondition {
+        TimeCondition {
+            hours: self.hours_utc,
+            weekdays: self.weekdays,
+            at: self.hours_at,
+        }
+    }
+
+    /// Returns whether the condition depends on the time of a call.
     #[must_use]
-    pub fn holds(&self, input_tokens: u64, served: &Served) -> bool {
+    pub fn has_time(&self) -> bool {
+        !self.time().is_always()
+    }
+
+    /// Returns whether these times of a call meet the condition, if its other parts are met.
+    #[must_use]
+    pub fn holds_at(&self, times: &CallTimes) -> bool {
+        self.time().holds(times)
+    }
+
+    /// Returns whether a call with this many input tokens, served this way at these times, meets the condition.
+    #[must_use]
+    pub fn holds(&self, input_tokens: u64, served: &Served, times: &CallTimes) -> bool {
         self.above_input_tokens.is_none_or(|max| input_tokens > max)
             && std::iter::zip(self.labels(), served.labels())
                 .all(|(needed, said)| needed.is_empty() || needed == said)
+            && self.holds_at(times)
     }
 
-    /// Ranks two conditions that both apply: the one with more labels wins, then the one with the higher threshold.
+    /// Returns whether the condition may apply to a call with at most this number of input tokens and these service
+    /// fields. The vendor may also serve the call in the usual way. `times`: `None` if the call may have any time.
+    pub(super) fn can_hold(
+        &self,
+        input_tokens_max: u64,
+        asked: &Served,
+        times: Option<&PossibleTimes>,
+    ) -> bool {
+        self.above_input_tokens
+            .is_none_or(|max| input_tokens_max > max)
+            && std::iter::zip(self.labels(), asked.labels())
+                .all(|(needed, asked)| needed.is_empty() || needed == asked)
+            && self.time().can_hold(times)
+    }
+
+    /// Returns whether the condition applies to a call with these times, however the vendor serves it.
+    pub(super) fn must_hold(&self, times: Option<&PossibleTimes>) -> bool {
+        self.above_input_tokens.is_none()
+            && self.labels().iter().all(Label::is_empty)
+            && self.time().must_hold(times)
+    }
+
+    /// Ranks two conditions that both apply: the one with more labels wins, then the one with fewer minutes per week,
+    /// then the one with the higher threshold.
     #[must_use]
-    pub fn rank(&self) -> (usize, Option<u64>) {
+    pub fn rank(&self) -> (usize, Reverse<u32>, Option<u64>) {
         let said = self.labels().into_iter().filter(|label| !label.is_empty());
-        (said.count(), self.above_input_tokens)
+        let minutes = self.time().minutes_per_week();
+        (said.count(), Reverse(minutes), self.above_input_tokens)
     }
 
     /// Returns the condition that requires both; `None` if they exclude each other.
@@ -200,7 +256,11 @@ impl Condition {
             (_, true) => Some(one),
             _ => (one == other).then_some(one),
         };
+        let time = self.time().and(&other.time())?;
         Some(Self {
+            hours_utc: time.hours,
+            weekdays: time.weekdays,
+            hours_at: time.at,
             above_input_tokens: self.above_input_tokens.max(other.above_input_tokens),
             service_tier: both(self.service_tier, other.service_tier)?,
             speed: both(self.speed, other.speed)?,
@@ -226,6 +286,18 @@ impl fmt::Display for Condition {
                 write!(f, "{between}{name} {label}")?;
                 between = ", ";
             }
+        }
+        for (name, parts) in [
+            ("hours_utc", self.hours_utc.spans().join(" ")),
+            ("weekdays", self.weekdays.names().join(" ")),
+        ] {
+            if !parts.is_empty() {
+                write!(f, "{between}{name} {parts}")?;
+                between = ", ";
+            }
+        }
+        if !self.hours_at.is_request() {
+            write!(f, "{between}hours_at {}", self.hours_at.as_str())?;
         }
         Ok(())
     }
@@ -266,10 +338,11 @@ mod tests {
             inference_geo: "us".into(),
             ..Served::default()
         };
-        assert!(flex_and_long.holds(101, &flex));
-        assert!(!flex_and_long.holds(100, &flex));
-        assert!(!flex_and_long.holds(101, &Served::default()));
-        assert!(Condition::default().holds(0, &flex));
+        let now = CallTimes::at(0);
+        assert!(flex_and_long.holds(101, &flex, &now));
+        assert!(!flex_and_long.holds(100, &flex, &now));
+        assert!(!flex_and_long.holds(101, &Served::default(), &now));
+        assert!(Condition::default().holds(0, &flex, &now));
         assert_eq!(
             flex_and_long.to_string(),
             "above_input_tokens 100, service_tier flex"

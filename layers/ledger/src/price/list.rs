@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::{
     Class, Condition, Counts, Kind, Price, Rate, Rates, Served,
     sum::{micro_millionths, rounded_up},
+    time::{CallTimes, PossibleTimes, week_from},
 };
 use crate::{money::MicroRub, usage::Usage};
 
@@ -42,6 +43,8 @@ pub struct Asked {
     /// The largest possible count of each class. For token classes any number but zero has the same effect, since the
     /// bound on all tokens already limits them.
     pub classes: Counts,
+    /// When the call may run; `None` if it may run at any time.
+    pub times: Option<PossibleTimes>,
 }
 
 /// The part of a request that the list has no price for.
@@ -159,30 +162,56 @@ impl PriceList {
         .map(|(_, unpriced, _)| unpriced)
     }
 
-    /// Returns the prices that may apply instead of the usual price, to a request with at most this number of input
-    /// tokens and these service fields.
-    pub fn may_hold(&self, input_tokens: u64, asked: &Served) -> impl Iterator<Item = &Arc<Price>> {
-        let rules = self.rules.iter().flat_map(|rules| rules.iter());
-        rules.filter(move |price| price.condition.can_hold(input_tokens, asked))
+    /// Returns the prices that may apply to a request with at most this number of input tokens. The usual price is not
+    /// among them if the time of the call excludes it.
+    pub fn may_apply<'a>(
+        &'a self,
+        input_tokens: u64,
+        asked: &'a Asked,
+    ) -> impl Iterator<Item = &'a Arc<Price>> {
+        let Asked { served, times, .. } = asked;
+        let times = times.as_ref();
+        // The usual price applies if no other does, so that there is a certain condition.
+        let certain = self.prices().map(|price| &price.condition);
+        let certain = certain.filter(move |condition| condition.must_hold(times));
+        let least = certain.map(Condition::rank).max();
+        self.prices().filter(move |price| {
+            let condition = &price.condition;
+            condition.can_hold(input_tokens, served, times) && Some(condition.rank()) >= least
+        })
     }
 
     /// Returns rates that no charge of the request exceeds, however the vendor serves it, with at most this number of
     /// input tokens.
     #[must_use]
     pub fn bound(&self, input_tokens: u64, asked: &Asked) -> Bound {
-        let usual = Bound::of(&self.usual, &asked.classes);
-        self.may_hold(input_tokens, &asked.served)
-            .fold(usual, |bound, price| {
-                bound.max(Bound::of(price, &asked.classes))
-            })
+        let prices = self.may_apply(input_tokens, asked);
+        let bounds = prices.map(|price| Bound::of(price, &asked.classes));
+        let bound = bounds.reduce(Bound::max);
+        bound.unwrap_or_else(|| Bound::of(&self.usual, &asked.classes))
+    }
+
+    /// Returns the price of an ordinary call that is made at this time: of a short one, on the default tier.
+    #[must_use]
+    pub fn in_force(&self, at_ms: u64) -> &Arc<Price> {
+        self.holding(0, &Served::default(), &CallTimes::at(at_ms))
+    }
+
+    /// Returns when another price comes into force for ordinary calls, in Unix milliseconds; `None` if none does.
+    #[must_use]
+    pub fn changes_at(&self, after_ms: u64) -> Option<u64> {
+        if !self.prices().any(|price| price.condition.has_time()) {
+            return None;
+        }
+        let now = self.in_force(after_ms);
+        week_from(after_ms).find(|at_ms| !Arc::ptr_eq(self.in_force(*at_ms), now))
     }
 
     /// Returns the most that a request can cost, however the vendor serves it, if its input has been counted and it has
     /// at most `output` output tokens. `None` if the input has a class without a rate.
     #[must_use]
     pub fn bound_counted(&self, input: &Usage, output: u64, asked: &Asked) -> Option<MicroRub> {
-        let prices = std::iter::once(&self.usual);
-        let prices = prices.chain(self.may_hold(input.input_total(), &asked.served));
+        let prices = self.may_apply(input.input_total(), asked);
         let mut costs = prices.map(|price| {
             let (input, missing) = price.apart(*input);
             let output = Bound::of(price, &asked.classes).cost(0, output);
@@ -193,10 +222,10 @@ impl PriceList {
         costs.try_fold(MicroRub::ZERO, |most, cost| Some(most.max(cost?)))
     }
 
-    /// The charge for `usage` of a call that the vendor served as `served`.
+    /// The charge for `usage` of a call that the vendor served as `served`, at these times.
     #[must_use]
-    pub fn charge(&self, usage: Usage, served: &Served) -> Charge {
-        self.charge_at_least(usage, served, None)
+    pub fn charge(&self, usage: Usage, served: &Served, times: &CallTimes) -> Charge {
+        self.charge_at_least(usage, served, times, None)
     }
 
     /// The charge of a call to this vendor, and the vendor's cost if its prices are configured. Usage without a price
@@ -206,20 +235,27 @@ impl PriceList {
         &self,
         usage: Usage,
         served: &Served,
+        times: &CallTimes,
         vendor: &str,
         model: &str,
     ) -> (Charge, Option<MicroRub>) {
         let of_route = |it: &&RouteCost| it.vendor == vendor && it.model == model;
         let Some(route) = self.route_costs().iter().find(of_route) else {
-            return (self.charge(usage, served), None);
+            return (self.charge(usage, served, times), None);
         };
-        let taken = route.prices.charge(usage, served);
-        let charge = self.charge_at_least(usage, served, Some(&taken.price));
+        let taken = route.prices.charge(usage, served, times);
+        let charge = self.charge_at_least(usage, served, times, Some(&taken.price));
         (charge, Some(taken.cost))
     }
 
-    fn charge_at_least(&self, usage: Usage, served: &Served, taken: Option<&Price>) -> Charge {
-        let (mut price, mut unpriced) = self.met(usage.input_total(), served, taken);
+    fn charge_at_least(
+        &self,
+        usage: Usage,
+        served: &Served,
+        times: &CallTimes,
+        taken: Option<&Price>,
+    ) -> Charge {
+        let (mut price, mut unpriced) = self.met(usage.input_total(), served, times, taken);
         let usage = match usage.classes.is_empty() {
             true => usage,
             false => {
@@ -239,21 +275,33 @@ impl PriceList {
         }
     }
 
+    /// Returns the price of the most specific condition that a call meets.
+    fn holding(&self, input_tokens: u64, served: &Served, times: &CallTimes) -> &Arc<Price> {
+        let holds = |price: &&Arc<Price>| price.condition.holds(input_tokens, served, times);
+        let met = self.prices().filter(holds);
+        let met = met.max_by_key(|price| price.condition.rank());
+        met.unwrap_or(&self.usual)
+    }
+
     /// Returns the price for this number of input tokens, served this way. The flag is true if no price was found and
     /// the dearest rates are used instead.
-    fn met(&self, input_tokens: u64, served: &Served, taken: Option<&Price>) -> (Arc<Price>, bool) {
+    fn met(
+        &self,
+        input_tokens: u64,
+        served: &Served,
+        times: &CallTimes,
+        taken: Option<&Price>,
+    ) -> (Arc<Price>, bool) {
         if self.rules.is_none() && *served == Served::default() {
             return (Arc::clone(&self.usual), false);
         }
         let served = served.unusual();
         let unknown = self.unknown(&served).is_some();
         if !unknown {
-            let holds = |price: &&Arc<Price>| price.condition.holds(input_tokens, &served);
-            let met = self
-                .prices()
-                .filter(holds)
-                .max_by_key(|price| price.condition.rank());
-            return (Arc::clone(met.unwrap_or(&self.usual)), false);
+            return (
+                Arc::clone(self.holding(input_tokens, &served, times)),
+                false,
+            );
         }
         // The vendor reported an unknown tier or speed, but this model has the same price for all of them.
         if self.rules.is_none() && !served.is_dearer() {
@@ -366,19 +414,6 @@ impl Bound {
     }
 }
 
-impl Condition {
-    /// Returns whether the condition may apply to a call with at most this number of input tokens and these service
-    /// fields. The vendor may also serve the call in the usual way.
-    fn can_hold(&self, input_tokens_max: u64, asked: &Served) -> bool {
-        let either = |needed: super::Label, asked| needed.is_empty() || needed == asked;
-        self.above_input_tokens
-            .is_none_or(|max| input_tokens_max > max)
-            && either(self.service_tier, asked.service_tier)
-            && either(self.speed, asked.speed)
-            && either(self.inference_geo, asked.inference_geo)
-    }
-}
-
 impl Price {
     /// Moves the counts of classes that this price does not distinguish to their ordinary class. Also returns the
     /// counts of classes that have neither a rate nor an ordinary class.
@@ -432,6 +467,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::price::{Hours, Moment, Weekdays};
 
     const TIERS: [&str; 5] = ["", "flex", "priority", "default", "on_demand"];
     const SPEEDS: [&str; 3] = ["", "fast", "standard"];
@@ -484,6 +520,7 @@ mod tests {
     }
 
     const M: u64 = 1_000_000;
+    const NOW: CallTimes = CallTimes::at(1_795_996_800_000);
 
     #[test]
     fn most_specific_matching_condition_sets_the_price() {
@@ -500,7 +537,7 @@ mod tests {
             (100, "flex", 50),
             (300, "flex", 1500),
         ] {
-            let charge = prices.charge(input(tokens), &served(how, ""));
+            let charge = prices.charge(input(tokens), &served(how, ""), &NOW);
             assert_eq!(
                 (charge.cost.micro(), charge.unpriced),
                 (cost, false),
@@ -509,7 +546,7 @@ mod tests {
         }
         assert_eq!(
             prices
-                .charge(input(501), &Served::default())
+                .charge(input(501), &Served::default(), &NOW)
                 .price
                 .condition,
             above(500)
@@ -527,7 +564,7 @@ mod tests {
             ..under(tier("flex"), [M / 2, 0, M, 8 * M])
         }])
         .unpriced_call(Rate::new(7));
-        let dearest = prices.charge(input(10), &served("priority", ""));
+        let dearest = prices.charge(input(10), &served("priority", ""), &NOW);
         assert_eq!((dearest.cost.micro(), dearest.unpriced), (10, true));
         assert_eq!(dearest.price.cache_write, Rate::new(8 * M));
         for (class, cost) in [
@@ -543,7 +580,7 @@ mod tests {
                 classes: Counts::default().with(class, 10),
                 ..Usage::default()
             };
-            let charge = prices.charge(usage, &Served::default());
+            let charge = prices.charge(usage, &Served::default(), &NOW);
             let priced = matches!(class, Class::InputAudio | Class::InputImage);
             assert_eq!(
                 (charge.cost.micro(), charge.unpriced),
@@ -563,7 +600,7 @@ mod tests {
             ("performance", false),
             ("priority", true),
         ] {
-            let charge = prices.charge(input(10), &served(word, ""));
+            let charge = prices.charge(input(10), &served(word, ""), &NOW);
             assert_eq!(
                 (charge.cost.micro(), charge.unpriced),
                 (10, unpriced),
@@ -581,15 +618,15 @@ mod tests {
             model: "m".into(),
             prices: dear,
         }]);
-        let (charge, taken) = prices.charge_of(input(10), &served("priority", ""), "v", "m");
+        let (charge, taken) = prices.charge_of(input(10), &served("priority", ""), &NOW, "v", "m");
         assert_eq!((charge.cost.micro(), charge.unpriced), (90, true));
         assert_eq!(taken.map(MicroRub::micro), Some(90));
-        let (charge, taken) = prices.charge_of(input(10), &Served::default(), "v", "m");
+        let (charge, taken) = prices.charge_of(input(10), &Served::default(), &NOW, "v", "m");
         assert_eq!(
             (charge.cost.micro(), taken.map(MicroRub::micro)),
             (20, Some(10))
         );
-        let (_, taken) = prices.charge_of(input(10), &Served::default(), "v", "other");
+        let (_, taken) = prices.charge_of(input(10), &Served::default(), &NOW, "v", "other");
         assert_eq!(taken, None);
     }
 
@@ -603,6 +640,7 @@ mod tests {
         let asked = |class: Option<Class>, service_tier, speed| Asked {
             served: served(service_tier, speed),
             classes: class.map(|class| (class, 1)).into_iter().collect(),
+            times: None,
         };
         for (asked, unpriced) in [
             (asked(None, "flex", ""), None),
@@ -631,11 +669,137 @@ mod tests {
         assert_eq!(ambiguous(&[above(5), above(5)]), Some((above(5), above(5))));
     }
 
+    /// Prices of DeepSeek's kind: twice the usual ones in hours on weekdays.
+    fn with_peak(hours_at: Moment) -> PriceList {
+        let peak = Condition {
+            hours_utc: Hours::from_spans(&["01:00-04:00", "06:00-10:00"]).unwrap(),
+            weekdays: Weekdays::from_names(&["mon", "tue", "wed", "thu", "fri"]).unwrap(),
+            hours_at,
+            ..Condition::default()
+        };
+        PriceList::from(price([M, 0, M, M])).rules([under(peak, [2 * M, 0, 2 * M, M])])
+    }
+
+    /// Every minute of a week: the charge, the hold, the price of the catalog and its next change.
+    #[test]
+    fn every_minute_of_a_week_is_charged_as_an_independent_calculator_does() {
+        const MINUTES: u64 = 7 * 24 * 60;
+        let is_peak = |minute: u64| {
+            let (day, hour) = (minute / 1440 % 7, minute / 60 % 24);
+            day < 5 && [1, 2, 3, 6, 7, 8, 9].contains(&hour)
+        };
+        let ms = |minute: u64| NOW.request_ms + minute * 60_000;
+        let prices = with_peak(Moment::Request);
+        let mut cost = 0;
+        for minute in 0..MINUTES {
+            let rate = if is_peak(minute) { 2 } else { 1 };
+            let charge = prices.charge(input(10), &Served::default(), &CallTimes::at(ms(minute)));
+            assert_eq!(charge.cost.micro(), 10 * rate, "{minute}");
+            assert_eq!(charge.price.condition.has_time(), is_peak(minute));
+            let asked = Asked {
+                times: Some(PossibleTimes {
+                    request_ms: ms(minute),
+                    end_max_ms: ms(minute + 60),
+                }),
+                ..Asked::default()
+            };
+            // The time of a request is known, so that nothing more is held.
+            assert_eq!(prices.bound(10, &asked).cost(10, 0), charge.cost);
+            assert_eq!(*prices.in_force(ms(minute)), charge.price);
+            if minute % 61 == 0 {
+                let next = (minute..).find(|next| is_peak(*next) != is_peak(minute));
+                assert_eq!(prices.changes_at(ms(minute) + 59_999), next.map(ms));
+            }
+            cost += charge.cost.micro();
+        }
+        assert_eq!(cost, 10 * (10_080 + 35 * 60));
+    }
+
+    #[test]
+    fn calls_over_an_edge_are_priced_at_the_moment_that_the_rule_names() {
+        // Monday, 30 November 2026.
+        let at = |hour: u64, minute: u64| NOW.request_ms + (hour * 60 + minute) * 60_000;
+        // Columns: request, first byte, end; the cost of a token by each of them, and the hold if the longest call takes
+        // ten minutes.
+        for (times, costs, hold) in [
+            // Into the hours, and out of them, at each of both edges.
+            ([at(0, 55), at(0, 59), at(1, 0)], [1, 1, 2], 2),
+            ([at(0, 55), at(1, 0), at(1, 1)], [1, 2, 2], 2),
+            ([at(3, 55), at(3, 59), at(4, 0)], [2, 2, 1], 2),
+            ([at(3, 55), at(4, 0), at(4, 1)], [2, 1, 1], 2),
+            ([at(5, 59), at(5, 59), at(6, 0)], [1, 1, 2], 2),
+            ([at(9, 59), at(10, 0), at(10, 0)], [2, 1, 1], 2),
+            // The end of a call is never certain to be outside the hours until its longest end is.
+            ([at(0, 45), at(0, 46), at(0, 47)], [1, 1, 1], 1),
+            ([at(1, 0), at(1, 1), at(1, 2)], [2, 2, 2], 2),
+            ([at(10, 0), at(10, 1), at(10, 2)], [1, 1, 1], 1),
+            // Friday night into Saturday, and Sunday into Monday.
+            ([at(96, 59), at(97, 0), at(97, 1)], [1, 2, 2], 2),
+            ([at(121, 0), at(121, 1), at(121, 2)], [1, 1, 1], 1),
+            ([at(168, 59), at(168, 59), at(169, 0)], [1, 1, 2], 2),
+        ] {
+            let [request_ms, first_byte_ms, end_ms] = times;
+            let possible = PossibleTimes {
+                request_ms,
+                end_max_ms: request_ms + 10 * 60_000,
+            };
+            let asked = Asked {
+                times: Some(possible),
+                ..Asked::default()
+            };
+            let moments = [Moment::Request, Moment::FirstByte, Moment::End];
+            for (moment, cost) in std::iter::zip(moments, costs) {
+                let prices = with_peak(moment);
+                let times = possible.narrowed(Some(first_byte_ms), end_ms);
+                let charge = prices.charge(input(1), &Served::default(), &times);
+                assert_eq!(charge.cost.micro(), cost, "{times:?} {moment:?}");
+                let held = prices.bound(1, &asked).cost(1, 0).micro();
+                let hold = if moment == Moment::Request {
+                    cost
+                } else {
+                    hold
+                };
+                assert_eq!(held, hold, "{times:?} {moment:?}");
+            }
+        }
+    }
+
     fn rates() -> impl Strategy<Value = [u64; 4]> {
         prop::array::uniform4(0u64..10_000_000_000)
     }
 
-    /// Generates a list with a condition for every combination of two words in two fields and a threshold.
+    /// Generates hours of some weekdays; sometimes of every day, or all hours.
+    fn hours() -> impl Strategy<Value = Condition> {
+        let minute = || 0u16..1440;
+        let spans = prop::collection::vec((minute(), 1u16..1440), 0..3);
+        let days =
+            prop::sample::subsequence(vec!["mon", "tue", "wed", "thu", "fri", "sat", "sun"], 0..=7);
+        (spans, days).prop_map(|(spans, days)| {
+            let span = |(first, length): (u16, u16)| {
+                let end = (first + length) % 1440;
+                format!(
+                    "{:02}:{:02}-{:02}:{:02}",
+                    first / 60,
+                    first % 60,
+                    end / 60,
+                    end % 60
+                )
+            };
+            let spans: Vec<_> = spans.into_iter().map(span).collect();
+            Condition {
+                hours_utc: Hours::from_spans(&spans).unwrap(),
+                weekdays: Weekdays::from_names(&days).unwrap(),
+                ..Condition::default()
+            }
+        })
+    }
+
+    fn moment() -> impl Strategy<Value = Moment> {
+        prop::sample::select(vec![Moment::Request, Moment::FirstByte, Moment::End])
+    }
+
+    /// Generates a list with a condition for every combination of two words in two fields, a threshold, and two sets of
+    /// hours.
     fn list() -> impl Strategy<Value = PriceList> {
         let price = || (rates(), prop::array::uniform7(0u64..10_000_000_000));
         let words = prop::sample::subsequence(vec!["flex", "priority"], 0..=2);
@@ -644,42 +808,60 @@ mod tests {
             words,
             any::<bool>(),
             any::<bool>(),
-            prop::collection::vec(price(), 12),
+            prop::collection::vec(price(), 48),
             1u64..2000,
+            (hours(), hours(), moment()),
         )
-            .prop_map(|(usual, words, fast, long, rest, threshold)| {
-                let make = |condition, (rates, classes): ([u64; 4], [u64; 7])| Price {
-                    classes: std::iter::zip(Class::ALL, classes)
-                        .map(|(class, rate)| (class, Some(Rate::new(rate))))
-                        .collect(),
-                    ..under(condition, rates)
-                };
-                let speeds = if fast { vec!["", "fast"] } else { vec![""] };
-                let mut words = words;
-                words.push("");
-                let mut conditions = Vec::new();
-                for word in &words {
-                    for speed in &speeds {
-                        for above_input_tokens in [None, long.then_some(threshold)] {
-                            let condition = Condition {
-                                above_input_tokens,
-                                service_tier: (*word).into(),
-                                speed: (*speed).into(),
-                                ..Condition::default()
-                            };
-                            if !condition.is_empty() && !conditions.contains(&condition) {
-                                conditions.push(condition);
+            .prop_map(
+                |(usual, words, fast, long, rest, threshold, (one, other, moment))| {
+                    let make = |condition, (rates, classes): ([u64; 4], [u64; 7])| Price {
+                        classes: std::iter::zip(Class::ALL, classes)
+                            .map(|(class, rate)| (class, Some(Rate::new(rate))))
+                            .collect(),
+                        ..under(condition, rates)
+                    };
+                    let with_moment = |mut hours: Condition| {
+                        if hours.has_time() {
+                            hours.hours_at = moment;
+                        }
+                        hours
+                    };
+                    let [one, other] = [one, other].map(with_moment);
+                    let times = [
+                        Some(Condition::default()),
+                        Some(one),
+                        Some(other),
+                        one.and(&other),
+                    ];
+                    let speeds = if fast { vec!["", "fast"] } else { vec![""] };
+                    let mut words = words;
+                    words.push("");
+                    let mut conditions = Vec::new();
+                    for word in &words {
+                        for speed in &speeds {
+                            for above_input_tokens in [None, long.then_some(threshold)] {
+                                for time in times.into_iter().flatten() {
+                                    let condition = Condition {
+                                        above_input_tokens,
+                                        service_tier: (*word).into(),
+                                        speed: (*speed).into(),
+                                        ..time
+                                    };
+                                    if !condition.is_empty() && !conditions.contains(&condition) {
+                                        conditions.push(condition);
+                                    }
+                                }
                             }
                         }
                     }
-                }
-                assert_eq!(ambiguous(&conditions), None);
-                let rules = conditions
-                    .into_iter()
-                    .zip(rest)
-                    .map(|(condition, it)| make(condition, it));
-                PriceList::from(make(Condition::default(), usual)).rules(rules)
-            })
+                    assert_eq!(ambiguous(&conditions), None);
+                    let rules = conditions
+                        .into_iter()
+                        .zip(rest)
+                        .map(|(condition, it)| make(condition, it));
+                    PriceList::from(make(Condition::default(), usual)).rules(rules)
+                },
+            )
     }
 
     proptest! {
@@ -691,10 +873,17 @@ mod tests {
             same in any::<(bool, bool)>(),
             asked_classes in prop::array::uniform7(0u64..3),
             parts in prop::array::uniform7(0u64..1000), output in 0u64..1000, spare in (0u64..50, 0u64..50),
+            // Minutes of two weeks; minutes until the first byte and the end, which may come too late.
+            request in 0u64..20_160, longest in 0u64..12_000, answer in (0u64..200, 0u64..20_000), known in any::<bool>(),
         ) {
+            let minute = |minute: u64| NOW.request_ms + minute * 60_000;
+            let possible = PossibleTimes { request_ms: minute(request), end_max_ms: minute(request + longest) };
+            let end_ms = minute(request + answer.1);
+            let times = possible.narrowed((answer.0 < answer.1).then(|| minute(request + answer.0)), end_ms);
             let asked = Asked {
                 served: served(asked_tier, asked_speed).unusual(),
                 classes: std::iter::zip(Class::ALL, asked_classes).collect(),
+                times: known.then_some(possible),
             };
             prop_assume!(prices.unpriced(&asked).is_none());
             // The vendor serves the call with the requested tier and speed, or with the default ones.
@@ -711,10 +900,26 @@ mod tests {
             let asked = Asked { classes: asked.classes.with(Class::InputImage, 1), ..asked };
             let (most_input, most_output) = (usage.input_total() + spare.0, usage.output_total() + spare.1);
             let bound = prices.bound(most_input, &asked);
-            let charge = prices.charge(usage, &how);
+            let charge = prices.charge(usage, &how, &times);
             prop_assert!(!charge.unpriced);
             prop_assert!(charge.cost <= bound.cost(most_input, most_output), "{charge:?} {bound:?}");
             prop_assert_eq!(charge.price.cost(&charge.usage), charge.cost);
+            prop_assert!(prices.may_apply(most_input, &asked).any(|price| price.condition == charge.price.condition));
+            // The receipt's condition can be checked with the receipt's times.
+            prop_assert!(charge.price.condition.holds(charge.usage.input_total(), &how.unusual(), &times));
+        }
+
+        #[test]
+        fn prices_change_when_the_catalog_says(prices in list(), from in 0u64..10_080) {
+            let from = NOW.request_ms + from * 60_000 + 1;
+            let price = prices.in_force(from);
+            let mut minute = from - 1;
+            let expected = (0..=10_080).find_map(|_| {
+                let is_other = prices.in_force(minute) != price;
+                minute += 60_000;
+                is_other.then(|| minute - 60_000)
+            });
+            prop_assert_eq!(prices.changes_at(from), expected);
         }
 
         #[test]
@@ -723,7 +928,7 @@ mod tests {
             let least = prices.prices().flat_map(|price| {
                 [price.input].into_iter().chain(price.classes.iter().map(|(_, rate)| rate.unwrap()))
             }).min().unwrap();
-            let charge = prices.charge(usage, &served(word, ""));
+            let charge = prices.charge(usage, &served(word, ""), &NOW);
             prop_assert!(charge.cost.micro() as u128 * 1_000_000 >= counts.iter().map(|it| u128::from(*it)).sum::<u128>() * u128::from(least.micro()));
         }
 

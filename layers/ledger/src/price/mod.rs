@@ -2,14 +2,15 @@
 //! only rounding of a cost.
 //!
 //! A [`Price`] has a rate for each class. A [`PriceList`] has a model's usual price, and its prices under conditions: a
-//! long context, a service tier, a speed, a region. A call keeps the list that it began with. [`PriceList::bound`] is
-//! the most that may be charged, for the hold; [`PriceList::charge`] is the actual charge.
+//! long context, a service tier, a speed, a region, hours of the week. A call keeps the list that it began with.
+//! [`PriceList::bound`] is the most that may be charged, for the hold; [`PriceList::charge`] is the actual charge.
 
 #![warn(clippy::float_arithmetic)]
 
 mod class;
 mod condition;
 mod list;
+mod time;
 
 use std::{fmt, str::FromStr, sync::Arc};
 
@@ -19,6 +20,7 @@ pub use self::{
     class::{ByClass, Class, Counts, Kind, Rates},
     condition::{Condition, Label, Served},
     list::{Asked, Bound, Charge, PriceList, RouteCost, Unpriced, ambiguous},
+    time::{CallTimes, Hours, Moment, PossibleTimes, TimeError, Weekdays},
 };
 use crate::{
     money::{AmountError, MicroRub},

@@ -10,7 +10,7 @@ use crate::{
     endpoint::Endpoint,
     money::MicroRub,
     number::RequestNumber,
-    price::{Class, Condition, Counts, Price, Rate, Rates},
+    price::{Class, Condition, Counts, Hours, Moment, Price, Rate, Rates, Weekdays},
     usage::{End, StoppedBy, Usage},
 };
 
@@ -134,6 +134,9 @@ pub fn item(cost: i64) -> Item {
             .with(Class::CacheWrite1h, Some(Rate::new(705)))
             .with(Class::WebSearchCall, Some(Rate::new(1))),
         condition: Condition {
+            hours_utc: Hours::from_spans(&["01:00-04:00", "22:00-00:30"]).expect("spans of hours"),
+            weekdays: Weekdays::from_names(&["mon", "sun"]).expect("days"),
+            hours_at: Moment::End,
             above_input_tokens: Some(10),
             service_tier: "flex".into(),
             ..Condition::default()

@@ -7,7 +7,7 @@ use crate::{
     endpoint::Endpoint,
     model::Model,
     money::MicroRub,
-    price::{Asked, Bound, Class, Counts, Price, PriceList},
+    price::{Asked, Bound, Class, Counts, PossibleTimes, Price, PriceList},
     reserve::{
         Bill,
         early::EarlyCounts,
@@ -15,6 +15,7 @@ use crate::{
         prefixes::{Prefix, Prefixes},
     },
     session::SessionId,
+    unix_time::unix_ms,
     usage::{Bounds, Counted, End, EstimateInput, Overcount, Reading, Usage},
 };
 
@@ -27,6 +28,8 @@ pub struct TokenBill {
     pub(super) bound: Bound,
     /// The service tier, speed and region that the request names, and the rate classes that it may use.
     pub(super) asked: Asked,
+    /// When the call may end.
+    pub(super) times: PossibleTimes,
     pub(super) model: Arc<Model>,
     pub(super) bounds: Bounds,
     pub(super) session: Option<SessionId>,
@@ -49,69 +52,7 @@ impl Bill for TokenBill {
     /// has not reported them. If nothing was delivered or reported, the call is charged only if the client
     /// disconnected, and then only for its input.
     fn charge(&self, reading: &Reading) -> Option<(MicroRub, Item)> {
-        if !reading.dispatched {
-            return None;
-        }
-        let end = reading.end.unwrap_or(End::ClientLeft);
-        let delivered = reading.text_bytes > 0 || end == End::Finished || reading.answered;
-        let left = end == End::ClientLeft || reading.client_gone;
-        let nothing_counted = reading.usage.is_none_or(|usage| usage.is_zero());
-        if nothing_counted && !delivered && !left {
-            return None;
-        }
-        let Counted {
-            usage,
-            estimated,
-            overcount,
-        } = self.bounds.count(reading);
-        if usage.is_zero() {
-            return None;
-        }
-        if !estimated {
-            self.remember(&usage, reading);
-        }
-        let vendor = reading.vendor.as_deref().unwrap_or_default();
-        let vendor_model = reading.vendor_model.as_deref().unwrap_or_default();
-        let served = match reading.translated {
-            // Translation does not send these fields to a vendor of another format.
-            true => reading.served,
-            false => reading.served.or_asked(self.asked.served),
-        };
-        let price = |usage| (self.prices).charge_of(usage, &served, vendor, vendor_model);
-        let paid_for = self.with_searches_paid_for(usage, |usage| price(usage).0.cost);
-        let overcount = overcount.or((paid_for != usage).then_some(Overcount {
-            reported: usage,
-            billable: usage,
-        }));
-        let (charge, mut vendor_cost_rub) = price(paid_for);
-        let bounded_loss_rub = overcount.map(|overcount| {
-            let (billable, vendor_cost) = price(overcount.billable);
-            // The vendor bills the tokens that it has counted, even if the caller is charged less.
-            vendor_cost_rub = vendor_cost;
-            billable.cost.minus_or_zero(charge.cost)
-        });
-        let item = Item {
-            model: self.model.id.clone(),
-            vendor: vendor.to_owned(),
-            usage: charge.usage,
-            price: Some(charge.price),
-            estimated,
-            bounded: overcount.is_some(),
-            unpriced: charge.unpriced || reading.unknown,
-            vendor_cost_rub,
-            vendor_usage: overcount.map(|overcount| overcount.reported),
-            bounded_loss_rub,
-            // The settler has the amounts of the hold, and adds them to the receipt.
-            held_max_rub: None,
-            held_at_end_rub: None,
-            stopped_by: reading.stopped_by,
-            end,
-            session: self.session.clone(),
-            endpoint: Some(self.endpoint),
-            // The settler has the times, and adds them to the receipt.
-            timeline: None,
-        };
-        Some((charge.cost, item))
+        self.charge_at(reading, unix_ms())
     }
 
     /// Returns the most that the call can still cost, once the vendor has counted the input: the cost of this input and
@@ -164,6 +105,74 @@ impl TokenBill {
         Some(most[0]?.max(most[1]?))
     }
 
+    /// Returns the charge of a call that ends at `now_ms`.
+    pub(super) fn charge_at(&self, reading: &Reading, now_ms: u64) -> Option<(MicroRub, Item)> {
+        if !reading.dispatched {
+            return None;
+        }
+        let end = reading.end.unwrap_or(End::ClientLeft);
+        let delivered = reading.text_bytes > 0 || end == End::Finished || reading.answered;
+        let left = end == End::ClientLeft || reading.client_gone;
+        let nothing_counted = reading.usage.is_none_or(|usage| usage.is_zero());
+        if nothing_counted && !delivered && !left {
+            return None;
+        }
+        let Counted {
+            usage,
+            estimated,
+            overcount,
+        } = self.bounds.count(reading);
+        if usage.is_zero() {
+            return None;
+        }
+        if !estimated {
+            self.remember(&usage, reading);
+        }
+        let vendor = reading.vendor.as_deref().unwrap_or_default();
+        let vendor_model = reading.vendor_model.as_deref().unwrap_or_default();
+        let served = match reading.translated {
+            // Translation does not send these fields to a vendor of another format.
+            true => reading.served,
+            false => reading.served.or_asked(self.asked.served),
+        };
+        let times = self.times.narrowed(reading.first_byte_at_ms, now_ms);
+        let price = |usage| (self.prices).charge_of(usage, &served, &times, vendor, vendor_model);
+        let paid_for = self.with_searches_paid_for(usage, |usage| price(usage).0.cost);
+        let overcount = overcount.or((paid_for != usage).then_some(Overcount {
+            reported: usage,
+            billable: usage,
+        }));
+        let (charge, mut vendor_cost_rub) = price(paid_for);
+        let bounded_loss_rub = overcount.map(|overcount| {
+            let (billable, vendor_cost) = price(overcount.billable);
+            // The vendor bills the tokens that it has counted, even if the caller is charged less.
+            vendor_cost_rub = vendor_cost;
+            billable.cost.minus_or_zero(charge.cost)
+        });
+        let item = Item {
+            model: self.model.id.clone(),
+            vendor: vendor.to_owned(),
+            usage: charge.usage,
+            price: Some(charge.price),
+            estimated,
+            bounded: overcount.is_some(),
+            unpriced: charge.unpriced || reading.unknown,
+            vendor_cost_rub,
+            vendor_usage: overcount.map(|overcount| overcount.reported),
+            bounded_loss_rub,
+            // The settler has the amounts of the hold, and adds them to the receipt.
+            held_max_rub: None,
+            held_at_end_rub: None,
+            stopped_by: reading.stopped_by,
+            end,
+            session: self.session.clone(),
+            endpoint: Some(self.endpoint),
+            // The settler has the times, and adds them to the receipt.
+            timeline: None,
+        };
+        Some((charge.cost, item))
+    }
+
     /// Records in the tariff what the vendor's usage of this call shows about later calls.
     fn remember(&self, usage: &Usage, reading: &Reading) {
         if let Some(estimator) = &self.estimator {
@@ -213,7 +222,7 @@ impl TokenBill {
             return self.held;
         };
         let tokens = estimator.estimate().tokens;
-        let price = &self.prices.usual;
+        let price = self.prices.in_force(self.times.request_ms);
         let cheapest = Price {
             input: price.input.min(price.cached_input).min(price.cache_write),
             ..Price::default()
@@ -224,6 +233,11 @@ impl TokenBill {
         });
         let output = self.bound.cost(0, self.bounds.output_covered());
         input.plus_or_max(output).min(self.held)
+    }
+
+    /// Returns the prices that may apply to the call.
+    pub fn prices_may_apply(&self) -> impl Iterator<Item = &Arc<Price>> {
+        self.prices.may_apply(self.bounds.input_bound, &self.asked)
     }
 
     /// Returns the number of input tokens that the hold pays for, in all rate classes together.

@@ -340,6 +340,7 @@ fn prices(rates: &[u64]) -> PriceList {
                 service_tier: word(set & 2 > 0, "priority"),
                 speed: word(set & 4 > 0, "fast"),
                 inference_geo: word(set & 8 > 0, "us"),
+                ..Condition::default()
             },
             ..Price::default()
         }

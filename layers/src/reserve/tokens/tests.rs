@@ -8,7 +8,7 @@ use crate::{
     call::InputSize,
     endpoint::Endpoint,
     model::{Route, Vendor},
-    price::{Condition, Counts, Price, PriceList, Rate, Rates},
+    price::{Condition, Counts, Hours, Moment, PossibleTimes, Price, PriceList, Rate, Rates},
     reserve::Bill,
     text_sample::TextSample,
     usage::{CoveredOutput, End, EstimateInput, InputEstimate, Reading, StoppedBy, Usage},
@@ -29,6 +29,10 @@ fn bill() -> TokenBill {
         held: MicroRub::MAX,
         bound: prices.bound(100, &Asked::default()),
         asked: Asked::default(),
+        times: PossibleTimes {
+            request_ms: 0,
+            end_max_ms: u64::MAX,
+        },
         prices,
         model: Arc::new(Model {
             id: "m".into(),
@@ -111,6 +115,72 @@ fn searches_that_were_not_requested_are_charged_at_most_up_to_the_hold() {
             "{held} {asked:?}"
         );
         assert_eq!(item.bounded, searches < 7, "{held} {asked:?}");
+    }
+}
+
+/// A call is quoted before the dear hours and ends in them, or after them, at each of the moments that may decide.
+#[test]
+fn call_over_an_edge_of_hours_is_charged_at_its_moment_and_covered_by_its_hold() {
+    let begin = 1_795_996_800_000;
+    let minute = |minute: u64| begin + minute * 60_000;
+    for (moment, into, out_of) in [
+        (Moment::Request, 150, 300),
+        (Moment::FirstByte, 150, 300),
+        (Moment::End, 300, 150),
+    ] {
+        // The columns: minutes of the request, the first byte, the end, and the charge.
+        for (request, first_byte, end, cost) in [
+            (50, 58, 61, into),
+            (230, 239, 241, out_of),
+            (50, 51, 52, 150),
+            (100, 101, 102, 300),
+        ] {
+            let usual = bill().prices.usual;
+            let double = Rate::new(2_000_000);
+            let peak = Price {
+                input: double,
+                output: double,
+                condition: Condition {
+                    hours_utc: Hours::from_spans(&["01:00-04:00"]).unwrap(),
+                    hours_at: moment,
+                    ..Condition::default()
+                },
+                ..Price::clone(&usual)
+            };
+            let prices = PriceList::from(usual).rules([peak]);
+            let times = PossibleTimes {
+                request_ms: minute(request),
+                end_max_ms: minute(request + 15),
+            };
+            let asked = Asked {
+                times: Some(times),
+                ..Asked::default()
+            };
+            let bound = prices.bound(100, &asked);
+            let bill = TokenBill {
+                prices,
+                bound,
+                asked,
+                times,
+                ..bill()
+            };
+            let reading = Reading {
+                dispatched: true,
+                usage: usage(100, 50),
+                output_counted: true,
+                first_byte_at_ms: Some(minute(first_byte)),
+                end: Some(End::Finished),
+                ..Reading::default()
+            };
+            let (charged, item) = bill.charge_at(&reading, minute(end)).unwrap();
+            assert_eq!(charged.micro(), cost, "{moment:?} {request}");
+            let named = item.price.unwrap().condition.has_time();
+            assert_eq!(named, cost == 300, "{moment:?} {request}");
+            assert!(bound.cost(100, 50) >= charged, "{moment:?} {request}");
+            // A clock that is set far forward does not make the call dearer than its hold.
+            let (charged, _) = bill.charge_at(&reading, minute(10 * 1440 + 90)).unwrap();
+            assert!(bound.cost(100, 50) >= charged, "{moment:?} {request}");
+        }
     }
 }
 

@@ -1,0 +1,11 @@
+//! The system's clock.
+
+use std::time::SystemTime;
+
+/// Returns the time in Unix milliseconds; 0 before 1970.
+pub(crate) fn unix_ms() -> u64 {
+    let since = SystemTime::now()
+        .duration_since(SystemTime::UNIX_EPOCH)
+        .unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,99 @@
+//! docs/prices.md, hours: the price of a call depends on the time of day, in UTC. The receipt names the hours, the
+//! catalog says which price is in force, and the vendor's cost follows the vendor's own hours.
+
+use serde_json::{Value, json};
+
+use crate::{
+    checks::micro,
+    harness::Setup,
+    ops::{BOTH, Op},
+    price_rules::{ask, receipt, says, usage},
+};
+
+const WEEK: [&str; 7] = ["mon", "tue", "wed", "thu", "fri", "sat", "sun"];
+
+/// Minutes of the day, by the same clock as the gateway's.
+fn now() -> u64 {
+    let since = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap();
+    since.as_secs() / 60 % 1440
+}
+
+/// A span of hours, from minutes of the day, as receipts write it: with 24:00 for an end at midnight.
+fn span(first: u64, end: u64) -> String {
+    let (first, end) = (first % 1440, (end + 1439) % 1440 + 1);
+    format!(
+        "{:02}:{:02}-{:02}:{:02}",
+        first / 60,
+        first % 60,
+        end / 60,
+        end % 60
+    )
+}
+
+/// A setup whose prices and costs are threefold in these hours.
+fn with_hours(hours: &str, hours_at: &str) -> Setup {
+    let rule = |rates: [u32; 4]| {
+        let [input, cached, output, write] = rates;
+        format!(
+            "{{ hours_utc = [\"{hours}\"], weekdays = {WEEK:?}, hours_at = \"{hours_at}\", usdt_mtok = {{ input = \
+             \"{input}\", cached_input = \"{cached}\", output = \"{output}\", cache_write = \"{write}\" }} }}"
+        )
+    };
+    let cost = |vendor: &str| {
+        let route = format!("model = \"{vendor}\" }} ]");
+        (
+            route.clone(),
+            format!(
+                "model = \"{vendor}\", cost_usdt_mtok = {{ input = \"0.1\", cached_input = \"0.1\", output = \"0.1\", \
+                 cache_write = \"0.1\" }}, cost_rules = [ {} ] }} ]\nprice_rules = [ {} ]",
+                rule([1; 4]),
+                rule([3, 3, 9, 3])
+            ),
+        )
+    };
+    [cost("vendor-chat-1"), cost("vendor-messages-1")]
+        .iter()
+        .fold(Setup::default(), |setup, (from, to)| setup.edit(from, to))
+}
+
+#[tokio::test]
+async fn hours_decide_charge_cost_receipt_and_catalog() {
+    // An hour before and after now, so that the test may run over any minute.
+    let (from, until) = (now() + 1380, now() + 60);
+    for hours_at in ["request", "first_byte", "end"] {
+        for (hours, is_peak) in [(span(from, until), true), (span(until, from), false)] {
+            let world = with_hours(&hours, hours_at).start().await;
+            let key = world.key().await;
+            let expected = match (is_peak, hours_at) {
+                (false, _) => Value::Null,
+                (true, "request") => json!({ "hours_utc": [&hours] }),
+                (true, _) => json!({ "hours_utc": [&hours], "hours_at": hours_at }),
+            };
+            for op in BOTH {
+                says(&world, op, usage(op, 1000, json!({})), json!({}));
+                let answer = ask(&world, &key, op, 1000, json!({})).await;
+                let receipt = receipt(&world, &answer).await;
+                assert_eq!(receipt["price"]["condition"], expected, "{receipt}");
+                // 1000 tokens of input and 10 of output, at 0.1 or 1 USDT of 100 ₽.
+                let cost = if is_peak { 101_000 } else { 10_100 };
+                assert_eq!(micro(&receipt["vendor_cost_rub"]), cost, "{receipt}");
+            }
+            let catalog = world.get("/v1/tollgate/models", &[]).await.json();
+            let model = &catalog["models"][0];
+            assert_eq!(
+                model.get("price_condition").unwrap_or(&Value::Null),
+                &expected
+            );
+            let rules = model["price_rules"]["rules"].as_array().unwrap();
+            assert_eq!(rules.len(), 2, "{model}");
+            let shown = &rules[usize::from(is_peak)];
+            assert_eq!(model["input_rub_mtok"], shown["input_rub_mtok"], "{model}");
+            let changes_at = model["price_changes_at"].as_str().unwrap();
+            let edge = hours[if is_peak { 6.. } else { 0.. }][..5].replace("24:", "00:");
+            assert!(
+                changes_at.ends_with(&format!("T{edge}:00Z")),
+                "{changes_at} {hours}"
+            );
+        }
+    }
+}
