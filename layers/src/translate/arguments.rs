@@ -16,11 +16,6 @@ pub(super) struct Lead {
 }
 
 impl Lead {
-    /// Returns whether the arguments have begun: they contain more than blanks or `null`.
-    pub(super) const fn begun(self) -> bool {
-        self.begun
-    }
-
     /// Takes the next piece, which is JSON-escaped and has no quotes. Returns the text to forward now: the letters of
     /// earlier pieces that were kept back, and the part of this piece from the arguments' beginning on.
     pub(super) fn take<'p>(&mut self, piece: &'p str) -> (&'static str, &'p str) {
@@ -54,11 +49,11 @@ impl Lead {
         !self.begun && matches!(self.letters, 0 | 4)
     }
 
-    /// Returns the arguments to send if nothing else arrived: the empty object, or the letters of a truncated `null`.
-    pub(super) fn end(self) -> &'static str {
+    /// Returns the letters of a truncated `null`, which are the arguments if nothing else arrives.
+    pub(super) fn cut(self) -> &'static str {
         match self.letters {
-            0 | 4 => "{}",
-            letters => &NULL[..letters],
+            1..4 if !self.begun => &NULL[..self.letters],
+            _ => "",
         }
     }
 }
@@ -99,10 +94,8 @@ mod tests {
             all.push_str(kept);
             all.push_str(rest);
         }
-        if !lead.begun() {
-            all.push_str(lead.end());
-        }
-        all
+        all.push_str(lead.cut());
+        if all.is_empty() { "{}".into() } else { all }
     }
 
     #[test]

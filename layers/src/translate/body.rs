@@ -8,7 +8,7 @@ use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
 use tokio::time::Instant;
 
-use super::{pair::Translator, wire::mended};
+use super::{formats::turn::Translator, wire::mended};
 use crate::{
     error::{BoxError, Error},
     sse::{Event, SILENCE_MAX, Splitter},
@@ -227,7 +227,11 @@ mod tests {
     use super::*;
     use crate::{
         call::Format,
-        translate::{Origin, chat, messages, wire::AnswerCx},
+        translate::{
+            Origin,
+            formats::{chat, messages},
+            wire::AnswerCx,
+        },
     };
 
     const CHUNK: &str = "data: {\"id\":\"1\",\"model\":\"m\",\"choices\":[{\"index\":0,\"delta\":{\"content\":\"a\"}}]}\n\n";
@@ -251,9 +255,13 @@ mod tests {
         };
         let translator = match caller {
             Format::Messages => {
-                Translator::MessagesToChat(messages::Events::new(Origin::default(), cx))
+                let writer = messages::Writer::new(Origin::default(), cx, false);
+                Translator::new(Format::Chat, 1, writer)
             }
-            _ => Translator::ChatToMessages(chat::Events::new(cx)),
+            _ => {
+                let writer = chat::Writer::new(Origin::default(), cx, false);
+                Translator::new(Format::Messages, 1, writer)
+            }
         };
         let body = ResponseBody::events(inner, translator, meter.clone());
         let whole = body.collect().await.is_ok();
@@ -276,7 +284,8 @@ mod tests {
             usage_asked: false,
             thinking_asked: false,
         };
-        let translator = Translator::MessagesToChat(messages::Events::new(Origin::default(), cx));
+        let writer = messages::Writer::new(Origin::default(), cx, false);
+        let translator = Translator::new(Format::Chat, 1, writer);
         let inner = Box::pin(StreamBody::new(inner));
         let mut body = ResponseBody::events(inner, translator, Meter::default());
         let mut told = Vec::new();

@@ -2,9 +2,9 @@
 //! `Request<Outbound>`.
 //!
 //! If caller and vendor use the same format, the caller's bytes are forwarded, except for the parts that must change
-//! ([`splice`]), and the frames of the answer are not changed. If not, one of these modules translates bodies and
-//! events: [`responses`] if either side uses that format; otherwise [`chat`] or [`messages`], named after the caller's
-//! format.
+//! ([`splice`]), and the frames of the answer are not changed. If not, one of these modules translates the body of the
+//! request: [`responses`] if either side uses that format; otherwise [`chat`] or [`messages`], named after the caller's
+//! format. Answers are translated through a neutral form: `formats` has a reader and a writer for each format.
 //!
 //! ```
 //! # use std::sync::Arc;
@@ -84,6 +84,7 @@ mod capsule;
 mod capsules;
 pub mod chat;
 mod chat_state;
+mod formats;
 mod future;
 pub mod messages;
 mod origin;
@@ -265,8 +266,8 @@ where
     parts.extensions.remove::<StreamProgress>();
     if parts.extensions.remove::<EventStream>().is_some() {
         parts.extensions.insert(EventStream(answering.caller()));
-        let (translator, progress) = answering.events();
-        if let Some(progress) = progress {
+        let translator = answering.translator(false);
+        if let Some(progress) = translator.progress() {
             parts.extensions.insert(progress);
         }
         return Ok(Response::from_parts(
@@ -277,9 +278,10 @@ where
     let whole = body.collect().await.map_err(Error::from_below)?;
     let bytes = whole.to_bytes();
     let spare = mended(&bytes).map(|mended| (mended, answering.clone()));
-    let bytes = answering.whole(&bytes).or_else(|error| {
+    let bytes = answering.translator(true).answer(&bytes);
+    let bytes = bytes.or_else(|error| {
         let (mended, answering) = spare.ok_or(error)?;
-        answering.whole(&mended)
+        answering.translator(true).answer(&mended)
     })?;
     #[cfg(feature = "passthrough")]
     let bytes = match parts.extensions.remove::<AnswerRoom>() {

@@ -1,9 +1,11 @@
 use std::time::SystemTime;
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 
 use super::{
-    chat, messages,
+    chat,
+    formats::{self, turn::Translator},
+    messages,
     origin::Origin,
     responses::{self, Asked},
     wire::{AnswerCx, RequestCx},
@@ -12,35 +14,20 @@ use crate::{
     call::{Attempt, Format},
     error::Error,
     facts::RequestNumber,
-    sse::{Event, sign_of_life},
-    stream_progress::StreamProgress,
 };
 
-/// The format of the caller and the format of the vendor, if they differ.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Pair {
-    ChatToMessages,
-    ChatToResponses,
-    MessagesToChat,
-    MessagesToResponses,
-    ResponsesToChat,
-    ResponsesToMessages,
+/// The format of the caller and the format of the vendor, which differ.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Pair {
+    caller: Format,
+    vendor: Format,
 }
 
 impl Pair {
     /// Returns the translation that an attempt needs; `None` if caller and vendor use the same format.
     pub(super) fn of(attempt: &Attempt) -> Option<Self> {
-        match (attempt.priced.call.format, attempt.route.vendor.format) {
-            (Format::Chat, Format::Chat)
-            | (Format::Messages, Format::Messages)
-            | (Format::Responses, Format::Responses) => None,
-            (Format::Chat, Format::Messages) => Some(Self::ChatToMessages),
-            (Format::Chat, Format::Responses) => Some(Self::ChatToResponses),
-            (Format::Messages, Format::Chat) => Some(Self::MessagesToChat),
-            (Format::Messages, Format::Responses) => Some(Self::MessagesToResponses),
-            (Format::Responses, Format::Chat) => Some(Self::ResponsesToChat),
-            (Format::Responses, Format::Messages) => Some(Self::ResponsesToMessages),
-        }
+        let (caller, vendor) = (attempt.priced.call.format, attempt.route.vendor.format);
+        (caller != vendor).then_some(Self { caller, vendor })
     }
 
     /// Translates the body of the request to the vendor's format.
@@ -50,26 +37,34 @@ impl Pair {
         vendor: &str,
         cx: &RequestCx<'_>,
     ) -> Result<Bytes, Error> {
-        match self {
-            Self::ChatToMessages => chat::request(body, cx),
-            Self::ChatToResponses => responses::of_chat(body, cx),
-            Self::MessagesToChat => messages::request(body, vendor, cx),
-            Self::MessagesToResponses => responses::of_messages(body, vendor, cx),
-            Self::ResponsesToChat => responses::to_chat(body, vendor, cx),
-            Self::ResponsesToMessages => responses::to_messages(body, vendor, cx),
+        match (self.caller, self.vendor) {
+            (Format::Chat, Format::Messages) => chat::request(body, cx),
+            (Format::Chat, Format::Responses) => responses::of_chat(body, cx),
+            (Format::Messages, Format::Chat) => messages::request(body, vendor, cx),
+            (Format::Messages, Format::Responses) => responses::of_messages(body, vendor, cx),
+            (Format::Responses, Format::Chat) => responses::to_chat(body, vendor, cx),
+            (Format::Responses, Format::Messages) => responses::to_messages(body, vendor, cx),
+            (Format::Chat, Format::Chat)
+            | (Format::Messages, Format::Messages)
+            | (Format::Responses, Format::Responses) => Ok(body.clone()),
         }
     }
 }
 
 /// The translation of an answer, with the data that it needs.
 #[derive(Clone, Debug)]
-pub(super) enum Answering {
-    ChatToMessages(AnswerCx),
-    ChatToResponses(AnswerCx, Origin),
-    MessagesToChat(AnswerCx, Origin),
-    MessagesToResponses(AnswerCx, Origin),
-    ResponsesToChat(Box<Asked>),
-    ResponsesToMessages(Box<Asked>),
+pub(super) struct Answering {
+    vendor: Format,
+    created: u64,
+    caller: Caller,
+}
+
+/// The format in which an answer is written, with the data that its writer needs.
+#[derive(Clone, Debug)]
+enum Caller {
+    Chat(AnswerCx, Origin),
+    Messages(AnswerCx, Origin),
+    Responses(Box<Asked>),
 }
 
 impl Answering {
@@ -81,126 +76,65 @@ impl Answering {
         attempt: &Attempt,
         number: Option<RequestNumber>,
     ) -> Result<Option<Self>, Error> {
-        let Some(pair) = Pair::of(attempt) else {
+        let Some(Pair { vendor, caller }) = Pair::of(attempt) else {
             return Ok(None);
         };
-        let (call, vendor) = (&attempt.priced.call, &attempt.route.vendor.name);
+        let (call, name) = (&attempt.priced.call, &attempt.route.vendor.name);
         let now = SystemTime::now()
             .duration_since(SystemTime::UNIX_EPOCH)
             .unwrap_or_default();
+        let created = now.as_secs();
         let cx = AnswerCx {
-            created: now.as_secs(),
+            created,
             usage_asked: call.usage_asked,
-            thinking_asked: call.format == Format::Messages && messages::thinking_asked(&call.body),
+            thinking_asked: caller == Format::Messages && messages::thinking_asked(&call.body),
         };
-        let origin = || Origin::new(vendor, &call.body);
-        let asked = || {
-            let number = number.unwrap_or_else(RequestNumber::now_v7);
-            let asked = Asked::read(&call.body, number.uuid().simple(), cx.created, vendor)?;
-            Ok::<_, Error>(Box::new(asked))
+        let origin = || match vendor {
+            // These vendors get the caller's names of tools.
+            Format::Messages => Origin::default(),
+            Format::Chat | Format::Responses => Origin::new(name, &call.body),
         };
-        Ok(Some(match pair {
-            Pair::ChatToMessages => Self::ChatToMessages(cx),
-            Pair::ChatToResponses => Self::ChatToResponses(cx, origin()),
-            Pair::MessagesToChat => Self::MessagesToChat(cx, origin()),
-            Pair::MessagesToResponses => Self::MessagesToResponses(cx, origin()),
-            Pair::ResponsesToChat => Self::ResponsesToChat(asked()?),
-            Pair::ResponsesToMessages => Self::ResponsesToMessages(asked()?),
+        let caller = match caller {
+            Format::Chat => Caller::Chat(cx, origin()),
+            Format::Messages => Caller::Messages(cx, origin()),
+            Format::Responses => {
+                let number = number.unwrap_or_else(RequestNumber::now_v7);
+                let asked = Asked::read(&call.body, number.uuid().simple(), created, name)?;
+                Caller::Responses(Box::new(asked))
+            }
+        };
+        Ok(Some(Self {
+            vendor,
+            created,
+            caller,
         }))
     }
 
     /// Returns the format of the caller.
     pub(super) const fn caller(&self) -> Format {
-        match self {
-            Self::ChatToMessages(_) | Self::ChatToResponses(..) => Format::Chat,
-            Self::MessagesToChat(..) | Self::MessagesToResponses(..) => Format::Messages,
-            Self::ResponsesToChat(_) | Self::ResponsesToMessages(_) => Format::Responses,
+        match self.caller {
+            Caller::Chat(..) => Format::Chat,
+            Caller::Messages(..) => Format::Messages,
+            Caller::Responses(_) => Format::Responses,
         }
     }
 
-    /// Translates a plain answer to the caller's format.
-    pub(super) fn whole(self, body: &Bytes) -> Result<Bytes, Error> {
-        match self {
-            Self::ChatToMessages(cx) => chat::answer(body, &cx),
-            Self::ChatToResponses(cx, origin) => responses::into_chat(body, &origin, &cx),
-            Self::MessagesToChat(cx, origin) => messages::answer(body, &origin, &cx),
-            Self::MessagesToResponses(cx, origin) => responses::into_messages(body, &origin, &cx),
-            Self::ResponsesToChat(asked) => responses::chat_answer(body, *asked),
-            Self::ResponsesToMessages(asked) => responses::messages_answer(body, *asked),
-        }
-    }
-
-    /// Returns the translator of the stream's events and, if the caller uses the responses format, the position of the
-    /// stream.
-    pub(super) fn events(self) -> (Translator, Option<StreamProgress>) {
-        match self {
-            Self::ChatToMessages(cx) => (Translator::ChatToMessages(chat::Events::new(cx)), None),
-            Self::ChatToResponses(cx, origin) => {
-                let events = responses::IntoChat::new(origin, cx);
-                (Translator::ChatToResponses(events), None)
+    /// Returns the translator of a plain answer or of a stream.
+    pub(super) fn translator(self, plain: bool) -> Translator {
+        let (vendor, created) = (self.vendor, self.created);
+        match self.caller {
+            Caller::Chat(cx, origin) => {
+                let writer = formats::chat::Writer::new(origin, cx, plain);
+                Translator::new(vendor, created, writer)
             }
-            Self::MessagesToChat(cx, origin) => {
-                let events = messages::Events::new(origin, cx);
-                (Translator::MessagesToChat(events), None)
+            Caller::Messages(cx, origin) => {
+                let writer = formats::messages::Writer::new(origin, cx, plain);
+                Translator::new(vendor, created, writer)
             }
-            Self::MessagesToResponses(cx, origin) => {
-                let events = responses::IntoMessages::new(origin, cx);
-                (Translator::MessagesToResponses(events), None)
-            }
-            Self::ResponsesToChat(asked) => {
-                let events = responses::ChatEvents::new(*asked);
-                let progress = events.progress();
-                (Translator::ResponsesToChat(events), Some(progress))
-            }
-            Self::ResponsesToMessages(asked) => {
-                let events = responses::MessagesEvents::new(*asked);
-                let progress = events.progress();
-                (Translator::ResponsesToMessages(events), Some(progress))
+            Caller::Responses(asked) => {
+                let writer = formats::responses::Writer::new(*asked, plain);
+                Translator::new(vendor, created, writer)
             }
         }
-    }
-}
-
-/// Translates the events of a vendor's stream to the caller's format.
-#[derive(Debug)]
-pub(super) enum Translator {
-    ChatToMessages(chat::Events),
-    ChatToResponses(responses::IntoChat),
-    MessagesToChat(messages::Events),
-    MessagesToResponses(responses::IntoMessages),
-    ResponsesToChat(responses::ChatEvents),
-    ResponsesToMessages(responses::MessagesEvents),
-}
-
-impl Translator {
-    pub(super) fn event(&mut self, event: &Event, out: &mut BytesMut) -> Result<(), Error> {
-        match self {
-            Self::ChatToMessages(events) => events.event(event, out),
-            Self::ChatToResponses(events) => events.event(event, out),
-            Self::MessagesToChat(events) => events.event(event, out),
-            Self::MessagesToResponses(events) => events.event(event, out),
-            Self::ResponsesToChat(events) => events.event(event, out),
-            Self::ResponsesToMessages(events) => events.event(event, out),
-        }
-    }
-
-    pub(super) fn end(&mut self, out: &mut BytesMut) -> Result<(), Error> {
-        match self {
-            Self::ChatToMessages(events) => events.end(out),
-            Self::ChatToResponses(events) => events.end(out),
-            Self::MessagesToChat(events) => events.end(out),
-            Self::MessagesToResponses(events) => events.end(out),
-            Self::ResponsesToChat(events) => events.end(out),
-            Self::ResponsesToMessages(events) => events.end(out),
-        }
-    }
-    /// Writes a keep-alive in the caller's format.
-    pub(super) fn alive(&mut self, out: &mut BytesMut) -> Result<(), Error> {
-        let vendor = match self {
-            Self::MessagesToChat(_) | Self::ResponsesToChat(_) => Format::Chat,
-            Self::ChatToMessages(_) | Self::ResponsesToMessages(_) => Format::Messages,
-            Self::ChatToResponses(_) | Self::MessagesToResponses(_) => Format::Responses,
-        };
-        self.event(&Event::of(sign_of_life(vendor)), out)
     }
 }

@@ -5,28 +5,47 @@
 //!
 //! [translation-chat]: https://github.com/tollgate-rs/tollgate/blob/main/docs/translation-chat.md
 
-pub(super) mod answer;
+#[cfg(test)]
+mod answer_tests;
 pub(super) mod marks;
 pub(super) mod request;
-pub(super) mod stream;
+#[cfg(test)]
+mod stream_tests;
 #[cfg(test)]
 mod tests;
 mod tools;
 pub(super) mod turns;
-pub(super) mod usage;
 
-pub use self::{answer::answer, request::request, stream::Events};
+use bytes::Bytes;
 
-/// Returns the chat format's `finish_reason` for this stop reason.
+pub use self::request::request;
+use super::{
+    formats::{
+        chat::Writer,
+        turn::{Translator, stream},
+    },
+    origin::Origin,
+    wire::AnswerCx,
+};
+use crate::{call::Format, error::Error};
+
+/// Translates a messages answer to a chat answer.
 ///
-/// An unknown stop reason becomes `stop`, because the answer is complete. So does `tool_use` without a tool call,
-/// because it would make agents wait for ever for a call.
-fn finish_reason(stop_reason: &str, called: bool) -> &'static str {
-    match stop_reason {
-        "max_tokens" | "model_context_window_exceeded" => "length",
-        "tool_use" if called => "tool_calls",
-        "refusal" => "content_filter",
-        // `end_turn`, `stop_sequence`, `pause_turn`, and unknown reasons.
-        _ => "stop",
-    }
+/// # Errors
+/// [`Error::VendorBroken`]: the body is not an answer of the messages format.
+pub fn answer(body: &[u8], cx: &AnswerCx) -> Result<Bytes, Error> {
+    translator(*cx, true).answer(body)
+}
+
+stream! {
+    /// Translates messages events to chat chunks.
+    ///
+    /// A stream stores the beginning of its chunks, with the vendor's id of the answer and the model's name (at most 512
+    /// bytes each), and counts: less than 1.5 KiB. Text and arguments are not stored.
+    Events(cx: AnswerCx) => translator(cx, false)
+}
+
+fn translator(cx: AnswerCx, plain: bool) -> Translator {
+    let writer = Writer::new(Origin::default(), cx, plain);
+    Translator::new(Format::Messages, cx.created, writer)
 }

@@ -6,31 +6,57 @@
 //!
 //! The translation of a stream stores at most 4 MiB: see [`Events`].
 
-mod answer;
-mod blocks;
 pub(super) mod request;
-mod stream;
 pub(super) mod text;
 pub(super) mod turns;
-mod usage;
 
+#[cfg(test)]
+mod answer_tests;
 #[cfg(test)]
 mod recorded;
 #[cfg(test)]
+mod stream_tests;
+#[cfg(test)]
 mod testing;
 
-pub use self::{
-    answer::answer,
-    request::{request, thinking_asked},
-    stream::Events,
+use bytes::Bytes;
+
+pub use self::request::{request, thinking_asked};
+use super::{
+    formats::{
+        messages::Writer,
+        turn::{Translator, stream},
+    },
+    origin::Origin,
+    wire::AnswerCx,
 };
-pub(super) use self::{
-    answer::{Answer as ChatAnswer, Kind, Said, Stop, model, stop, vendor_error},
-    blocks::{Calls, put},
-    stream::is_comment,
-    usage::Tally,
+use crate::{
+    call::{Call, Format},
+    error::Error,
 };
-use crate::call::Call;
+
+/// Translates a chat answer to a messages answer. The state that the vendor needs back is added in capsules.
+///
+/// # Errors
+/// [`Error::VendorBroken`] if the body is not a chat answer; [`Error::VendorUnavailable`] if it is an error.
+pub fn answer(body: &[u8], origin: &Origin, cx: &AnswerCx) -> Result<Bytes, Error> {
+    translator(origin.clone(), *cx, true).answer(body)
+}
+
+stream! {
+    /// Translates each event of a chat stream as it arrives. `origin` has the vendor's name and the names of tools.
+    ///
+    /// Only three things are delayed. A block after an incomplete tool call, because the messages format never
+    /// interleaves blocks; a tool call until its name arrives; and the stop reason until the usage, which arrives last.
+    /// A stream stores at most 4 MiB, and at most 1 024 tool calls of a few hundred bytes each in addition to their ids
+    /// and names; a stream that would need more fails. An ordinary stream stores a few hundred bytes.
+    Events(origin: Origin, cx: AnswerCx) => translator(origin, cx, false)
+}
+
+fn translator(origin: Origin, cx: AnswerCx, plain: bool) -> Translator {
+    let writer = Writer::new(origin, cx, plain);
+    Translator::new(Format::Chat, cx.created, writer)
+}
 
 /// The estimated tokens that vendors add around each message and each tool.
 const MESSAGE_TOKENS: u64 = 4;

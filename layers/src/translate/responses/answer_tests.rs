@@ -3,9 +3,8 @@ use serde_json::{Value, json};
 use super::{
     capsule, chat_answer, messages_answer,
     testing::{CREATED, asked, curious},
-    writer::KEPT_BYTES_MAX,
 };
-use crate::error::Error;
+use crate::{error::Error, translate::formats::turn::KEPT_BYTES_MAX};
 
 fn from_chat_for(request: &Value, message: Value, finish: &str, usage: Value) -> Value {
     let body = json!({"id": "c1", "model": "gpt", "usage": usage,

@@ -15,19 +15,19 @@ use crate::{
 #[derive(Clone, Debug)]
 pub struct Asked {
     /// The request's number, from which the answer's ids are derived.
-    pub(super) number: Simple,
+    pub(in crate::translate) number: Simple,
     /// The current time in Unix seconds.
-    pub(super) created: u64,
+    pub(in crate::translate) created: u64,
     /// The fields of the request that the answer repeats, as members of a JSON object.
-    pub(super) echo: String,
+    pub(in crate::translate) echo: String,
     /// The caller's names of tools whose names were changed for the vendor.
-    pub(super) names: Names,
+    pub(in crate::translate) names: Names,
     /// Whether the caller gets a summary of the reasoning.
-    pub(super) summary: bool,
+    pub(in crate::translate) summary: bool,
     /// Whether the caller gets encrypted reasoning.
-    pub(super) encrypted: bool,
+    pub(in crate::translate) encrypted: bool,
     /// The name of the vendor that answers.
-    pub(super) vendor: String,
+    pub(in crate::translate) vendor: String,
 }
 
 /// The fields of a request that the answer repeats, with their default values.

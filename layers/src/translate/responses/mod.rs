@@ -10,20 +10,13 @@
 
 mod asked;
 mod body;
-mod from_chat;
-mod from_messages;
-mod into_chat;
-mod into_messages;
 mod items;
 mod of_chat;
 mod of_messages;
-mod reading;
 mod to_chat;
 mod to_messages;
 mod tools;
-mod usage;
 mod wishes;
-mod writer;
 
 #[cfg(test)]
 mod answer_tests;
@@ -40,16 +33,99 @@ mod vendor_request_tests;
 #[cfg(test)]
 mod vendor_tests;
 
-use super::capsule;
+use bytes::Bytes;
 
 pub use self::{
-    asked::Asked,
-    from_chat::{ChatEvents, chat_answer},
-    from_messages::{MessagesEvents, messages_answer},
-    into_chat::{IntoChat, into_chat},
-    into_messages::{IntoMessages, into_messages},
-    of_chat::of_chat,
-    of_messages::of_messages,
-    to_chat::to_chat,
+    asked::Asked, of_chat::of_chat, of_messages::of_messages, to_chat::to_chat,
     to_messages::to_messages,
 };
+use super::{
+    capsule,
+    formats::{
+        chat, messages, responses,
+        turn::{Translator, stream},
+    },
+    origin::Origin,
+    wire::AnswerCx,
+};
+use crate::{call::Format, error::Error};
+
+/// Translates a chat answer to a responses answer.
+///
+/// # Errors
+/// [`Error::VendorBroken`] if the body is not a chat answer; [`Error::VendorUnavailable`] if it is an error.
+pub fn chat_answer(body: &[u8], asked: Asked) -> Result<Bytes, Error> {
+    for_asked(Format::Chat, asked, true).answer(body)
+}
+
+/// Translates a messages answer to a responses answer.
+///
+/// # Errors
+/// [`Error::VendorBroken`] if the body is not an answer of the messages format.
+pub fn messages_answer(body: &[u8], asked: Asked) -> Result<Bytes, Error> {
+    for_asked(Format::Messages, asked, true).answer(body)
+}
+
+/// Translates a responses answer to a chat answer.
+///
+/// # Errors
+/// [`Error::VendorBroken`] if the body is not a complete answer; [`Error::VendorUnavailable`] if it is an error.
+pub fn into_chat(body: &[u8], origin: &Origin, cx: &AnswerCx) -> Result<Bytes, Error> {
+    for_chat(origin.clone(), *cx, true).answer(body)
+}
+
+/// Translates a responses answer to a messages answer. Reasoning that only the vendor can read is sent to the caller in
+/// a capsule.
+///
+/// # Errors
+/// [`Error::VendorBroken`] if the body is not a complete answer; [`Error::VendorUnavailable`] if it is an error.
+pub fn into_messages(body: &[u8], origin: &Origin, cx: &AnswerCx) -> Result<Bytes, Error> {
+    for_messages(origin.clone(), *cx, true).answer(body)
+}
+
+stream! {
+    /// Translates each event of a chat stream as it arrives. Several items may be open at once, so no item waits for
+    /// another. Only two things are delayed: a tool call until its name arrives, and the input of a tool with free text
+    /// until its arguments, which contain the text, are complete.
+    ///
+    /// The last events repeat the whole answer, so a stream stores it, at most 4 MiB. A stream that would need more
+    /// fails.
+    ChatEvents(asked: Asked) => for_asked(Format::Chat, asked, false)
+}
+
+stream! {
+    /// Translates each event of a messages stream as it arrives, except for the end of a block: only the event after it
+    /// shows whether the block was truncated.
+    ///
+    /// The last events repeat the whole answer, so a stream stores it, at most 4 MiB. A stream that would need more
+    /// fails.
+    MessagesEvents(asked: Asked) => for_asked(Format::Messages, asked, false)
+}
+
+stream! {
+    /// Translates each event of a responses stream as it arrives. No event is delayed, and no text is stored. `origin`
+    /// has the vendor's name and the names of tools.
+    IntoChat(origin: Origin, cx: AnswerCx) => for_chat(origin, cx, false)
+}
+
+stream! {
+    /// Translates each event of a responses stream as it arrives, unless items interleave: the messages format has one
+    /// open block at a time, so an item waits until the item before it has ended. At most 4 MiB may wait. `origin` has
+    /// the vendor's name and the names of tools.
+    IntoMessages(origin: Origin, cx: AnswerCx) => for_messages(origin, cx, false)
+}
+
+fn for_asked(vendor: Format, asked: Asked, plain: bool) -> Translator {
+    let created = asked.created;
+    Translator::new(vendor, created, responses::Writer::new(asked, plain))
+}
+
+fn for_chat(origin: Origin, cx: AnswerCx, plain: bool) -> Translator {
+    let writer = chat::Writer::new(origin, cx, plain);
+    Translator::new(Format::Responses, cx.created, writer)
+}
+
+fn for_messages(origin: Origin, cx: AnswerCx, plain: bool) -> Translator {
+    let writer = messages::Writer::new(origin, cx, plain);
+    Translator::new(Format::Responses, cx.created, writer)
+}

@@ -6,9 +6,8 @@ use serde_json::{Value, json};
 use super::{
     ChatEvents, MessagesEvents, capsule, chat_answer, messages_answer,
     testing::{asked, curious, heard, run},
-    writer::KEPT_BYTES_MAX,
 };
-use crate::error::Error;
+use crate::{error::Error, translate::formats::turn::KEPT_BYTES_MAX};
 
 fn chat_run(request: &Value, chunks: &[&[u8]]) -> (BytesMut, Result<(), Error>) {
     let mut stream = ChatEvents::new(asked(request));

@@ -65,15 +65,15 @@ pub(super) enum Choice<'a> {
 
 /// The caller's names of a tool, if its flat name differs from them or if it takes free text.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Known {
+pub(in crate::translate) struct Known {
     /// The name, as a JSON string; `namespace` is one, too.
-    pub(super) name: String,
-    pub(super) namespace: Option<String>,
-    pub(super) custom: bool,
+    pub(in crate::translate) name: String,
+    pub(in crate::translate) namespace: Option<String>,
+    pub(in crate::translate) custom: bool,
 }
 
 /// The caller's names of tools, by flat name (JSON-escaped, without quotes).
-pub(super) type Names = HashMap<String, Known>;
+pub(in crate::translate) type Names = HashMap<String, Known>;
 
 impl<'a> Tools<'a> {
     /// Reads `tools`, the `additional_tools` of the input, `tool_choice` and `parallel_tool_calls`.

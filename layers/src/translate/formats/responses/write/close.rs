@@ -6,6 +6,7 @@ use super::{
     Writer,
     item::{Item, Part, ReasoningNames, free_text, part_json},
 };
+use crate::translate::capsule;
 
 impl Writer {
     /// Writes the events that end the item. Does nothing if the item has already ended.
@@ -64,8 +65,18 @@ impl Writer {
         let Item::Reasoning(reasoning) = &mut self.items[index] else {
             return;
         };
+        let vendor = &self.asked.vendor;
+        let mut capsule = None;
         if !reasoning.summary && (self.asked.encrypted || self.state.is_more_than_text()) {
-            let capsule = self.state.seal(&self.asked.vendor);
+            capsule = Some(self.state.seal(vendor));
+        } else if self.asked.encrypted && !reasoning.signature.is_empty() {
+            let (thinking, signature) = (&reasoning.text, &reasoning.signature);
+            let json = format!(
+                "[{{\"type\":\"thinking\",\"thinking\":\"{thinking}\",\"signature\":\"{signature}\"}}]"
+            );
+            capsule = Some(capsule::seal(vendor, &json));
+        }
+        if let Some(capsule) = capsule {
             self.kept_bytes += capsule.len();
             reasoning.capsule = Some(capsule);
         }
@@ -101,8 +112,7 @@ impl Writer {
             return;
         };
         let mut arguments = std::mem::take(&mut call.arguments);
-        let (custom, begun, end) = (call.custom, call.lead.begun(), call.lead.end());
-        if custom {
+        if call.custom {
             arguments = free_text(arguments);
             if !arguments.is_empty() {
                 self.of_item(
@@ -119,8 +129,8 @@ impl Writer {
                 out,
             );
         } else {
-            if !begun {
-                end.clone_into(&mut arguments);
+            if arguments.is_empty() {
+                arguments.push_str("{}");
                 self.of_item(
                     "response.function_call_arguments.delta",
                     index,

@@ -1,89 +1,75 @@
-//! Writes a responses answer while its content arrives: its items, their parts, and the events about them.
+//! Writes an answer in the responses format: its items, their parts, and the events about them.
 //!
-//! Texts are stored and written JSON-escaped, without quotes. Several items may be open at once, so no item waits for
-//! another. `.done` events and the last event repeat all deltas, so these are stored; a stream stores at most
-//! [`KEPT_BYTES_MAX`].
+//! Several items may be open at once, so no item waits for another. `.done` events and the last event repeat all deltas,
+//! so these are stored; a stream stores at most [`KEPT_BYTES_MAX`].
 
 mod close;
 mod item;
 
-use std::{
-    borrow::Cow,
-    fmt::{self, Write as _},
-};
+use std::fmt::{self, Write as _};
 
 use bytes::BytesMut;
-use serde::de::IgnoredAny;
 
 use self::item::{Call, Item, ItemId, Part, Reasoning, ReasoningNames, part_json};
-use super::{asked::Asked, capsule, usage::Counts};
+use super::super::turn::{
+    Call as NewCall, Counts, Event, KEPT_BYTES_MAX, Proof, Stop, Writer as Write, put,
+};
 use crate::{
     error::Error,
     stream_progress::{Created, StreamProgress},
-    translate::{
-        chat_state::Kept,
-        messages::{Stop, put},
-        wire::too_much,
-    },
+    translate::{capsule, chat_state::Kept, responses::Asked, wire::too_much},
 };
 
-/// The maximum bytes of text, arguments and thinking that a stream may store.
-pub(super) const KEPT_BYTES_MAX: usize = 4 << 20;
 /// The largest number of items in one answer.
 const ITEMS_MAX: usize = 4_096;
 
 /// Writes one answer in the responses format.
 #[derive(Debug)]
-pub(super) struct Writer {
+pub(in crate::translate) struct Writer {
     asked: Asked,
     /// The vendor's name of the model, as a JSON string.
     model: String,
     sequence: u64,
     items: Vec<Item>,
+    /// The item and the index of each tool call.
+    calls: Vec<(u64, usize)>,
     /// The index of the message or reasoning item that is open.
     open: Option<usize>,
+    /// The index of the item that its vendor has ended. It is closed when another item follows: only then it is known
+    /// that it was not truncated.
+    ended: Option<usize>,
     kept_bytes: usize,
     /// Whether a plain answer is written, without events.
     silent: bool,
     begun: bool,
+    stop: Option<Stop>,
     progress: StreamProgress,
-    /// State for a chat vendor that was not put into an item yet.
-    pub(super) state: Kept,
-}
-
-/// The proof of a messages vendor's thinking, with which the thinking can be sent back to the vendor.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Thought<'t> {
-    /// The vendor's signature of thinking that people can read.
-    Signed(&'t str),
-    /// The data of thinking that only the vendor can read.
-    Redacted(&'t str),
+    /// State of a chat vendor that was not put into an item yet.
+    state: Kept,
 }
 
 impl Writer {
     /// Creates the writer of one answer. `silent`: a plain answer, without events.
-    pub(super) fn new(asked: Asked, silent: bool) -> Self {
+    pub(in crate::translate) fn new(asked: Asked, silent: bool) -> Self {
         Self {
             asked,
             model: String::new(),
             sequence: 0,
             items: Vec::new(),
+            calls: Vec::new(),
             open: None,
+            ended: None,
             kept_bytes: 0,
             silent,
             begun: false,
+            stop: None,
             progress: StreamProgress::default(),
             state: Kept::default(),
         }
     }
 
-    /// Returns the position of the stream, for code that must end it early.
-    pub(super) fn progress(&self) -> StreamProgress {
-        self.progress.clone()
-    }
-
     /// Writes a keep-alive.
-    pub(super) fn alive(&mut self, out: &mut BytesMut) {
+    fn alive(&mut self, out: &mut BytesMut) {
         if self.begun {
             self.event("keepalive", format_args!(""), out);
         } else {
@@ -91,16 +77,9 @@ impl Writer {
         }
     }
 
-    /// Returns whether the answer has begun.
-    pub(super) fn begun(&self) -> bool {
-        self.begun
-    }
-
     /// Writes the first two events. `model` is the vendor's name of the model, as a JSON string.
-    pub(super) fn begin(&mut self, model: &str, out: &mut BytesMut) {
-        if std::mem::replace(&mut self.begun, true) {
-            return;
-        }
+    fn begin(&mut self, model: &str, out: &mut BytesMut) {
+        self.begun = true;
         model.clone_into(&mut self.model);
         if !self.silent {
             self.progress.created(Created {
@@ -120,12 +99,11 @@ impl Writer {
     }
 
     /// Adds a piece of text or of a refusal to the open message; if no message is open, opens one.
-    pub(super) fn text(
-        &mut self,
-        refusal: bool,
-        piece: &str,
-        out: &mut BytesMut,
-    ) -> Result<(), Error> {
+    fn text(&mut self, refusal: bool, piece: &str, out: &mut BytesMut) -> Result<(), Error> {
+        self.close_ended(out);
+        if piece.is_empty() {
+            return Ok(());
+        }
         self.keep(piece.len())?;
         let going_on = self
             .open
@@ -175,86 +153,68 @@ impl Writer {
         Ok(())
     }
 
-    /// Adds a piece of reasoning that is not encrypted. The caller always gets it.
-    pub(super) fn thought(&mut self, piece: &str, out: &mut BytesMut) -> Result<(), Error> {
+    /// Adds a piece of reasoning. The caller always gets reasoning itself. It gets an item for a summary only
+    /// if it requested a summary or encrypted reasoning.
+    fn reasoning(&mut self, summary: bool, piece: &str, out: &mut BytesMut) -> Result<(), Error> {
+        self.close_ended(out);
         let going_on = self.open.filter(
-            |open| matches!(&self.items[*open], Item::Reasoning(reasoning) if !reasoning.summary),
+            |open| matches!(&self.items[*open], Item::Reasoning(it) if it.summary == summary),
         );
+        let shown = !summary || self.asked.summary;
         let index = match going_on {
             Some(index) => index,
-            None => self.begin_reasoning(false, true, out)?,
+            None if shown || self.asked.encrypted => self.begin_reasoning(summary, shown, out)?,
+            None => {
+                self.close_open(out);
+                return Ok(());
+            }
         };
         self.reasoning_piece(index, piece, out)
     }
 
-    /// Begins the thinking of a messages vendor. The caller gets an item for it only if it requested a summary or
-    /// encrypted reasoning.
-    pub(super) fn begin_thinking(&mut self, out: &mut BytesMut) -> Result<(), Error> {
-        if self.asked.summary || self.asked.encrypted {
-            self.begin_reasoning(true, self.asked.summary, out)?;
-        } else {
-            self.close_open(out);
+    fn proof(&mut self, proof: Proof<'_>, out: &mut BytesMut) -> Result<(), Error> {
+        match proof {
+            Proof::State(field, details) => self.state.fields(field, details),
+            Proof::CallSignature(id, signature) => self.state.sign(id, signature),
+            Proof::Signature(piece) => {
+                self.keep(piece.len())?;
+                if let Some(index) = self.open
+                    && let Item::Reasoning(reasoning) = &mut self.items[index]
+                {
+                    reasoning.signature.push_str(piece);
+                }
+            }
+            Proof::Redacted(data) => {
+                self.close_open(out);
+                if self.asked.encrypted {
+                    let json = format!("[{{\"type\":\"redacted_thinking\",\"data\":\"{data}\"}}]");
+                    let capsule = capsule::seal(&self.asked.vendor, &json);
+                    self.ended = Some(self.add_sealed(capsule, out)?);
+                }
+            }
+            // The proof of a vendor of this format.
+            Proof::Item(_) => {}
         }
         Ok(())
     }
 
-    /// Begins thinking that only the vendor can read. The caller gets an item for it only if it requested encrypted
-    /// reasoning.
-    pub(super) fn begin_redacted(&mut self, out: &mut BytesMut) -> Result<bool, Error> {
-        if self.asked.encrypted {
-            self.begin_reasoning(true, false, out)?;
-        } else {
-            self.close_open(out);
+    /// Adds an item of reasoning that only the vendor can read.
+    fn add_sealed(&mut self, capsule: String, out: &mut BytesMut) -> Result<usize, Error> {
+        self.keep(capsule.len())?;
+        let index = self.begin_reasoning(true, false, out)?;
+        if let Item::Reasoning(reasoning) = &mut self.items[index] {
+            reasoning.capsule = Some(capsule);
         }
-        Ok(self.asked.encrypted)
+        Ok(index)
     }
 
-    /// Adds a piece of a messages vendor's thinking.
-    pub(super) fn thinking(&mut self, piece: &str, out: &mut BytesMut) -> Result<(), Error> {
-        match self.open {
-            Some(index) if matches!(self.items[index], Item::Reasoning(_)) => {
-                self.reasoning_piece(index, piece, out)
-            }
-            _ => Ok(()),
-        }
-    }
-
-    /// Ends the thinking of a messages vendor, whose signature or data goes into the item as a capsule.
-    pub(super) fn end_thinking(&mut self, thought: Thought<'_>) -> Result<(), Error> {
-        let asked = self.asked.encrypted;
-        let Some(index) = self.open.filter(|_| asked) else {
-            return Ok(());
-        };
-        let Item::Reasoning(reasoning) = &mut self.items[index] else {
-            return Ok(());
-        };
-        let blocks = match thought {
-            Thought::Signed("") => return Ok(()),
-            Thought::Signed(signature) => format!(
-                "[{{\"type\":\"thinking\",\"thinking\":\"{}\",\"signature\":\"{signature}\"}}]",
-                reasoning.text
-            ),
-            Thought::Redacted(data) => {
-                format!("[{{\"type\":\"redacted_thinking\",\"data\":\"{data}\"}}]")
-            }
-        };
-        let capsule = capsule::seal(&self.asked.vendor, &blocks);
-        let bytes = capsule.len();
-        reasoning.capsule = Some(capsule);
-        self.keep(bytes)
-    }
-
-    /// Begins a call of the tool to which the vendor gives this name; ends the open item.
-    pub(super) fn begin_call(
-        &mut self,
-        call_id: &str,
-        name: &str,
-        out: &mut BytesMut,
-    ) -> Result<usize, Error> {
+    /// Begins a call; ends the open item.
+    fn call(&mut self, item: u64, call: NewCall<'_>, out: &mut BytesMut) -> Result<(), Error> {
+        let NewCall { id, name, .. } = call;
         self.close_open(out);
         self.write_state(out)?;
-        self.keep(call_id.len() + name.len())?;
-        let mut head = format!("\"call_id\":\"{call_id}\",");
+        self.keep(id.len() + name.len())?;
+        let mut head = format!("\"call_id\":\"{id}\",");
         let known = self.asked.names.get(name);
         let written = match known {
             None => write!(head, "\"name\":\"{name}\""),
@@ -267,66 +227,70 @@ impl Writer {
         };
         written.expect("writing to memory does not fail");
         let custom = known.is_some_and(|tool| tool.custom);
-        self.add(
-            Item::Call(Call {
-                head,
-                custom,
-                ..Call::default()
-            }),
-            out,
-        )
-    }
-
-    /// Adds a piece of a call's arguments.
-    pub(super) fn arguments(
-        &mut self,
-        index: usize,
-        piece: &str,
-        out: &mut BytesMut,
-    ) -> Result<(), Error> {
-        self.keep(piece.len())?;
-        let Item::Call(call) = &mut self.items[index] else {
-            return Ok(());
+        let call = Call {
+            head,
+            custom,
+            ..Call::default()
         };
-        let (kept, rest) = call.lead.take(piece);
-        call.arguments.push_str(kept);
-        call.arguments.push_str(rest);
-        // The free text is a string within the arguments, so it is written when they are complete.
-        if call.custom || (kept.is_empty() && rest.is_empty()) {
-            return Ok(());
-        }
-        self.of_item(
-            "response.function_call_arguments.delta",
-            index,
-            format_args!(",\"delta\":\"{kept}{rest}\""),
-            out,
-        );
+        let index = self.add(Item::Call(call), out)?;
+        self.calls.push((item, index));
         Ok(())
     }
 
-    /// Returns whether the arguments of a call are truncated.
-    pub(super) fn has_cut_arguments(&self) -> bool {
-        self.items.iter().any(|item| match item {
-            Item::Call(call) if call.lead.begun() => {
-                let text = serde_json::from_str::<Cow<'_, str>>(&format!("\"{}\"", call.arguments));
-                text.is_ok_and(|text| {
-                    serde_json::from_str::<IgnoredAny>(&text).is_err_and(|error| error.is_eof())
-                })
-            }
-            Item::Call(call) => !call.lead.is_none(),
-            _ => false,
-        })
+    /// Adds a piece of a call's arguments.
+    fn arguments(&mut self, item: u64, piece: &str, out: &mut BytesMut) -> Result<(), Error> {
+        self.keep(piece.len())?;
+        let Some((index, call)) = self.find_call(item) else {
+            return Ok(());
+        };
+        call.arguments.push_str(piece);
+        // The free text is a string within the arguments, so it is written when they are complete.
+        if !call.custom {
+            self.of_item(
+                "response.function_call_arguments.delta",
+                index,
+                format_args!(",\"delta\":\"{piece}\""),
+                out,
+            );
+        }
+        Ok(())
+    }
+
+    fn find_call(&mut self, item: u64) -> Option<(usize, &mut Call)> {
+        let (_, index) = *self.calls.iter().rfind(|call| call.0 == item)?;
+        match &mut self.items[index] {
+            Item::Call(call) => Some((index, call)),
+            _ => None,
+        }
+    }
+
+    /// Handles the end of an item, as far as the vendor reports it. A message may go on in the next piece of text.
+    fn done(&mut self, item: u64, out: &mut BytesMut) {
+        let open = self.open;
+        let reasoning = open.filter(|open| matches!(self.items[*open], Item::Reasoning(_)));
+        let call = self.find_call(item).map(|(index, _)| index);
+        if let Some(index) = call.or(reasoning) {
+            self.close_ended(out);
+            self.ended = Some(index);
+        }
+    }
+
+    fn close_ended(&mut self, out: &mut BytesMut) {
+        if let Some(index) = self.ended.take() {
+            self.close_item(index, out);
+        }
     }
 
     /// Ends the open message or reasoning item, if there is one.
-    pub(super) fn close_open(&mut self, out: &mut BytesMut) {
+    fn close_open(&mut self, out: &mut BytesMut) {
+        self.close_ended(out);
         if let Some(index) = self.open.take() {
             self.close(index, "completed", out);
         }
     }
 
     /// Ends this item of the answer.
-    pub(super) fn close_item(&mut self, index: usize, out: &mut BytesMut) {
+    fn close_item(&mut self, index: usize, out: &mut BytesMut) {
         if self.open == Some(index) {
             self.open = None;
         }
@@ -334,12 +298,15 @@ impl Writer {
     }
 
     /// Ends all items, and writes the last event or the plain answer.
-    pub(super) fn finish(&mut self, stop: Stop, counts: &Counts, out: &mut BytesMut) {
-        let (status, reason) = match stop {
-            Stop::EndTurn | Stop::ToolUse => ("completed", None),
-            Stop::MaxTokens => ("incomplete", Some("max_output_tokens")),
-            Stop::Refusal => ("incomplete", Some("content_filter")),
+    fn finish(&mut self, counts: &Counts, out: &mut BytesMut) -> Result<(), Error> {
+        let (status, reason) = match self.stop {
+            Some(Stop::EndTurn | Stop::ToolUse) | None => ("completed", None),
+            Some(Stop::MaxTokens) => ("incomplete", Some("max_output_tokens")),
+            Some(Stop::Refusal) => ("incomplete", Some("content_filter")),
         };
+        if !self.calls.is_empty() {
+            self.write_state(out)?;
+        }
         self.open = None;
         let last = self.items.len();
         for index in 0..last {
@@ -363,7 +330,7 @@ impl Writer {
         let response = self.response(status, &output, Some(counts), reason);
         if self.silent {
             out.extend_from_slice(response.as_bytes());
-            return;
+            return Ok(());
         }
         let kind = if reason.is_none() {
             "response.completed"
@@ -371,19 +338,16 @@ impl Writer {
             "response.incomplete"
         };
         self.event(kind, format_args!(",\"response\":{response}"), out);
+        Ok(())
     }
 
-    /// Writes the state for a chat vendor that is left, if any, as an item of its own.
-    pub(super) fn write_state(&mut self, out: &mut BytesMut) -> Result<(), Error> {
+    /// Writes the state of a chat vendor that is left, if any, as an item of its own.
+    fn write_state(&mut self, out: &mut BytesMut) -> Result<(), Error> {
         if !self.state.needs_block() {
             return Ok(());
         }
         let capsule = self.state.seal(&self.asked.vendor);
-        self.keep(capsule.len())?;
-        let index = self.begin_reasoning(true, false, out)?;
-        if let Item::Reasoning(reasoning) = &mut self.items[index] {
-            reasoning.capsule = Some(capsule);
-        }
+        let index = self.add_sealed(capsule, out)?;
         self.close_item(index, out);
         Ok(())
     }
@@ -516,7 +480,7 @@ impl Writer {
             ..
         } = &self.asked;
         let model = &self.model;
-        let usage = counts.map_or_else(|| "null".to_owned(), Counts::json);
+        let usage = counts.map_or_else(|| "null".to_owned(), usage);
         let details = reason.map_or_else(
             || "null".to_owned(),
             |reason| format!("{{\"reason\":\"{reason}\"}}"),
@@ -528,7 +492,7 @@ impl Writer {
         )
     }
 
-    pub(super) fn keep(&mut self, bytes: usize) -> Result<(), Error> {
+    fn keep(&mut self, bytes: usize) -> Result<(), Error> {
         self.kept_bytes += bytes;
         // The size of a plain answer was limited when it was read.
         if self.kept_bytes > KEPT_BYTES_MAX && !self.silent {
@@ -538,4 +502,45 @@ impl Writer {
         }
         Ok(())
     }
+}
+
+impl Write for Writer {
+    fn write(&mut self, event: Event<'_>, out: &mut BytesMut) -> Result<(), Error> {
+        match event {
+            Event::Begin { model, .. } => self.begin(model, out),
+            Event::Text { refusal, piece, .. } => self.text(refusal, piece, out)?,
+            Event::Reasoning { summary, piece, .. } => self.reasoning(summary, piece, out)?,
+            Event::Proof { proof, .. } => self.proof(proof, out)?,
+            Event::Call { item, call } => self.call(item, call, out)?,
+            Event::Arguments { item, piece, .. } => self.arguments(item, piece, out)?,
+            Event::Done { item, implied } if !implied => self.done(item, out),
+            // Several items may be open.
+            Event::Done { .. } => {}
+            Event::Stop(stop) => self.stop = Some(stop),
+            Event::End(counts) => self.finish(&counts, out)?,
+            Event::Alive => self.alive(out),
+        }
+        Ok(())
+    }
+
+    fn progress(&self) -> Option<StreamProgress> {
+        Some(self.progress.clone())
+    }
+}
+
+/// Returns the usage: the input includes cached tokens, and the output includes reasoning.
+fn usage(counts: &Counts) -> String {
+    let Counts {
+        written,
+        cached,
+        output,
+        ..
+    } = counts;
+    let (input, total) = (counts.input(), counts.total());
+    let reasoning = counts.reasoning.unwrap_or(0);
+    format!(
+        "{{\"input_tokens\":{input},\"input_tokens_details\":{{\"cached_tokens\":{cached},\
+         \"cache_write_tokens\":{written}}},\"output_tokens\":{output},\
+         \"output_tokens_details\":{{\"reasoning_tokens\":{reasoning}}},\"total_tokens\":{total}}}"
+    )
 }

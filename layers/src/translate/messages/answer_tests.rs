@@ -249,3 +249,73 @@ fn missing_usage_is_zero() {
     assert_eq!(answer["usage"]["output_tokens"], 0);
     assert_eq!(answer["usage"]["input_tokens"], 0);
 }
+
+/// Returns the translation of the usage of a chat answer.
+fn read(usage: &str) -> Value {
+    let body = format!(r#"{{"choices":[{{"message":{{"content":"a"}}}}],"usage":{usage}}}"#);
+    let bytes = answer(body.as_bytes(), &Origin::default(), &CX).unwrap();
+    let answer: Value = serde_json::from_slice(&bytes).unwrap();
+    answer["usage"].clone()
+}
+
+#[test]
+fn case_57_the_cache_leaves_the_prompt_and_nothing_goes_below_zero() {
+    for (usage, [input, write, read_, output]) in [
+        (
+            r#"{"prompt_tokens":10,"completion_tokens":5,"total_tokens":15}"#,
+            [10, 0, 0, 5],
+        ),
+        (
+            r#"{"prompt_tokens":4020,"completion_tokens":8,"prompt_tokens_details":{"cached_tokens":0,"cache_write_tokens":4012}}"#,
+            [8, 4012, 0, 8],
+        ),
+        (
+            r#"{"prompt_tokens":12,"completion_tokens":1,"prompt_tokens_details":{"cached_tokens":11}}"#,
+            [1, 0, 11, 1],
+        ),
+        (
+            r#"{"prompt_tokens":10,"completion_tokens":5,"prompt_cache_hit_tokens":4}"#,
+            [6, 0, 4, 5],
+        ),
+        (
+            r#"{"prompt_tokens":10,"completion_tokens":5,"prompt_tokens_details":{"cached_tokens":11,"cache_write_tokens":7}}"#,
+            [3, 7, 11, 5],
+        ),
+        (
+            r#"{"prompt_tokens":10,"completion_tokens":-3,"prompt_tokens_details":null}"#,
+            [10, 0, 0, 0],
+        ),
+    ] {
+        assert_eq!(
+            read(usage),
+            json!({"input_tokens": input, "cache_creation_input_tokens": write,
+                   "cache_read_input_tokens": read_, "output_tokens": output}),
+            "{usage}"
+        );
+    }
+    for nothing in ["{}", "7", r#"{"prompt_tokens":null}"#] {
+        assert_eq!(read(nothing)["input_tokens"], 0);
+    }
+}
+
+#[test]
+fn case_58_reasoning_is_in_the_output_once() {
+    for (usage, output) in [
+        (
+            r#"{"prompt_tokens":18,"completion_tokens":345,"total_tokens":363,"completion_tokens_details":{"reasoning_tokens":315}}"#,
+            345,
+        ),
+        // The total shows that the vendor counts reasoning in addition to the completion.
+        (
+            r#"{"prompt_tokens":18,"completion_tokens":30,"total_tokens":363,"completion_tokens_details":{"reasoning_tokens":315}}"#,
+            345,
+        ),
+    ] {
+        let read = read(usage);
+        assert_eq!(read["output_tokens"], output);
+        assert_eq!(
+            read["output_tokens_details"],
+            json!({"thinking_tokens": 315})
+        );
+    }
+}

@@ -1,4 +1,4 @@
-//! Reads a responses vendor's answer, plain or streamed, and passes its pieces to code that writes the caller's format.
+//! Reads the answer of a responses vendor.
 //!
 //! Vendors differ: some send only `.done` events without deltas, another item id in each event, interleaved items, or a
 //! last event without items. So an item is identified only by its `output_index`, and each of its texts is passed on
@@ -6,76 +6,30 @@
 
 use std::{borrow::Cow, collections::HashMap};
 
-use bytes::BytesMut;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::usage::Counts;
+use super::super::turn::{
+    Call, Counts, Emit, Event, Proof, Reader as Read, Stop, is_comment, truncated, vendor_error,
+};
 use crate::{
     error::Error,
-    sse::Event,
+    json::members,
+    sse,
     translate::{
-        messages::{
-            Stop, is_comment,
-            text::{given, inner},
-        },
-        origin::Origin,
+        arguments::Lead,
+        messages::text::{given, inner},
         wire::{broken, too_much},
     },
-    vendor_usage::is_error,
+    vendor_usage::{counts, is_error, responses_usage},
 };
 
 /// The largest number of items in one answer.
 const ITEMS_MAX: usize = 4_096;
-/// The longest part of a vendor's error message that is logged, in characters.
-const ERROR_CHARS_MAX: usize = 500;
 
-/// Receives the pieces of an answer. Texts are JSON-escaped and without quotes.
-pub(super) trait Sink {
-    /// Called when the answer begins; `id` and `model` are JSON strings.
-    fn begin(&mut self, id: &str, model: &str, out: &mut BytesMut);
-    /// Called with a piece of a message's text or refusal.
-    fn text(
-        &mut self,
-        item: u64,
-        refusal: bool,
-        piece: &str,
-        out: &mut BytesMut,
-    ) -> Result<(), Error>;
-    /// Called with a piece of reasoning that people can read.
-    fn thought(&mut self, item: u64, piece: &str, out: &mut BytesMut) -> Result<(), Error>;
-    /// Called when a tool call begins.
-    fn call(&mut self, item: u64, call: Call<'_>, out: &mut BytesMut) -> Result<(), Error>;
-    /// Called with a piece of a call's arguments or free text.
-    fn arguments(&mut self, item: u64, piece: &str, out: &mut BytesMut) -> Result<(), Error>;
-    /// Called when an item is complete. `sealed` is the item's JSON, if it is reasoning that only the vendor can read
-    /// and that must be returned to the vendor.
-    fn done(&mut self, item: u64, sealed: Option<&str>, out: &mut BytesMut) -> Result<(), Error>;
-    /// Called when the answer ends.
-    fn finish(
-        &mut self,
-        stop: Stop,
-        counts: Option<Counts>,
-        out: &mut BytesMut,
-    ) -> Result<(), Error>;
-    /// Called when the vendor sends a keep-alive.
-    fn alive(&mut self, out: &mut BytesMut);
-}
-
-/// A tool call in the answer.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Call<'a> {
-    pub(super) id: &'a str,
-    pub(super) name: &'a str,
-    /// Whether the tool takes free text.
-    pub(super) custom: bool,
-}
-
-/// The state of reading one answer; `S` writes the caller's format.
-#[derive(Debug)]
-pub(super) struct Reading<S> {
-    sink: S,
-    origin: Origin,
+/// Reads a responses answer. No event is delayed, and no text is stored.
+#[derive(Debug, Default)]
+pub(in crate::translate) struct Reader {
     items: HashMap<u64, Item>,
     begun: bool,
     called: bool,
@@ -91,47 +45,30 @@ struct Item {
     summary: Option<bool>,
     last_part: u64,
     called: bool,
+    /// The state of the beginning of a call's arguments; `None` for free text.
+    lead: Option<Lead>,
     given: bool,
     done: bool,
 }
 
-impl<S: Sink> Reading<S> {
-    pub(super) fn new(sink: S, origin: Origin) -> Self {
-        Self {
-            sink,
-            origin,
-            items: HashMap::new(),
-            begun: false,
-            called: false,
-            ended: false,
-        }
-    }
-
-    /// Reads a plain answer.
-    pub(super) fn answer(mut self, body: &[u8], out: &mut BytesMut) -> Result<(), Error> {
-        let response: Response<'_> = serde_json::from_slice(body).map_err(broken)?;
-        response.check()?;
-        self.begin(&response, out);
-        self.finish(&response, out)
-    }
-
-    /// Reads the next event of a stream.
-    pub(super) fn event(&mut self, event: &Event, out: &mut BytesMut) -> Result<(), Error> {
+impl Read for Reader {
+    fn event(&mut self, event: &sse::Event, emit: Emit<'_>) -> Result<(), Error> {
         if self.ended {
             return Ok(());
         }
         let Some(data) = event.data() else {
-            if is_comment(event) {
-                self.sink.alive(out);
-            }
-            return Ok(());
+            return if is_comment(event) {
+                emit(Event::Alive)
+            } else {
+                Ok(())
+            };
         };
         let data = data.trim_ascii();
         if matches!(data, b"" | b"[DONE]") {
             return Ok(());
         }
         match serde_json::from_slice::<Wire<'_>>(data) {
-            Ok(wire) => self.wire(&wire, out),
+            Ok(wire) => self.wire(&wire, emit),
             Err(error) => {
                 // An event of unknown type may have any fields, so only a known type makes this an error.
                 let odd: Odd<'_> = serde_json::from_slice(data).map_err(broken)?;
@@ -143,92 +80,88 @@ impl<S: Sink> Reading<S> {
         }
     }
 
-    /// Handles the end of the vendor's bytes; fails if the stream was truncated.
-    pub(super) fn end(&self) -> Result<(), Error> {
-        if self.ended {
-            Ok(())
-        } else {
-            Err(broken("the stream ended in the middle"))
-        }
+    fn end(&mut self, _: Emit<'_>) -> Result<(), Error> {
+        if self.ended { Ok(()) } else { Err(truncated()) }
     }
 
-    fn wire(&mut self, wire: &Wire<'_>, out: &mut BytesMut) -> Result<(), Error> {
+    fn answer(&mut self, body: &[u8], emit: Emit<'_>) -> Result<(), Error> {
+        let response: Response<'_> = serde_json::from_slice(body).map_err(broken)?;
+        response.check()?;
+        self.begin(&response, emit)?;
+        self.finish(&response, emit)
+    }
+}
+
+impl Reader {
+    fn wire(&mut self, wire: &Wire<'_>, emit: Emit<'_>) -> Result<(), Error> {
         let index = wire.output_index.unwrap_or(0);
         let piece = wire.delta.and_then(inner).unwrap_or_default();
         match &*wire.kind {
             "response.created" | "response.in_progress" | "response.queued" => {
-                if let Some(response) = &wire.response {
-                    self.begin(response, out);
-                }
-                Ok(())
+                let response = wire.response.as_ref();
+                response.map_or(Ok(()), |response| self.begin(response, emit))
             }
             "response.output_item.added" => {
                 let item = wire.item()?;
-                self.call(index, item, out)
+                self.call(index, item, emit)
             }
-            "response.output_text.delta" => self.text(wire, false, piece, true, out),
-            "response.refusal.delta" => self.text(wire, true, piece, true, out),
+            "response.output_text.delta" => self.text(wire, false, piece, true, emit),
+            "response.refusal.delta" => self.text(wire, true, piece, true, emit),
             "response.output_text.done" => self.text(
                 wire,
                 false,
                 given(wire.text).unwrap_or_default(),
                 false,
-                out,
+                emit,
             ),
             "response.refusal.done" => self.text(
                 wire,
                 true,
                 given(wire.refusal).unwrap_or_default(),
                 false,
-                out,
+                emit,
             ),
             "response.reasoning_text.delta" => {
-                self.thought(index, false, wire.content_index.unwrap_or(0), piece, out)
+                self.thought(index, false, wire.content_index.unwrap_or(0), piece, emit)
             }
             "response.reasoning_summary_text.delta" => {
-                self.thought(index, true, wire.summary_index.unwrap_or(0), piece, out)
+                self.thought(index, true, wire.summary_index.unwrap_or(0), piece, emit)
             }
             "response.function_call_arguments.delta" | "response.custom_tool_call_input.delta" => {
-                self.arguments(index, piece, true, out)
+                self.arguments(index, piece, true, emit)
             }
             "response.function_call_arguments.done" | "response.custom_tool_call_input.done" => {
                 let whole = given(wire.arguments).or_else(|| given(wire.input));
-                self.arguments(index, whole.unwrap_or_default(), false, out)
+                self.arguments(index, whole.unwrap_or_default(), false, emit)
             }
             "response.output_item.done" => {
                 let item = wire.item()?;
-                self.item(index, item, out)
+                self.item(index, item, emit)
             }
             "response.completed" | "response.incomplete" => {
                 let response = wire
                     .response
                     .as_ref()
                     .ok_or_else(|| broken("a last event without a response"))?;
-                self.begin(response, out);
-                self.finish(response, out)
+                self.begin(response, emit)?;
+                self.finish(response, emit)
             }
             "response.failed" | "error" | "response.cancelled" => Err(failed(wire)),
-            "keepalive" => {
-                self.sink.alive(out);
-                Ok(())
-            }
+            "keepalive" => emit(Event::Alive),
             _ => Ok(()),
         }
     }
 
-    fn begin(&mut self, response: &Response<'_>, out: &mut BytesMut) {
-        if !std::mem::replace(&mut self.begun, true) {
-            let string = |value: Option<&'_ RawValue>| {
-                let value = value.map_or("\"\"", RawValue::get);
-                if value.starts_with('"') {
-                    value.to_owned()
-                } else {
-                    "\"\"".to_owned()
-                }
-            };
-            self.sink
-                .begin(&string(response.id), &string(response.model), out);
+    fn begin(&mut self, response: &Response<'_>, emit: Emit<'_>) -> Result<(), Error> {
+        if std::mem::replace(&mut self.begun, true) {
+            return Ok(());
         }
+        let string = |value: Option<&'_ RawValue>| match value.map_or("", RawValue::get) {
+            text if text.starts_with('"') => text.to_owned(),
+            _ => "\"\"".to_owned(),
+        };
+        let (id, model) = (&string(response.id), &string(response.model));
+        emit(Event::Begin { id, model })
     }
 
     fn state(&mut self, index: u64) -> Result<&mut Item, Error> {
@@ -248,7 +181,7 @@ impl<S: Sink> Reading<S> {
         refusal: bool,
         piece: &str,
         delta: bool,
-        out: &mut BytesMut,
+        emit: Emit<'_>,
     ) -> Result<(), Error> {
         let index = wire.output_index.unwrap_or(0);
         self.part(
@@ -257,7 +190,7 @@ impl<S: Sink> Reading<S> {
             refusal,
             piece,
             delta,
-            out,
+            emit,
         )
     }
 
@@ -268,7 +201,7 @@ impl<S: Sink> Reading<S> {
         refusal: bool,
         piece: &str,
         delta: bool,
-        out: &mut BytesMut,
+        emit: Emit<'_>,
     ) -> Result<(), Error> {
         let item = self.state(index)?;
         let said = item.said.contains(&part);
@@ -278,7 +211,11 @@ impl<S: Sink> Reading<S> {
         if !said {
             item.said.push(part);
         }
-        self.sink.text(index, refusal, piece, out)
+        emit(Event::Text {
+            item: index,
+            refusal,
+            piece,
+        })
     }
 
     /// Passes on a piece of reasoning. If the vendor sends both the reasoning and a summary, only the first to arrive
@@ -289,19 +226,29 @@ impl<S: Sink> Reading<S> {
         summary: bool,
         part: u64,
         piece: &str,
-        out: &mut BytesMut,
+        emit: Emit<'_>,
     ) -> Result<(), Error> {
         let item = self.state(index)?;
         if piece.is_empty() || item.done || *item.summary.get_or_insert(summary) != summary {
             return Ok(());
         }
-        if std::mem::replace(&mut item.last_part, part) != part {
-            self.sink.thought(index, "\\n\\n", out)?;
+        let between = match std::mem::replace(&mut item.last_part, part) {
+            last if last != part => "\\n\\n",
+            _ => "",
+        };
+        for piece in [between, piece] {
+            if !piece.is_empty() {
+                emit(Event::Reasoning {
+                    item: index,
+                    summary,
+                    piece,
+                })?;
+            }
         }
-        self.sink.thought(index, piece, out)
+        Ok(())
     }
 
-    fn call(&mut self, index: u64, raw: &RawValue, out: &mut BytesMut) -> Result<(), Error> {
+    fn call(&mut self, index: u64, raw: &RawValue, emit: Emit<'_>) -> Result<(), Error> {
         let item: OutputItem<'_> = serde_json::from_str(raw.get()).map_err(broken)?;
         let custom = match &*item.kind {
             "function_call" => false,
@@ -316,8 +263,11 @@ impl<S: Sink> Reading<S> {
             return Err(broken("a call without an id or a name"));
         };
         self.called = true;
-        let name = self.origin.name(name);
-        self.sink.call(index, Call { id, name, custom }, out)
+        self.state(index)?.lead = (!custom).then(Lead::default);
+        emit(Event::Call {
+            item: index,
+            call: Call { id, name, custom },
+        })
     }
 
     fn arguments(
@@ -325,18 +275,23 @@ impl<S: Sink> Reading<S> {
         index: u64,
         piece: &str,
         delta: bool,
-        out: &mut BytesMut,
+        emit: Emit<'_>,
     ) -> Result<(), Error> {
         let item = self.state(index)?;
         if piece.is_empty() || item.done || !item.called || (item.given && !delta) {
             return Ok(());
         }
         item.given = true;
-        self.sink.arguments(index, piece, out)
+        let (kept, rest) = match &mut item.lead {
+            Some(lead) => lead.take(piece),
+            None => ("", piece),
+        };
+        arguments(index, kept, emit)?;
+        arguments(index, rest, emit)
     }
 
     /// Handles a complete item: passes on the texts of which no event has arrived.
-    fn item(&mut self, index: u64, raw: &RawValue, out: &mut BytesMut) -> Result<(), Error> {
+    fn item(&mut self, index: u64, raw: &RawValue, emit: Emit<'_>) -> Result<(), Error> {
         if self.state(index)?.done {
             return Ok(());
         }
@@ -348,11 +303,11 @@ impl<S: Sink> Reading<S> {
                     match &*part.kind {
                         "refusal" => {
                             let text = given(part.refusal).unwrap_or_default();
-                            self.part(index, place, true, text, false, out)?;
+                            self.part(index, place, true, text, false, emit)?;
                         }
                         _ => {
                             let text = given(part.text).unwrap_or_default();
-                            self.part(index, place, false, text, false, out)?;
+                            self.part(index, place, false, text, false, emit)?;
                         }
                     }
                 }
@@ -361,37 +316,49 @@ impl<S: Sink> Reading<S> {
                 if self.state(index)?.summary.is_none() {
                     for (place, part) in (0..).zip(parts(item.content)) {
                         let text = given(part.text).unwrap_or_default();
-                        self.thought(index, false, place, text, out)?;
+                        self.thought(index, false, place, text, emit)?;
                     }
                 }
                 if self.state(index)?.summary.is_none() {
                     for (place, part) in (0..).zip(parts(item.summary)) {
                         let text = given(part.text).unwrap_or_default();
-                        self.thought(index, true, place, text, out)?;
+                        self.thought(index, true, place, text, emit)?;
                     }
                 }
                 sealed = item.sealed();
             }
             "function_call" | "custom_tool_call" => {
-                self.call(index, raw, out)?;
+                self.call(index, raw, emit)?;
                 let whole = given(item.arguments).or_else(|| given(item.input));
-                self.arguments(index, whole.unwrap_or_default(), false, out)?;
+                self.arguments(index, whole.unwrap_or_default(), false, emit)?;
             }
             // The vendor's own tools, and unknown items, have no counterpart.
             _ => {}
         }
-        self.state(index)?.done = true;
-        self.sink.done(index, sealed.as_deref(), out)
+        if let Some(json) = &sealed {
+            emit(Event::Proof {
+                item: index,
+                proof: Proof::Item(json),
+            })?;
+        }
+        let item = self.state(index)?;
+        item.done = true;
+        arguments(index, item.lead.map_or("", Lead::cut), emit)?;
+        let implied = false;
+        emit(Event::Done {
+            item: index,
+            implied,
+        })
     }
 
-    fn finish(&mut self, response: &Response<'_>, out: &mut BytesMut) -> Result<(), Error> {
+    fn finish(&mut self, response: &Response<'_>, emit: Emit<'_>) -> Result<(), Error> {
         let stop = response.stop()?;
         let output = response.output.as_deref().unwrap_or_default();
         for (index, item) in (0..).zip(output) {
             // No event has announced or completed these items.
             let missing = self.items.len() < output.len() || self.items.contains_key(&index);
             if missing {
-                self.item(index, item, out)?;
+                self.item(index, item, emit)?;
             }
         }
         self.ended = true;
@@ -399,21 +366,37 @@ impl<S: Sink> Reading<S> {
             Stop::EndTurn if self.called => Stop::ToolUse,
             stop => stop,
         };
-        let counts = response.usage.and_then(Counts::read);
-        self.sink.finish(stop, counts, out)
+        emit(Event::Stop(stop))?;
+        emit(Event::End(
+            response.usage.and_then(usage).unwrap_or_default(),
+        ))
     }
+}
+
+fn arguments(item: u64, piece: &str, emit: Emit<'_>) -> Result<(), Error> {
+    if piece.is_empty() {
+        return Ok(());
+    }
+    let fault = None;
+    emit(Event::Arguments { item, piece, fault })
+}
+
+/// Reads the usage of a responses answer, with the code that also reads it for the charge. `None` if it counts nothing.
+fn usage(usage: &RawValue) -> Option<Counts> {
+    let counted = responses_usage(usage.get())?;
+    let [details] = members(usage.get(), &["output_tokens_details"]).ok()?;
+    let reasoning = details
+        .and_then(|json| counts(json, &["reasoning_tokens"]))
+        .and_then(|[reasoning]| reasoning.tokens);
+    let reasoning = reasoning.filter(|reasoning| *reasoning > 0);
+    Some(Counts::new(&counted.usage, reasoning))
 }
 
 /// Returns the error that the event reports, with the vendor's own message.
 fn failed(wire: &Wire<'_>) -> Error {
     let of_response = wire.response.as_ref().and_then(|response| response.error);
     let text = wire.error.or(of_response).or(wire.message);
-    let text: String = text
-        .map_or("", RawValue::get)
-        .chars()
-        .take(ERROR_CHARS_MAX)
-        .collect();
-    Error::VendorUnavailable(crate::scrub::scrubbed(&text).into())
+    vendor_error(text.map_or("", RawValue::get))
 }
 
 const KNOWN: [&str; 6] = [
@@ -495,10 +478,7 @@ impl Response<'_> {
     /// Refuses an answer that is an error, or that has no output.
     fn check(&self) -> Result<(), Error> {
         if let Some(error) = self.error.filter(|error| is_error(error.get())) {
-            let text: String = error.get().chars().take(ERROR_CHARS_MAX).collect();
-            return Err(Error::VendorUnavailable(
-                crate::scrub::scrubbed(&text).into(),
-            ));
+            return Err(vendor_error(error.get()));
         }
         // If an answer has usage but no items, it is an empty answer.
         if self.output.is_none() && self.usage.is_none() {
@@ -577,4 +557,31 @@ struct Part<'a> {
 fn parts(list: Option<&RawValue>) -> Vec<Part<'_>> {
     list.and_then(|list| serde_json::from_str(list.get()).ok())
         .unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(json: &str) -> Option<Counts> {
+        usage(&RawValue::from_string(json.to_owned()).unwrap())
+    }
+
+    #[test]
+    fn callers_see_the_charged_usage() {
+        let usual = r#"{"input_tokens":100,"input_tokens_details":{"cached_tokens":40,"cache_write_tokens":10},
+            "output_tokens":30,"output_tokens_details":{"reasoning_tokens":20},"total_tokens":130}"#;
+        let counts = read(usual).unwrap();
+        assert_eq!(
+            (counts.input(), counts.cached, counts.written, counts.fresh),
+            (100, 40, 10, 50)
+        );
+        assert_eq!((counts.output, counts.reasoning), (30, Some(20)));
+        // Some vendors report reasoning in addition to the output.
+        let beside = r#"{"input_tokens":10,"output_tokens":5,"total_tokens":115,
+            "output_tokens_details":{"reasoning_tokens":100}}"#;
+        let counts = read(beside).unwrap();
+        assert_eq!((counts.output, counts.reasoning), (105, Some(100)));
+        assert!(read("{}").is_none());
+    }
 }

@@ -4,8 +4,6 @@ use std::fmt;
 
 use uuid::fmt::Simple;
 
-use crate::translate::arguments::Lead;
-
 /// An item that is being written, or the JSON of an item that has ended.
 #[derive(Debug)]
 pub(super) enum Item {
@@ -28,6 +26,8 @@ pub(super) struct Reasoning {
     /// Whether the caller gets the text.
     pub(super) shown: bool,
     pub(super) text: String,
+    /// The signature of a messages vendor, as far as it has arrived.
+    pub(super) signature: String,
     pub(super) capsule: Option<String>,
 }
 
@@ -36,7 +36,6 @@ pub(super) struct Call {
     /// The call's id, name and namespace, as members of the item's JSON object.
     pub(super) head: String,
     pub(super) custom: bool,
-    pub(super) lead: Lead,
     pub(super) arguments: String,
 }
 

@@ -1,201 +1,26 @@
-//! Translates a plain chat answer to a messages answer. Also parses the fields that chat answers and chat streams have
-//! in common.
+//! The fields of a chat answer and of the chunks of a chat stream, as vendors send them.
 
-use std::borrow::Cow;
-
-use bytes::{Bytes, BytesMut};
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::{
-    text::{Json, given, hash, inner, made, quoted, string},
-    usage::Tally,
-};
+use super::super::turn::{Counts, Stop, vendor_error};
 use crate::{
     error::Error,
     translate::{
-        chat_state::{Field, Kept},
-        origin::Origin,
-        wire::{AnswerCx, broken, compact, write_json},
+        chat_state::Field,
+        messages::text::{given, inner},
+        wire::{broken, compact},
     },
-    vendor_usage::is_error,
+    vendor_usage::{VendorUsage, chat_usage, is_error},
 };
-
-/// The longest part of a vendor's error message that is logged, in characters.
-const ERROR_CHARS_MAX: usize = 500;
-
-/// Translates a chat answer to a messages answer. The state that the vendor needs back is added in capsules.
-///
-/// # Errors
-/// [`Error::VendorBroken`] if the body is not a chat answer; [`Error::VendorUnavailable`] if it is an error.
-pub fn answer(body: &[u8], origin: &Origin, cx: &AnswerCx) -> Result<Bytes, Error> {
-    let mut answer = Answer::chunk(body)?;
-    answer.check(body)?;
-    let tally = answer.tally();
-    let (said, stop) = answer.whole()?;
-
-    let mut kept = Kept::default();
-    let [thinking, text, refusal] = texts(&said, cx, &mut kept)?;
-    let refused = !refusal.is_empty();
-    let id = message_id(answer.id, body, cx.created);
-    let calls = said.calls();
-    let called = !calls.is_empty();
-    let made = hash(id.get().as_bytes());
-    for (index, call) in calls.iter().enumerate() {
-        if let Some(signature) = call.signature() {
-            let made = tool_id(made, index);
-            kept.sign(given(call.id).unwrap_or(&made), signature);
-        }
-    }
-    let mut content = Vec::new();
-    content.extend(thought(&thinking, called, kept, origin));
-    for text in [text, refusal].iter().filter(|text| !text.is_empty()) {
-        let text = quoted(&[text]);
-        content.push(Block::Text { text });
-    }
-    for (index, call) in calls.into_iter().enumerate() {
-        content.push(tool_use(call, &tool_id(made, index), origin)?);
-    }
-    let message = Message {
-        id,
-        kind: "message",
-        role: "assistant",
-        model: model(answer.model),
-        content,
-        stop_reason: stop_reason(stop, called, refused),
-        stop_sequence: None,
-        usage: tally.unwrap_or_default(),
-    };
-    let mut out = BytesMut::with_capacity(body.len() + 256);
-    write_json(&mut out, &message);
-    Ok(out.freeze())
-}
-
-/// Returns the text of each [`Kind`] that the caller sees, JSON-escaped and without quotes. Hidden text goes to `kept`.
-fn texts(said: &Said<'_>, cx: &AnswerCx, kept: &mut Kept) -> Result<[String; 3], Error> {
-    let mut texts = <[String; 3]>::default();
-    said.keep(kept);
-    said.each_text(|kind, piece| {
-        if kind == Kind::Thinking && !cx.thinking_asked {
-            kept.hide(piece);
-        } else {
-            texts[kind as usize].push_str(piece);
-        }
-        Ok(())
-    })?;
-    Ok(texts)
-}
-
-/// Returns the block with the visible reasoning. If there is none but the tool calls need state, returns a block with
-/// that state, which only the vendor can read.
-fn thought(
-    thinking: &str,
-    called: bool,
-    mut kept: Kept,
-    origin: &Origin,
-) -> Option<Block<'static>> {
-    if !thinking.is_empty() {
-        return Some(Block::Thinking {
-            thinking: quoted(&[thinking]),
-            signature: kept.seal(&origin.vendor),
-        });
-    }
-    (called && kept.needs_block()).then(|| Block::RedactedThinking {
-        data: kept.seal(&origin.vendor),
-    })
-}
-
-/// A messages answer, ready to be serialized.
-#[derive(Debug, Serialize)]
-struct Message<'a> {
-    id: Json<'a>,
-    #[serde(rename = "type")]
-    kind: &'static str,
-    role: &'static str,
-    model: Json<'a>,
-    content: Vec<Block<'a>>,
-    stop_reason: &'static str,
-    /// Always null, because chat vendors do not report which stop sequence matched.
-    stop_sequence: Option<&'static str>,
-    usage: Tally,
-}
-
-#[derive(Debug, Serialize)]
-#[serde(tag = "type", rename_all = "snake_case")]
-enum Block<'a> {
-    Thinking {
-        thinking: Json<'a>,
-        signature: String,
-    },
-    RedactedThinking {
-        data: String,
-    },
-    Text {
-        text: Json<'a>,
-    },
-    ToolUse {
-        id: Json<'a>,
-        name: Json<'a>,
-        input: Json<'a>,
-    },
-}
-
-fn tool_use<'a>(call: ToolCall<'a>, made_id: &str, origin: &Origin) -> Result<Block<'a>, Error> {
-    let function = call
-        .function
-        .ok_or_else(|| broken("a tool call without a function"))?;
-    let name = function.name.filter(|name| given(Some(*name)).is_some());
-    let name = name.ok_or_else(|| broken("a tool call without a name"))?;
-    let id = match call.id {
-        Some(id) if given(Some(id)).is_some() => Cow::Borrowed(id),
-        _ => quoted(&[made_id]),
-    };
-    Ok(Block::ToolUse {
-        id,
-        name: match inner(name).map(|short| (short, origin.name(short))) {
-            Some((short, name)) if short != name => quoted(&[name]),
-            _ => Cow::Borrowed(name),
-        },
-        input: input(function.arguments),
-    })
-}
-
-/// Returns the arguments as a JSON object. If the model wrote something else, such as truncated JSON, that is put into
-/// an object.
-fn input(arguments: Option<&RawValue>) -> Json<'_> {
-    let Some(raw) = arguments else {
-        return made("{}".to_owned());
-    };
-    if raw.get().starts_with('{') {
-        return Cow::Borrowed(raw);
-    }
-    let wrapped = |json: &str| made(format!("{{\"arguments\":{json}}}"));
-    let Ok(text) = serde_json::from_str::<String>(raw.get()) else {
-        return wrapped(raw.get());
-    };
-    if matches!(text.trim(), "" | "null") {
-        return made("{}".to_owned());
-    }
-    match serde_json::from_str::<&RawValue>(&text) {
-        Ok(value) if value.get().starts_with('{') => Cow::Owned(value.to_owned()),
-        Ok(value) => wrapped(value.get()),
-        Err(_) => wrapped(raw.get()),
-    }
-}
-
-/// Creates an error with the vendor's own message, which is only logged.
-pub(in crate::translate) fn vendor_error(words: &str) -> Error {
-    let words: String = words.chars().take(ERROR_CHARS_MAX).collect();
-    Error::VendorUnavailable(crate::scrub::scrubbed(&words).into())
-}
 
 /// The fields of a chat answer, or of one chunk of a chat stream.
 #[derive(Debug, Deserialize)]
-pub(in crate::translate) struct Answer<'a> {
+pub(super) struct Answer<'a> {
     #[serde(borrow)]
-    pub(in crate::translate) id: Option<&'a RawValue>,
+    pub(super) id: Option<&'a RawValue>,
     #[serde(borrow)]
-    pub(in crate::translate) model: Option<&'a RawValue>,
+    pub(super) model: Option<&'a RawValue>,
     #[serde(borrow)]
     choices: Option<Vec<Choice<'a>>>,
     #[serde(borrow)]
@@ -218,14 +43,14 @@ struct Complaint<'a> {
 }
 
 #[derive(Debug, Deserialize)]
-pub(in crate::translate) struct Choice<'a> {
+pub(super) struct Choice<'a> {
     index: Option<u64>,
     #[serde(borrow)]
-    pub(in crate::translate) message: Option<Said<'a>>,
+    pub(super) message: Option<Said<'a>>,
     #[serde(borrow)]
-    pub(in crate::translate) delta: Option<Said<'a>>,
+    pub(super) delta: Option<Said<'a>>,
     #[serde(borrow)]
-    pub(in crate::translate) finish_reason: Option<&'a RawValue>,
+    pub(super) finish_reason: Option<&'a RawValue>,
     #[serde(borrow)]
     usage: Option<&'a RawValue>,
 }
@@ -260,7 +85,7 @@ impl<'a> Odd<'a> {
             error: self.error,
             x_groq: self.x_groq,
         };
-        let tells = answer.check(json).is_err() || (silent && answer.tally().is_some());
+        let tells = answer.check(json).is_err() || (silent && answer.counts().is_some());
         tells.then_some(answer)
     }
 }
@@ -289,7 +114,7 @@ fn say_nothing(choices: &RawValue) -> bool {
 
 impl<'a> Answer<'a> {
     /// Reads a chunk. If it has usage or an error, choices without content are ignored even if they are malformed.
-    pub(in crate::translate) fn chunk(json: &'a [u8]) -> Result<Self, Error> {
+    pub(super) fn chunk(json: &'a [u8]) -> Result<Self, Error> {
         serde_json::from_slice(json).or_else(|error| {
             let odd = serde_json::from_slice::<Odd<'a>>(json).ok();
             odd.and_then(|odd| odd.without_choices(json))
@@ -298,7 +123,7 @@ impl<'a> Answer<'a> {
     }
 
     /// Returns an error if the body is an error in the form of an answer. `json` is the whole body.
-    pub(in crate::translate) fn check(&self, json: &[u8]) -> Result<(), Error> {
+    pub(super) fn check(&self, json: &[u8]) -> Result<(), Error> {
         let named = self.error.filter(|error| is_error(error.get()));
         let itself = || {
             let complaint = self.complaint_in(json)?;
@@ -312,7 +137,7 @@ impl<'a> Answer<'a> {
     }
 
     /// Returns an error for a body that has a message and no answer, but is not marked as an error.
-    pub(in crate::translate) fn complaint(&self, json: &[u8]) -> Option<Error> {
+    pub(super) fn complaint(&self, json: &[u8]) -> Option<Error> {
         let complaint = self.complaint_in(json)?;
         let words = complaint.message.or(complaint.detail)?;
         Some(vendor_error(words.get()))
@@ -326,7 +151,7 @@ impl<'a> Answer<'a> {
     }
 
     /// Takes the first choice, because only one was requested. Some chunks have no choice.
-    pub(in crate::translate) fn choice(&mut self) -> Option<Choice<'a>> {
+    pub(super) fn choice(&mut self) -> Option<Choice<'a>> {
         let mut choices = self.choices.take().into_iter().flatten();
         choices.find(|choice| choice.index.unwrap_or(0) == 0)
     }
@@ -336,8 +161,8 @@ impl<'a> Answer<'a> {
     ///
     /// # Errors
     /// [`Error::VendorBroken`] if the answer has neither a message nor usage.
-    pub(in crate::translate) fn whole(&mut self) -> Result<(Said<'a>, Option<Stop>), Error> {
-        let counted = self.tally().is_some();
+    pub(super) fn whole(&mut self) -> Result<(Said<'a>, Option<Stop>), Error> {
+        let counted = self.counts().is_some();
         let choice = self.choice();
         let reason = choice.as_ref().and_then(|choice| choice.finish_reason);
         let said = choice.and_then(|choice| choice.message.or(choice.delta));
@@ -347,7 +172,7 @@ impl<'a> Answer<'a> {
 
     /// Returns the usage, which some vendors send in other fields. Must be called before [`choice`](Self::choice),
     /// which takes the choices.
-    pub(in crate::translate) fn tally(&self) -> Option<Tally> {
+    pub(super) fn counts(&self) -> Option<Counts> {
         #[derive(Deserialize)]
         struct Groq<'a> {
             #[serde(borrow)]
@@ -358,18 +183,20 @@ impl<'a> Answer<'a> {
             groq.ok()?.usage
         };
         let of_choice = || {
-            self.choices
-                .iter()
-                .flatten()
-                .find_map(|choice| choice.usage)
+            let mut choices = self.choices.iter().flatten();
+            choices.find_map(|choice| choice.usage)
         };
-        Tally::read(self.usage.or_else(groq).or_else(of_choice)?)
+        let usage = self.usage.or_else(groq).or_else(of_choice)?;
+        let VendorUsage {
+            usage, reasoning, ..
+        } = chat_usage(usage.get())?;
+        Some(Counts::new(&usage, reasoning))
     }
 }
 
 /// The model's output: a whole message, or a piece of one.
 #[derive(Debug, Default, Deserialize)]
-pub(in crate::translate) struct Said<'a> {
+pub(super) struct Said<'a> {
     #[serde(borrow)]
     content: Option<&'a RawValue>,
     #[serde(borrow)]
@@ -388,7 +215,7 @@ pub(in crate::translate) struct Said<'a> {
 
 /// The kind of a text in the model's output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::translate) enum Kind {
+pub(super) enum Kind {
     Thinking,
     Text,
     Refusal,
@@ -409,15 +236,18 @@ struct Part<'a> {
 }
 
 impl<'a> Said<'a> {
-    /// Adds the state that the vendor needs back to `kept`, except for texts and the signatures of calls.
-    pub(in crate::translate) fn keep(&self, kept: &mut Kept) {
+    /// Returns the field of the reasoning, and its details. `None` if the output has neither, and no reasoning within
+    /// its content.
+    pub(super) fn state(&self) -> Option<(Option<Field>, Option<&'a RawValue>)> {
         let usual = given(self.reasoning_content).map(|_| Field::ReasoningContent);
         let field = usual.or_else(|| given(self.reasoning).map(|_| Field::Reasoning));
-        kept.fields(field, self.reasoning_details);
+        let list = self.content.is_some_and(|content| inner(content).is_none());
+        let some = field.is_some() || self.reasoning_details.is_some() || list;
+        some.then_some((field, self.reasoning_details))
     }
 
     /// Passes every text that is not empty to `each`, in order, JSON-escaped and without quotes.
-    pub(in crate::translate) fn each_text(
+    pub(super) fn each_text(
         &self,
         mut each: impl FnMut(Kind, &'a str) -> Result<(), Error>,
     ) -> Result<(), Error> {
@@ -443,7 +273,7 @@ impl<'a> Said<'a> {
     }
 
     /// Returns the tool calls. A call in the deprecated field `function_call` is the first of them.
-    pub(in crate::translate) fn calls(self) -> Vec<ToolCall<'a>> {
+    pub(super) fn calls(self) -> Vec<ToolCall<'a>> {
         let mut calls = self.tool_calls.unwrap_or_default();
         if calls.is_empty()
             && let Some(function) = self.function_call
@@ -500,51 +330,34 @@ fn each_thought<'a>(
 }
 
 #[derive(Debug, Deserialize)]
-pub(in crate::translate) struct ToolCall<'a> {
-    pub(in crate::translate) index: Option<u64>,
+pub(super) struct ToolCall<'a> {
+    pub(super) index: Option<u64>,
     #[serde(borrow)]
-    pub(in crate::translate) id: Option<&'a RawValue>,
+    pub(super) id: Option<&'a RawValue>,
     #[serde(borrow)]
-    pub(in crate::translate) function: Option<Function<'a>>,
+    pub(super) function: Option<Function<'a>>,
     #[serde(borrow)]
     extra_content: Option<&'a RawValue>,
 }
 
 #[derive(Debug, Deserialize)]
-pub(in crate::translate) struct Function<'a> {
+pub(super) struct Function<'a> {
     #[serde(borrow)]
-    pub(in crate::translate) name: Option<&'a RawValue>,
+    pub(super) name: Option<&'a RawValue>,
     #[serde(borrow)]
-    pub(in crate::translate) arguments: Option<&'a RawValue>,
+    pub(super) arguments: Option<&'a RawValue>,
 }
 
 impl<'a> ToolCall<'a> {
     /// Returns the signature of the tool call, if it is an object.
-    pub(in crate::translate) fn signature(&self) -> Option<&'a RawValue> {
+    pub(super) fn signature(&self) -> Option<&'a RawValue> {
         let signature = self.extra_content;
         signature.filter(|it| it.get().starts_with('{') && compact(it) != "{}")
     }
 }
 
-/// Why a chat answer ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::translate) enum Stop {
-    EndTurn,
-    MaxTokens,
-    ToolUse,
-    Refusal,
-}
-
-impl Stop {
-    /// Returns whether the answer may be incomplete according to this reason. If not, clients run a tool call with the
-    /// arguments that arrived, so truncated arguments must make the answer an error.
-    pub(in crate::translate) const fn was_cut(self) -> bool {
-        matches!(self, Self::MaxTokens | Self::Refusal)
-    }
-}
-
 /// Reads a finish reason. Before the end, vendors send null or `""`.
-pub(in crate::translate) fn stop(finish_reason: Option<&RawValue>) -> Result<Option<Stop>, Error> {
+pub(super) fn stop(finish_reason: Option<&RawValue>) -> Result<Option<Stop>, Error> {
     Ok(match finish_reason.and_then(inner).unwrap_or_default() {
         "" => None,
         "length" | "model_length" | "max_tokens" => Some(Stop::MaxTokens),
@@ -557,48 +370,3 @@ pub(in crate::translate) fn stop(finish_reason: Option<&RawValue>) -> Result<Opt
         _ => Some(Stop::EndTurn),
     })
 }
-
-/// Returns the messages format's stop reason. It depends on the tool calls, too: many vendors send `stop` after a tool
-/// call, and some send `tool_calls` without one, which would make agents wait for ever.
-pub(in crate::translate) fn stop_reason(
-    stop: Option<Stop>,
-    called: bool,
-    refused: bool,
-) -> &'static str {
-    match stop {
-        _ if refused => "refusal",
-        Some(Stop::Refusal) => "refusal",
-        Some(Stop::MaxTokens) => "max_tokens",
-        Some(Stop::ToolUse | Stop::EndTurn) | None if called => "tool_use",
-        Some(Stop::ToolUse | Stop::EndTurn) | None => "end_turn",
-    }
-}
-
-/// Returns the vendor's id or, if there is none, an id that is derived from the answer.
-pub(in crate::translate) fn message_id<'a>(
-    id: Option<&'a RawValue>,
-    answer: &[u8],
-    created: u64,
-) -> Json<'a> {
-    match id {
-        Some(id) if given(Some(id)).is_some() => Cow::Borrowed(id),
-        _ => string(&format!("msg_{created:x}{:016x}", hash(answer))),
-    }
-}
-
-/// Returns the vendor's name of the model that answered.
-pub(in crate::translate) fn model(model: Option<&RawValue>) -> Json<'_> {
-    match model {
-        Some(model) if inner(model).is_some() => Cow::Borrowed(model),
-        _ => quoted(&[]),
-    }
-}
-
-/// Returns the id of a tool call without one: the same in every translation of this message, and another in other
-/// messages.
-pub(in crate::translate) fn tool_id(message_hash: u64, index: usize) -> String {
-    format!("toolu_{message_hash:016x}_{index}")
-}
-
-#[cfg(test)]
-mod tests;

@@ -1,12 +1,13 @@
 //! Numbered cases: a chat stream is translated for a messages caller.
 
+use bytes::BytesMut;
 use serde_json::{Value, json};
 
-use super::*;
-use crate::translate::messages::{
-    blocks::{CALLS_MAX, KEPT_BYTES_MAX},
+use super::{
     testing::{CX, Heard, events, heard, translated},
+    *,
 };
+use crate::translate::formats::{chat::CALLS_MAX, turn::KEPT_BYTES_MAX};
 
 const DONE: &str = "data: [DONE]\n\n";
 

@@ -1,0 +1,10 @@
+//! Answers in the chat format.
+
+mod calls;
+mod fields;
+mod read;
+mod write;
+
+#[cfg(test)]
+pub(in crate::translate) use self::{calls::CALLS_MAX, write::NAME_BYTES_MAX};
+pub(in crate::translate) use self::{read::Reader, write::Writer};

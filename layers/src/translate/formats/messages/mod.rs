@@ -1,0 +1,6 @@
+//! Answers in the messages format.
+
+mod read;
+mod write;
+
+pub(in crate::translate) use self::{read::Reader, write::Writer};
