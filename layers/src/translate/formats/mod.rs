@@ -5,4 +5,6 @@
 pub(super) mod chat;
 pub(super) mod messages;
 pub(super) mod responses;
+#[cfg(test)]
+mod tests;
 pub(super) mod turn;
