@@ -298,6 +298,15 @@ macro_rules! stream {
 }
 pub(in crate::translate) use stream;
 
+/// Emits a piece of arguments, unless it is empty.
+pub(super) fn arguments(item: u64, piece: &str, emit: Emit<'_>) -> Result<(), Error> {
+    if piece.is_empty() {
+        return Ok(());
+    }
+    let fault = None;
+    emit(Event::Arguments { item, piece, fault })
+}
+
 /// Creates an error with the vendor's own message, which is only logged.
 pub(super) fn vendor_error(words: &str) -> Error {
     let words: String = words.chars().take(ERROR_CHARS_MAX).collect();

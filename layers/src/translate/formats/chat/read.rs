@@ -4,7 +4,8 @@ use serde_json::value::RawValue;
 
 use super::{
     super::turn::{
-        Call, Counts, Emit, Event, Proof, Reader as Read, Stop, is_comment, truncated, vendor_error,
+        Call, Counts, Emit, Event, Proof, Reader as Read, Stop, arguments, is_comment, truncated,
+        vendor_error,
     },
     calls::{Calls, escaped, tool_id},
     fields::{Answer, Kind, Said, ToolCall, stop},
@@ -217,14 +218,11 @@ impl Reader {
         let custom = false;
         let call = Call { id, name, custom };
         emit(Event::Call { item, call })?;
-        let arguments = function.arguments.map(escaped).unwrap_or_default();
+        let whole = function.arguments.map(escaped).unwrap_or_default();
         let mut lead = Lead::default();
-        let (kept, rest) = lead.take(&arguments);
+        let (kept, rest) = lead.take(&whole);
         for piece in [kept, rest, lead.cut()] {
-            if !piece.is_empty() {
-                let fault = None;
-                emit(Event::Arguments { item, piece, fault })?;
-            }
+            arguments(item, piece, emit)?;
         }
         Ok(())
     }
@@ -282,8 +280,7 @@ impl Read for Reader {
             return Err(broken("a tool call without a name"));
         }
         for (number, piece) in self.calls.cut() {
-            let (item, fault) = (CALLS + number as u64, None);
-            emit(Event::Arguments { item, piece, fault })?;
+            arguments(CALLS + number as u64, piece, emit)?;
         }
         self.finish(emit)
     }

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::super::turn::{Call, Counts, Emit, Event, Proof, Reader as Read, Stop};
+use super::super::turn::{Call, Counts, Emit, Event, Proof, Reader as Read, Stop, arguments};
 use crate::{
     error::Error,
     json::members,
@@ -13,7 +13,7 @@ use crate::{
     translate::{
         arguments::Lead,
         messages::text::{inner, string},
-        wire::{broken, compact},
+        wire::{broken, compact, too_much},
     },
     vendor_usage::{MessagesUsage, counts},
 };
@@ -23,6 +23,8 @@ const TEXT: u64 = 0;
 const THINKING: u64 = 1;
 /// The item of the first tool call.
 const CALLS: u64 = 2;
+/// The largest number of tool calls in one answer.
+const CALLS_MAX: u64 = 4_096;
 
 /// Reads a messages answer. No event is delayed, and no text is stored.
 #[derive(Debug, Default)]
@@ -136,6 +138,9 @@ impl Reader {
 
     fn call(&mut self, block: &Block<'_>, emit: Emit<'_>) -> Result<Open, Error> {
         let (id, name) = (json_string(block.id)?, json_string(block.name)?);
+        if self.calls == CALLS_MAX {
+            return Err(too_much(format!("more than {CALLS_MAX} tool calls")));
+        }
         let item = CALLS + self.calls;
         self.calls += 1;
         let custom = false;
@@ -302,14 +307,6 @@ impl Read for Reader {
         self.stop(answer.stop_reason.as_deref().unwrap_or("tool_use"), emit)?;
         self.finish(emit)
     }
-}
-
-fn arguments(item: u64, piece: &str, emit: Emit<'_>) -> Result<(), Error> {
-    if piece.is_empty() {
-        return Ok(());
-    }
-    let fault = None;
-    emit(Event::Arguments { item, piece, fault })
 }
 
 fn signature(signature: Option<&RawValue>, emit: Emit<'_>) -> Result<(), Error> {

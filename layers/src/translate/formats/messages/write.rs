@@ -36,7 +36,7 @@ pub(in crate::translate) struct Writer {
     blocks: VecDeque<Block>,
     /// The number of blocks that were opened so far.
     opened: usize,
-    /// The bytes that wait, and those of ids and names of calls.
+    /// The bytes of blocks that have not ended and of content that waits, and those of ids and names of calls.
     kept_bytes: usize,
     called: bool,
     refused: bool,
@@ -65,6 +65,17 @@ enum Kind {
     Thinking,
     /// A tool call: its id, its name, and whether arguments were written.
     Call(String, String, bool),
+}
+
+impl Kind {
+    /// Returns the type of a delta of the block, and the name of its field.
+    const fn delta(&self) -> (&'static str, &'static str) {
+        match self {
+            Self::Text => ("text_delta", "text"),
+            Self::Thinking => ("thinking_delta", "thinking"),
+            Self::Call(..) => ("input_json_delta", "partial_json"),
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -127,6 +138,7 @@ impl Writer {
         let found = self.blocks.iter().enumerate().find(goes_on);
         let index = found.map_or(self.blocks.len(), |(index, _)| index);
         if index == self.blocks.len() {
+            self.kept_bytes += size_of::<Block>();
             self.blocks.push_back(Block {
                 item,
                 kind,
@@ -156,7 +168,7 @@ impl Writer {
         piece: &str,
         out: &mut BytesMut,
     ) -> Result<(), Error> {
-        if piece.is_empty() {
+        if piece.is_empty() || self.write_piece(item, piece, out) {
             return Ok(());
         }
         let block = self.block(item, kind);
@@ -164,6 +176,21 @@ impl Writer {
         block.waiting.push_str(piece);
         self.kept_bytes += piece.len();
         self.advance(out)
+    }
+
+    /// Writes a piece of the open block without storing it. Returns whether the block of this item is open.
+    fn write_piece(&mut self, item: u64, piece: &str, out: &mut BytesMut) -> bool {
+        let front = self.blocks.front_mut();
+        let Some(open) = front.filter(|block| block.open && block.item == item) else {
+            return false;
+        };
+        match &mut open.kind {
+            Kind::Call(_, _, begun) => *begun = true,
+            Kind::Text | Kind::Thinking => open.end = End::Running,
+        }
+        let (kind, field) = open.kind.delta();
+        self.delta(kind, field, piece, out);
+        true
     }
 
     fn call(&mut self, item: u64, call: Call<'_>, out: &mut BytesMut) -> Result<(), Error> {
@@ -188,6 +215,9 @@ impl Writer {
     ) -> Result<(), Error> {
         if let Some(fault) = fault {
             return Err(broken(fault));
+        }
+        if self.write_piece(item, piece, out) {
+            return Ok(());
         }
         if let Some(block) = self.blocks.iter_mut().find(|block| block.item == item) {
             block.waiting.push_str(piece);
@@ -244,6 +274,7 @@ impl Writer {
                 self.blocks.push_front(block);
                 break;
             }
+            self.kept_bytes -= size_of::<Block>();
         }
         // The size of a plain answer was limited when it was read, and a plain answer writes a block only when it is
         // complete.
@@ -279,14 +310,10 @@ impl Writer {
             };
             self.start(&block, out);
         }
-        let (kind, field) = match &mut block.kind {
-            Kind::Text => ("text_delta", "text"),
-            Kind::Thinking => ("thinking_delta", "thinking"),
-            Kind::Call(_, _, begun) => {
-                *begun |= !waiting.is_empty();
-                ("input_json_delta", "partial_json")
-            }
-        };
+        if let Kind::Call(_, _, begun) = &mut block.kind {
+            *begun |= !waiting.is_empty();
+        }
+        let (kind, field) = block.kind.delta();
         self.delta(kind, field, &waiting, out);
         if !ends {
             return;

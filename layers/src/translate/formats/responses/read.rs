@@ -10,7 +10,8 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::super::turn::{
-    Call, Counts, Emit, Event, Proof, Reader as Read, Stop, is_comment, truncated, vendor_error,
+    Call, Counts, Emit, Event, Proof, Reader as Read, Stop, arguments, is_comment, truncated,
+    vendor_error,
 };
 use crate::{
     error::Error,
@@ -371,14 +372,6 @@ impl Reader {
             response.usage.and_then(usage).unwrap_or_default(),
         ))
     }
-}
-
-fn arguments(item: u64, piece: &str, emit: Emit<'_>) -> Result<(), Error> {
-    if piece.is_empty() {
-        return Ok(());
-    }
-    let fault = None;
-    emit(Event::Arguments { item, piece, fault })
 }
 
 /// Reads the usage of a responses answer, with the code that also reads it for the charge. `None` if it counts nothing.
