@@ -2,20 +2,21 @@
 
 use std::borrow::Cow;
 
-use bytes::{Bytes, BytesMut};
-use serde::Serialize;
+use bytes::Bytes;
 use serde_json::value::RawValue;
 
 use super::{
-    marks::CacheWishes,
-    tools::{Choice, Tool, Tools},
-    turns::{Block, Conversation, Turn},
+    tools::Tools,
+    turns::{Block, Conversation},
 };
 use crate::{
     error::{Error, Problem},
     model::{Dialect, Thinking},
     path::Path,
-    translate::wire::{Object, RequestCx, Value, write_json},
+    translate::{
+        formats::messages::body::{Parts, ThinkingField},
+        wire::{Object, RequestCx, Value},
+    },
 };
 
 /// Fields that are translated. Any field that is neither here nor in [`DROPPED`] is rejected, so that nothing is lost
@@ -104,103 +105,24 @@ pub fn request(body: &[u8], cx: &RequestCx<'_>) -> Result<Bytes, Error> {
     check_modalities(&fields)?;
 
     let mut conversation = Conversation::read(&fields.need("messages")?)?;
-    let mut tools = Tools::read(&fields)?;
+    let tools = Tools::read(&fields)?;
     let max_tokens = max_tokens(&fields, cx.output_tokens)?;
     let may_think = !tools.forced() && !conversation.within_a_turn();
     let reasoning = Reasoning::read(&fields, cx.dialect.thinking, max_tokens, may_think)?;
-    let thinks = matches!(reasoning.thinking, Some(ThinkingField::Enabled { .. }));
-    let sampling = Sampling::read(&fields, cx.dialect, thinks)?;
-    let format = response_format(&fields, cx.dialect, &mut conversation.system)?;
-    let output_config = OutputConfig {
-        effort: reasoning.effort,
-        format,
-    };
-    let wishes = CacheWishes::read(&fields)?;
-    wishes.place(&mut tools.list, &mut conversation, body.len(), cx);
-
-    let translated = Body {
-        model: cx.model,
+    let schema = response_format(&fields, cx.dialect, &mut conversation.system)?;
+    let parts = Parts {
         max_tokens,
-        system: conversation.system,
-        messages: conversation.turns,
+        conversation,
         tools: tools.list,
         tool_choice: tools.choice,
         stop_sequences: stop_sequences(&fields)?,
-        thinking: reasoning.thinking,
-        output_config: (!output_config.is_empty()).then_some(output_config),
-        temperature: sampling.temperature,
-        top_p: sampling.top_p,
-        top_k: sampling.top_k,
-        metadata: user_id(&fields)?.map(|user_id| Metadata { user_id }),
+        reasoning,
+        schema,
         stream: fields
             .get("stream")?
             .map_or(Ok(false), |stream| stream.flag())?,
     };
-    let mut out = BytesMut::with_capacity(body.len() + 256);
-    write_json(&mut out, &translated);
-    Ok(out.freeze())
-}
-
-/// The body of a messages request, to be serialized.
-#[derive(Serialize)]
-struct Body<'a> {
-    model: &'a str,
-    max_tokens: u64,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    system: Vec<Block<'a>>,
-    messages: Vec<Turn<'a>>,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    tools: Vec<Tool<'a>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    tool_choice: Option<Choice<'a>>,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    stop_sequences: Vec<Cow<'a, str>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    thinking: Option<ThinkingField>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    output_config: Option<OutputConfig<'a>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    temperature: Option<&'a RawValue>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    top_p: Option<&'a RawValue>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    top_k: Option<&'a RawValue>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    metadata: Option<Metadata<'a>>,
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    stream: bool,
-}
-
-#[derive(Serialize)]
-pub(in crate::translate) struct Metadata<'a> {
-    pub(in crate::translate) user_id: Cow<'a, str>,
-}
-
-#[derive(Serialize)]
-#[serde(tag = "type", rename_all = "snake_case")]
-pub(in crate::translate) enum ThinkingField {
-    Enabled { budget_tokens: u64 },
-    Disabled,
-}
-
-#[derive(Serialize)]
-pub(in crate::translate) struct OutputConfig<'a> {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(in crate::translate) effort: Option<&'static str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(in crate::translate) format: Option<OutputFormat<'a>>,
-}
-
-impl OutputConfig<'_> {
-    pub(in crate::translate) const fn is_empty(&self) -> bool {
-        self.effort.is_none() && self.format.is_none()
-    }
-}
-
-#[derive(Serialize)]
-#[serde(tag = "type", rename_all = "snake_case")]
-pub(in crate::translate) enum OutputFormat<'a> {
-    JsonSchema { schema: &'a RawValue },
+    parts.json(&fields, body.len(), cx)
 }
 
 fn check_names(fields: &Object<'_, '_>) -> Result<(), Error> {
@@ -344,7 +266,7 @@ impl Reasoning {
 pub(in crate::translate) struct Sampling<'a> {
     pub(in crate::translate) temperature: Option<&'a RawValue>,
     pub(in crate::translate) top_p: Option<&'a RawValue>,
-    top_k: Option<&'a RawValue>,
+    pub(in crate::translate) top_k: Option<&'a RawValue>,
 }
 
 impl<'a> Sampling<'a> {
@@ -395,7 +317,7 @@ fn response_format<'a>(
     fields: &Object<'a, '_>,
     dialect: &Dialect,
     system: &mut Vec<Block<'a>>,
-) -> Result<Option<OutputFormat<'a>>, Error> {
+) -> Result<Option<&'a RawValue>, Error> {
     let Some(format) = fields.get("response_format")? else {
         return Ok(None);
     };
@@ -413,7 +335,7 @@ fn response_format<'a>(
             let named = format.need("json_schema")?.object()?;
             let schema = named.need("schema")?;
             if schema.raw.get().starts_with('{') {
-                Ok(Some(OutputFormat::JsonSchema { schema: schema.raw }))
+                Ok(Some(schema.raw))
             } else {
                 Err(schema.wrong_type("object"))
             }

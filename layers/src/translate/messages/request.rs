@@ -3,20 +3,22 @@
 
 use std::borrow::Cow;
 
-use bytes::{Bytes, BytesMut};
-use serde::Serialize;
+use bytes::Bytes;
 use serde_json::value::RawValue;
 
 use super::{
-    text::{Json, literal, made, optional, shortened},
-    turns::{self, Message},
+    text::{Json, literal, made, optional, shortened, string},
+    turns,
 };
 use crate::{
     call::Format,
     error::{Error, Problem},
-    model::{Dialect, OutputField},
+    model::Dialect,
     path::Path,
-    translate::wire::{Object, RequestCx, StreamOptions, Value, write_json},
+    translate::{
+        formats::chat::body::{Body, Function, ResponseFormat, Tool, choose},
+        wire::{Object, RequestCx, Value},
+    },
 };
 
 /// Fields that are translated, or that are read only to refuse them with a reason.
@@ -81,27 +83,24 @@ pub fn request(body: &[u8], vendor: &str, cx: &RequestCx<'_>) -> Result<Bytes, E
         Some(flag) => flag.flag()?,
         None => false,
     };
-    let chat = Chat {
-        model: cx.model,
-        max_completion_tokens: cx.ceiling(OutputField::MaxCompletionTokens),
-        max_tokens: cx.ceiling(OutputField::MaxTokens),
-        messages: turns::messages(&fields, vendor, dialect.system_role.unwrap_or_default())?,
+    let role = dialect.system_role.unwrap_or_default();
+    let chat = Body {
         stop: stop(&fields)?,
         temperature: cx.sampling(&fields, "temperature")?,
         top_p: cx.sampling(&fields, "top_p")?,
         tools,
         tool_choice,
         parallel_tool_calls,
-        reasoning_effort: effort(&fields)?.filter(|_| dialect.reasoning_effort),
-        response_format: schema(&fields, dialect)?.map(response_format),
+        reasoning_effort: effort(&fields)?
+            .filter(|_| dialect.reasoning_effort)
+            .map(Cow::Borrowed),
+        response_format: schema(&fields, dialect)?
+            .map(|schema| ResponseFormat::schema(None, None, schema, true)),
         user: user(&fields)?,
         prompt_cache_key: cx.cache_key(&fields, Format::Chat)?,
-        stream: stream.then_some(true),
-        stream_options: StreamOptions::of(stream),
+        ..Body::new(cx, turns::messages(&fields, vendor, role)?, stream)
     };
-    let mut out = BytesMut::with_capacity(body.len() + body.len() / 8 + 256);
-    write_json(&mut out, &chat);
-    Ok(out.freeze())
+    Ok(chat.json(body.len()))
 }
 
 /// Returns whether the request enables thinking and does not omit it from the answer.
@@ -120,89 +119,6 @@ pub fn thinking_asked(body: &[u8]) -> bool {
         Some(kind != "disabled" && display != "omitted")
     };
     asked().unwrap_or(false)
-}
-
-/// A chat request, ready to be serialized.
-#[derive(Debug, Serialize)]
-struct Chat<'a> {
-    model: &'a str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    max_completion_tokens: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    max_tokens: Option<u64>,
-    messages: Vec<Message<'a>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    stop: Option<&'a RawValue>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    temperature: Option<&'a RawValue>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    top_p: Option<&'a RawValue>,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    tools: Vec<Tool<'a>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    tool_choice: Option<ToolChoice<'a>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    parallel_tool_calls: Option<bool>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    reasoning_effort: Option<&'static str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    response_format: Option<ResponseFormat<'a>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    user: Option<&'a RawValue>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    prompt_cache_key: Option<Json<'a>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    stream: Option<bool>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    stream_options: Option<StreamOptions>,
-}
-
-#[derive(Debug, Serialize)]
-#[serde(tag = "type", rename_all = "lowercase")]
-enum Tool<'a> {
-    Function { function: Function<'a> },
-}
-
-#[derive(Debug, Serialize)]
-struct Function<'a> {
-    name: Json<'a>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    description: Option<&'a RawValue>,
-    parameters: Json<'a>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    strict: Option<bool>,
-}
-
-#[derive(Debug, Serialize)]
-#[serde(untagged)]
-enum ToolChoice<'a> {
-    Mode(&'static str),
-    Named(NamedTool<'a>),
-}
-
-#[derive(Debug, Serialize)]
-#[serde(tag = "type", rename_all = "lowercase")]
-enum NamedTool<'a> {
-    Function { function: Named<'a> },
-}
-
-#[derive(Debug, Serialize)]
-struct Named<'a> {
-    name: Json<'a>,
-}
-
-#[derive(Debug, Serialize)]
-#[serde(tag = "type", rename_all = "snake_case")]
-enum ResponseFormat<'a> {
-    JsonSchema { json_schema: Schema<'a> },
-}
-
-#[derive(Debug, Serialize)]
-struct Schema<'a> {
-    /// The chat format requires a name for the schema; the messages format has none.
-    name: &'static str,
-    strict: bool,
-    schema: &'a RawValue,
 }
 
 /// Refuses fields that are unknown here: leaving one out silently could change the answer.
@@ -256,7 +172,7 @@ fn tool<'a>(tool: &Object<'a, '_>) -> Result<Tool<'a>, Error> {
     };
     let function = Function {
         name: shortened(Cow::Borrowed(literal(&tool.need("name")?)?)),
-        description: optional(tool, "description")?,
+        description: optional(tool, "description")?.map(Cow::Borrowed),
         parameters: parameters(tool)?,
         strict,
     };
@@ -293,22 +209,21 @@ pub(in crate::translate) fn parameters<'a>(tool: &Object<'a, '_>) -> Result<Json
 fn tool_choice<'a>(
     body: &Object<'a, '_>,
     tools: &[Tool<'_>],
-) -> Result<(Option<ToolChoice<'a>>, Option<bool>), Error> {
+) -> Result<(Option<Json<'a>>, Option<bool>), Error> {
     let Some(choice) = body.get("tool_choice")? else {
         return Ok((None, None));
     };
     let choice = choice.object()?;
     let chosen = match &*choice.need("type")?.string()? {
-        "auto" => ToolChoice::Mode("auto"),
-        "none" => ToolChoice::Mode("none"),
+        "auto" => string("auto"),
+        "none" => string("none"),
         "any" | "tool" if tools.is_empty() => {
             return Err(body.refuse("tool_choice", Problem::Contradicts("tools")));
         }
-        "any" => ToolChoice::Mode("required"),
+        "any" => string("required"),
         "tool" => {
             let name = shortened(Cow::Borrowed(literal(&choice.need("name")?)?));
-            let function = Named { name };
-            ToolChoice::Named(NamedTool::Function { function })
+            choose(&name)
         }
         _ => {
             return Err(choice.refuse("type", Problem::NotOneOf("auto, any, tool, none")));
@@ -391,16 +306,6 @@ pub(in crate::translate) fn schema<'a>(
         return Err(schema.wrong_type("object"));
     }
     Ok(Some(schema.raw))
-}
-
-fn response_format(schema: &RawValue) -> ResponseFormat<'_> {
-    ResponseFormat::JsonSchema {
-        json_schema: Schema {
-            name: "answer",
-            strict: true,
-            schema,
-        },
-    }
 }
 
 /// Returns the id of the end user. If it is longer than vendors accept, it is left out, because a truncated id could be

@@ -2,8 +2,7 @@
 
 use std::{borrow::Cow, collections::HashMap};
 
-use bytes::{Bytes, BytesMut};
-use serde::Serialize;
+use bytes::Bytes;
 use serde_json::value::RawValue;
 
 use super::{
@@ -13,17 +12,18 @@ use super::{
 };
 use crate::{
     error::{Error, Problem},
-    model::{OutputField, SystemRole},
+    model::SystemRole,
     path::Path,
     translate::{
         chat_state::{Reasoning, Returned},
+        formats::chat::body::{Body, Function, ResponseFormat, Tool, choose},
         messages::{
-            text::{Json, inner, joined, literal, made, optional, quoted, string},
+            text::{Json, inner, joined, literal, optional, quoted, string},
             turns::{
                 Address, Called as CalledFunction, Content, File, Message, Part, ToolCall, tool_id,
             },
         },
-        wire::{Object, RequestCx, StreamOptions, Value, write_json},
+        wire::{Object, RequestCx, Value},
     },
 };
 
@@ -48,16 +48,12 @@ pub fn to_chat(body: &[u8], vendor: &str, cx: &RequestCx<'_>) -> Result<Bytes, E
         return Err(fields.refuse("input", Problem::Empty));
     }
     let stream = wishes::stream(&fields)?;
-    let chat = Chat {
-        model: cx.model,
-        max_completion_tokens: cx.ceiling(OutputField::MaxCompletionTokens),
-        max_tokens: cx.ceiling(OutputField::MaxTokens),
-        messages,
+    let chat = Body {
         temperature: cx.sampling(&fields, "temperature")?,
         top_p: cx.sampling(&fields, "top_p")?,
         tool_choice: tools.choice.as_ref().map(choice),
         parallel_tool_calls: tools.parallel,
-        tools: tools.list.into_iter().map(Tool::of).collect(),
+        tools: tools.list.into_iter().map(tool).collect(),
         reasoning_effort: wishes::effort(&fields)?.filter(|_| dialect.reasoning_effort),
         verbosity: wishes::verbosity(&fields)?.filter(|_| dialect.verbosity),
         response_format: wishes::format(&fields, dialect)?.map(response_format),
@@ -65,96 +61,20 @@ pub fn to_chat(body: &[u8], vendor: &str, cx: &RequestCx<'_>) -> Result<Bytes, E
         safety_identifier: wishes::text(&fields, "safety_identifier")?,
         prompt_cache_key: cx.cache_key(&fields, crate::call::Format::Chat)?,
         metadata: fields.get("metadata")?.map(|metadata| metadata.raw),
-        stream: stream.then_some(true),
-        stream_options: StreamOptions::of(stream),
+        ..Body::new(cx, messages, stream)
     };
-    let mut out = BytesMut::with_capacity(body.len() + body.len() / 8 + 256);
-    write_json(&mut out, &chat);
-    Ok(out.freeze())
+    Ok(chat.json(body.len()))
 }
 
-/// A chat request, ready to be serialized.
-#[derive(Debug, Serialize)]
-struct Chat<'a> {
-    model: &'a str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    max_completion_tokens: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    max_tokens: Option<u64>,
-    messages: Vec<Message<'a>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    temperature: Option<&'a RawValue>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    top_p: Option<&'a RawValue>,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    tools: Vec<Tool<'a>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    tool_choice: Option<Json<'static>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    parallel_tool_calls: Option<bool>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    reasoning_effort: Option<Cow<'a, str>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    verbosity: Option<&'a RawValue>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    response_format: Option<ResponseFormat<'a>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    user: Option<&'a RawValue>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    safety_identifier: Option<&'a RawValue>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    prompt_cache_key: Option<Json<'a>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    metadata: Option<&'a RawValue>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    stream: Option<bool>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    stream_options: Option<StreamOptions>,
-}
-
-#[derive(Debug, Serialize)]
-#[serde(tag = "type", rename_all = "lowercase")]
-enum Tool<'a> {
-    Function { function: Function<'a> },
-}
-
-#[derive(Debug, Serialize)]
-struct Function<'a> {
-    name: Json<'a>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    description: Option<Json<'a>>,
-    parameters: Json<'a>,
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    strict: bool,
-}
-
-impl<'a> Tool<'a> {
-    fn of(tool: super::tools::Tool<'a>) -> Self {
-        Self::Function {
-            function: Function {
-                name: tool.flat,
-                description: tool.description,
-                parameters: tool.parameters,
-                strict: tool.strict,
-            },
-        }
+fn tool(tool: super::tools::Tool<'_>) -> Tool<'_> {
+    Tool::Function {
+        function: Function {
+            name: tool.flat,
+            description: tool.description,
+            parameters: tool.parameters,
+            strict: tool.strict.then_some(true),
+        },
     }
-}
-
-#[derive(Debug, Serialize)]
-#[serde(tag = "type", rename_all = "snake_case")]
-enum ResponseFormat<'a> {
-    JsonObject,
-    JsonSchema { json_schema: Schema<'a> },
-}
-
-#[derive(Debug, Serialize)]
-struct Schema<'a> {
-    name: Json<'a>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    description: Option<&'a RawValue>,
-    schema: &'a RawValue,
-    strict: bool,
 }
 
 fn response_format(format: Format<'_>) -> ResponseFormat<'_> {
@@ -165,14 +85,7 @@ fn response_format(format: Format<'_>) -> ResponseFormat<'_> {
             description,
             schema,
             strict,
-        } => ResponseFormat::JsonSchema {
-            json_schema: Schema {
-                name: name.map_or_else(|| string("answer"), Cow::Borrowed),
-                description,
-                schema,
-                strict,
-            },
-        },
+        } => ResponseFormat::schema(name, description, schema, strict),
     }
 }
 
@@ -181,9 +94,7 @@ fn choice(choice: &Choice<'_>) -> Json<'static> {
         Choice::Auto => string("auto"),
         Choice::None => string("none"),
         Choice::Required => string("required"),
-        Choice::Named(name) => made(format!(
-            "{{\"type\":\"function\",\"function\":{{\"name\":\"{name}\"}}}}"
-        )),
+        Choice::Named(name) => choose(&quoted(&[name])),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use serde::Serialize;
 use serde_json::value::RawValue;
 
@@ -16,15 +16,13 @@ use crate::{
     error::{Error, Problem},
     translate::{
         chat::{
-            marks::{CacheWishes, Mark, Markable},
-            request::{
-                JSON_OBJECT, Metadata, OutputConfig, OutputFormat, Reasoning, Sampling,
-                ThinkingField, user_id,
-            },
-            turns::{Block, Conversation, Turn, image_source, input, pdf, vendor_id},
+            marks::{Mark, Markable},
+            request::{JSON_OBJECT, Reasoning},
+            turns::{Block, Conversation, image_source, input, pdf, vendor_id},
         },
+        formats::messages::body::Parts,
         messages::text::Json,
-        wire::{Object, RequestCx, Value, write_json},
+        wire::{Object, RequestCx, Value},
     },
 };
 
@@ -52,68 +50,26 @@ pub fn to_messages(body: &[u8], vendor: &str, cx: &RequestCx<'_>) -> Result<Byte
     let reasoning = effort
         .and_then(|word| Reasoning::of(&word, dialect.thinking, max_tokens, may_think))
         .unwrap_or_default();
-    let thinks = matches!(reasoning.thinking, Some(ThinkingField::Enabled { .. }));
-    let sampling = Sampling::read(&fields, dialect, thinks)?;
-    let format = match wishes::format(&fields, dialect)? {
+    let schema = match wishes::format(&fields, dialect)? {
         None => None,
         Some(Format::Object) => {
             let text = JSON_OBJECT.into();
             conversation.system.push(Block::Text { text });
             None
         }
-        Some(Format::Schema { schema, .. }) => Some(OutputFormat::JsonSchema { schema }),
+        Some(Format::Schema { schema, .. }) => Some(schema),
     };
-    let output_config = OutputConfig {
-        effort: reasoning.effort,
-        format,
-    };
-    let tool_choice = tool_choice(&tools);
-    let mut tools: Vec<_> = tools.list.into_iter().map(Tool::of).collect();
-    let wishes = CacheWishes::read(&fields)?;
-    wishes.place(&mut tools, &mut conversation, body.len(), cx);
-    let messages = Body {
-        model: cx.model,
+    let parts = Parts {
         max_tokens,
-        system: conversation.system,
-        messages: conversation.turns,
-        tools,
-        tool_choice,
-        thinking: reasoning.thinking,
-        output_config: (!output_config.is_empty()).then_some(output_config),
-        temperature: sampling.temperature,
-        top_p: sampling.top_p,
-        metadata: user_id(&fields)?.map(|user_id| Metadata { user_id }),
+        conversation,
+        tool_choice: tool_choice(&tools),
+        tools: tools.list.into_iter().map(Tool::of).collect(),
+        stop_sequences: Vec::new(),
+        reasoning,
+        schema,
         stream: wishes::stream(&fields)?,
     };
-    let mut out = BytesMut::with_capacity(body.len() + 256);
-    write_json(&mut out, &messages);
-    Ok(out.freeze())
-}
-
-/// A messages request, ready to be serialized.
-#[derive(Serialize)]
-struct Body<'a> {
-    model: &'a str,
-    max_tokens: u64,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    system: Vec<Block<'a>>,
-    messages: Vec<Turn<'a>>,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    tools: Vec<Tool<'a>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    tool_choice: Option<ToolChoice>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    thinking: Option<ThinkingField>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    output_config: Option<OutputConfig<'a>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    temperature: Option<&'a RawValue>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    top_p: Option<&'a RawValue>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    metadata: Option<Metadata<'a>>,
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    stream: bool,
+    parts.json(&fields, body.len(), cx)
 }
 
 #[derive(Debug, Serialize)]

@@ -1,5 +1,6 @@
-//! Answers in the chat format.
+//! The chat format: answers, and the body of a request.
 
+pub(in crate::translate) mod body;
 mod calls;
 mod fields;
 mod read;

@@ -1,5 +1,6 @@
-//! Answers in the messages format.
+//! The messages format: answers, and the body of a request.
 
+pub(in crate::translate) mod body;
 mod read;
 mod write;
 

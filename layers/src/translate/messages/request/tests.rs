@@ -4,7 +4,7 @@ use serde_json::{Value as Tree, json};
 
 use super::*;
 use crate::{
-    model::SystemRole,
+    model::{OutputField, SystemRole},
     translate::{capsule, wire::CacheCx},
 };
 
