@@ -1,0 +1,186 @@
+//! What a call needs of a ledger.
+
+use std::{future::Future, sync::Arc, time::Duration};
+
+use futures_util::future::join_all;
+
+use super::{Adjusted, Adjustment, Hold, LedgerError, Reserved, Settled, Settlement};
+use crate::{
+    account::{AccountId, KeyId},
+    number::RequestNumber,
+};
+
+/// The ledger operations that a call needs. Every operation is idempotent by the call's number.
+pub trait Ledger: Send + Sync + 'static {
+    /// Holds money, atomically over the account and the key.
+    ///
+    /// # Errors
+    /// [`LedgerError::Refused`] with the reason. [`LedgerError::Unavailable`]: the money may be held nevertheless, so
+    /// release the hold.
+    fn reserve(&self, hold: &Hold) -> impl Future<Output = Result<Reserved, LedgerError>> + Send;
+
+    /// Charges a call and ends its hold.
+    ///
+    /// # Errors
+    /// [`LedgerError::Unavailable`]: the call may have been charged; settle it again.
+    fn settle(
+        &self,
+        settlement: &Settlement,
+    ) -> impl Future<Output = Result<Settled, LedgerError>> + Send;
+
+    /// Charges calls that ended at about the same time. Returns the results of [`Ledger::settle`] in the same order. A
+    /// ledger overrides this method if settling many calls together is cheaper.
+    fn settle_all(
+        &self,
+        settlements: &[Settlement],
+    ) -> impl Future<Output = Vec<Result<Settled, LedgerError>>> + Send {
+        join_all(settlements.iter().map(|call| self.settle(call)))
+    }
+
+    /// Ends a hold without a charge. A request for a hold under this number that arrives later is refused.
+    ///
+    /// # Errors
+    /// [`LedgerError::Unavailable`]: the hold may have ended; release it again.
+    fn release(
+        &self,
+        number: RequestNumber,
+        account: &AccountId,
+        key: &KeyId,
+    ) -> impl Future<Output = Result<(), LedgerError>> + Send;
+
+    /// Sets a hold's expiry to `ttl` from now. Returns whether the hold still existed.
+    ///
+    /// # Errors
+    /// [`LedgerError::Unavailable`] if the ledger does not answer.
+    fn extend(
+        &self,
+        number: RequestNumber,
+        account: &AccountId,
+        ttl: Duration,
+    ) -> impl Future<Output = Result<bool, LedgerError>> + Send;
+
+    /// Changes the amount that a running call holds, atomically over the account and the key. A smaller amount is
+    /// always granted. A larger one is granted in full or refused, by the same rules as a new hold.
+    ///
+    /// The default changes nothing and returns [`Adjusted::Unsupported`], so that calls keep the amount of their first
+    /// hold.
+    ///
+    /// # Errors
+    /// [`LedgerError::Refused`] if a larger amount is refused: the hold is unchanged. [`LedgerError::Unavailable`]: the
+    /// hold may have changed. Repeat the request, or make another change with a higher number.
+    fn adjust(
+        &self,
+        adjustment: &Adjustment,
+    ) -> impl Future<Output = Result<Adjusted, LedgerError>> + Send {
+        let _ = adjustment;
+        std::future::ready(Ok(Adjusted::Unsupported))
+    }
+
+    /// Returns whether the key could hold any amount. Checks for the refusals of [`Ledger::reserve`] that do not depend
+    /// on an amount.
+    ///
+    /// # Errors
+    /// [`LedgerError::Refused`] with the reason, or [`LedgerError::Unavailable`].
+    fn probe(
+        &self,
+        account: &AccountId,
+        key: &KeyId,
+    ) -> impl Future<Output = Result<(), LedgerError>> + Send;
+
+    /// Ends expired holds, a limited number per call, and returns how many it ended.
+    ///
+    /// # Errors
+    /// [`LedgerError::Unavailable`] if the ledger does not answer.
+    fn expire(&self) -> impl Future<Output = Result<usize, LedgerError>> + Send;
+
+    /// Returns the lease from which this process holds the call's money, if any. If another process settles the call,
+    /// it must pass this number in the settlement. `None` for a ledger without leases.
+    fn lease_of(&self, number: RequestNumber, key: &KeyId) -> Option<RequestNumber> {
+        let _ = (number, key);
+        None
+    }
+
+    /// Records on this machine what running calls would cost if the process died now. After a crash, the next process
+    /// settles each call at that cost. A later checkpoint of a call replaces the earlier one; settling or releasing the
+    /// call deletes it.
+    /// Does nothing for a ledger that cannot store checkpoints.
+    ///
+    /// # Errors
+    /// The checkpoint was not stored.
+    fn checkpoint(
+        &self,
+        running: &[Settlement],
+    ) -> impl Future<Output = Result<(), LedgerError>> + Send {
+        let _ = running;
+        std::future::ready(Ok(()))
+    }
+}
+
+/// Makes a ledger type shareable whose clones do not share the money.
+impl<L: Ledger> Ledger for Arc<L> {
+    fn reserve(&self, hold: &Hold) -> impl Future<Output = Result<Reserved, LedgerError>> + Send {
+        L::reserve(self, hold)
+    }
+
+    fn settle(
+        &self,
+        settlement: &Settlement,
+    ) -> impl Future<Output = Result<Settled, LedgerError>> + Send {
+        L::settle(self, settlement)
+    }
+
+    fn settle_all(
+        &self,
+        settlements: &[Settlement],
+    ) -> impl Future<Output = Vec<Result<Settled, LedgerError>>> + Send {
+        L::settle_all(self, settlements)
+    }
+
+    fn release(
+        &self,
+        number: RequestNumber,
+        account: &AccountId,
+        key: &KeyId,
+    ) -> impl Future<Output = Result<(), LedgerError>> + Send {
+        L::release(self, number, account, key)
+    }
+
+    fn extend(
+        &self,
+        number: RequestNumber,
+        account: &AccountId,
+        ttl: Duration,
+    ) -> impl Future<Output = Result<bool, LedgerError>> + Send {
+        L::extend(self, number, account, ttl)
+    }
+
+    fn adjust(
+        &self,
+        adjustment: &Adjustment,
+    ) -> impl Future<Output = Result<Adjusted, LedgerError>> + Send {
+        L::adjust(self, adjustment)
+    }
+
+    fn probe(
+        &self,
+        account: &AccountId,
+        key: &KeyId,
+    ) -> impl Future<Output = Result<(), LedgerError>> + Send {
+        L::probe(self, account, key)
+    }
+
+    fn expire(&self) -> impl Future<Output = Result<usize, LedgerError>> + Send {
+        L::expire(self)
+    }
+
+    fn lease_of(&self, number: RequestNumber, key: &KeyId) -> Option<RequestNumber> {
+        L::lease_of(self, number, key)
+    }
+
+    fn checkpoint(
+        &self,
+        running: &[Settlement],
+    ) -> impl Future<Output = Result<(), LedgerError>> + Send {
+        L::checkpoint(self, running)
+    }
+}
