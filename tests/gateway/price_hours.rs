@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use crate::{
     checks::micro,
     harness::Setup,
-    ops::{BOTH, Op},
+    ops::BOTH,
     price_rules::{ask, receipt, says, usage},
 };
 

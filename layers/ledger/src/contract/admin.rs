@@ -135,7 +135,7 @@ pub trait LedgerAdmin: Send + Sync + 'static {
         account: &AccountId,
         id: &str,
     ) -> impl Future<Output = Result<Option<Entry>, BookError>> + Send {
-        journal::entry_of(self, account, id)
+        super::journal::entry_of(self, account, id)
     }
 
     /// Adds a key to its account.
