@@ -4,6 +4,7 @@
 
 mod events;
 mod groups;
+mod record;
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, HashSet},
@@ -14,18 +15,19 @@ use std::{
 use super::{
     book::{Account, Book, Hashing, KeyBook, Millis},
     contract::{
-        AccountBooks, AccountView, BookError, Booked, Document, Entry, KeyChange, KeyView,
-        OpenHold, Receipt, Settled, Settlement, TariffVersion,
+        AccountBooks, AccountView, BookError, Booked, Entry, KeyChange, KeyView, OpenHold, Receipt,
+        Settled, Settlement, TariffVersion,
     },
 };
 use crate::{
     account::{AccountId, GroupId, KeyDigest, KeyId, KeyRecord},
-    ceiling::{Ceilings, Period},
-    happening::{Event, Levels, Watched},
+    ceiling::Ceilings,
     money::MicroRub,
     number::RequestNumber,
     rollup,
 };
+
+pub(super) use self::record::{GroupRow, Journaled, Record, Used};
 
 /// The largest number of expired holds that one sweep ends per account, so that the lock is not held for long.
 pub(super) const EXPIRE_MAX: usize = 256;
@@ -61,117 +63,6 @@ pub(super) fn first_result(receipt: &Receipt) -> Settled {
         loss,
         repeated: true,
     }
-}
-
-/// A result, and the record that a durable store must write before it returns the result.
-pub(super) type Journaled<T> = (T, Option<Record>);
-
-/// A change as a durable store writes it. Amounts are new values, not differences, so that writing the records again,
-/// in the same order, changes nothing.
-#[derive(Debug)]
-#[cfg_attr(
-    not(feature = "sqlite"),
-    allow(dead_code, reason = "used only by the durable store")
-)]
-#[expect(
-    clippy::large_enum_variant,
-    reason = "most records are receipts: boxing them would cost more than it saves"
-)]
-pub(super) enum Record {
-    Account {
-        id: AccountId,
-        name: String,
-        suspended: bool,
-    },
-    Entry {
-        account: AccountId,
-        entry: Entry,
-        at_ms: Millis,
-        balance: MicroRub,
-        events: Vec<Event>,
-    },
-    Key {
-        record: Arc<KeyRecord>,
-        ceilings: Ceilings,
-        /// The groups that the key has joined or left, as they are after the change.
-        groups: Vec<GroupRow>,
-    },
-    /// A group of an account's keys.
-    Group { account: AccountId, group: GroupRow },
-    Settled {
-        receipt: Receipt,
-        balance: MicroRub,
-        loss: MicroRub,
-        /// The key's usage, if the key is one of the account's.
-        used: Option<Used>,
-        /// The usage of the key's group, if it is in one.
-        group: Option<(GroupId, Used)>,
-        /// Whether the call had a checkpoint in the store.
-        noted: bool,
-        /// The events that the change emits.
-        events: Vec<Event>,
-    },
-    /// Checkpoints of the running calls: their costs so far.
-    Noted(Vec<Settlement>),
-    /// The number of a call that had a checkpoint and ended without a charge.
-    Forgotten(RequestNumber),
-    Tariff {
-        version: TariffVersion,
-        fingerprint: String,
-    },
-    /// An event that a gateway reported, and its name: an event with the same name is not emitted again.
-    Told { event: Event, once: String },
-    Levels {
-        account: AccountId,
-        of: Watched,
-        levels: Levels,
-    },
-    /// A document. An empty text deletes it.
-    Document(Document),
-    /// Sums of the roll-up, with their new version.
-    Summed {
-        change: rollup::Change,
-        version: u64,
-    },
-    /// Deletes all sums of the roll-up.
-    SumsCleared { version: u64 },
-}
-
-/// A key's total usage, and its usage before its current month and its current day.
-#[derive(Clone, Copy, Debug)]
-#[cfg_attr(
-    not(feature = "sqlite"),
-    allow(dead_code, reason = "used only by the durable store")
-)]
-pub(super) struct Used {
-    pub(super) in_all: MicroRub,
-    pub(super) month: Period,
-    pub(super) day: Period,
-}
-
-impl Used {
-    const fn of(key: &KeyBook) -> Self {
-        Self {
-            in_all: key.used,
-            month: key.month,
-            day: key.day,
-        }
-    }
-}
-
-/// A group as a durable store writes it.
-#[derive(Clone, Debug)]
-#[cfg_attr(
-    not(feature = "sqlite"),
-    allow(dead_code, reason = "used only by the durable store")
-)]
-pub(super) struct GroupRow {
-    pub(super) id: GroupId,
-    pub(super) name: String,
-    pub(super) removed: bool,
-    pub(super) ceilings: Ceilings,
-    pub(super) carried: MicroRub,
-    pub(super) used: Used,
 }
 
 /// The book has no record of this call: it was never held, or its tombstone has expired.

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use futures_util::future::join_all;
 
 use super::{
-    ACCOUNTS_AT_ONCE, RedisLedger, booked_of, digits,
+    ACCOUNTS_AT_ONCE, RedisLedger, digits,
     journal::StreamId,
     lines::receipt_in_entry,
     names::{account_key, place_field, places_key, receipt_key, turns_key},
@@ -352,44 +352,6 @@ impl RedisLedger {
     }
 }
 
-pub(super) fn receipt_of(
-    account: &AccountId,
-    number: RequestNumber,
-    entry: &HashMap<String, String>,
-) -> Result<Receipt, RedisFault> {
-    let unexpected = |name: &str| {
-        RedisFault::Unexpected(format!(
-            "receipt {number}: field {name} is missing or invalid"
-        ))
-    };
-    let field = |name: &str| entry.get(name).ok_or_else(|| unexpected(name));
-    let amount = |name: &str| {
-        field(name)?
-            .parse()
-            .map(MicroRub::new)
-            .map_err(|_| unexpected(name))
-    };
-    Ok(Receipt {
-        number,
-        at_ms: field("at")?.parse().map_err(|_| unexpected("at"))?,
-        account: account.clone(),
-        key: field("key")?.parse().map_err(|_| unexpected("key"))?,
-        group: group_in(entry),
-        held_rub: amount("held")?,
-        cost_rub: amount("cost")?,
-        charged_rub: amount("charged")?,
-        loss_rub: amount("loss")?,
-        booked: booked_of(field("booked")?)?,
-        item: serde_json::from_str(field("item")?).map_err(|_| unexpected("item"))?,
-    })
-}
-
-/// The group that a line of the journal has charged. An invalid value is ignored, since an existing charge must stay
-/// readable.
-pub(super) fn group_in(entry: &HashMap<String, String>) -> Option<GroupId> {
-    entry.get("group")?.parse().ok()
-}
-
 pub(super) fn done(word: &str) -> Result<(), BookError> {
     Err(match word {
         "ok" => return Ok(()),
@@ -401,100 +363,4 @@ pub(super) fn done(word: &str) -> Result<(), BookError> {
         "above_max" => BookError::AboveMax,
         word => RedisFault::Unexpected(format!("answer {word:?}")).into(),
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::{
-        contract::{Booked, Item},
-        usage::{End, Usage},
-    };
-
-    #[test]
-    fn receipt_round_trips() {
-        let item = Item {
-            model: "m".into(),
-            vendor: "v".into(),
-            usage: Usage {
-                input: 1,
-                cached_input: 2,
-                cache_write: 3,
-                output: u64::MAX,
-                ..Usage::default()
-            },
-            price: None,
-            estimated: true,
-            bounded: true,
-            end: End::ClientLeft,
-            session: Some("s-1".parse().unwrap()),
-            unpriced: false,
-            vendor_cost_rub: None,
-            vendor_usage: None,
-            bounded_loss_rub: None,
-            held_max_rub: None,
-            held_at_end_rub: None,
-            stopped_by: None,
-            endpoint: Some(crate::endpoint::Endpoint::Messages),
-            timeline: "3 - 1500 5003 200|4 1059 502 vendor_unavailable acme"
-                .parse()
-                .ok(),
-        };
-        let mut entry: HashMap<String, String> = [
-            ("at", "1700000000000"),
-            ("key", "k1"),
-            ("held", "9007199254740991"),
-            ("cost", "5"),
-            ("charged", "3"),
-            ("loss", "2"),
-            ("booked", "late"),
-        ]
-        .into_iter()
-        .map(|(name, value)| (name.to_owned(), value.to_owned()))
-        .collect();
-        entry.insert("item".into(), serde_json::to_string(&item).unwrap());
-        let (account, number) = ("acme".parse().unwrap(), RequestNumber::now_v7());
-        let receipt = receipt_of(&account, number, &entry).unwrap();
-        assert_eq!(
-            (receipt.held_rub, receipt.loss_rub),
-            (MicroRub::MAX, MicroRub::new(2))
-        );
-        assert_eq!((receipt.booked, &receipt.item), (Booked::Late, &item));
-
-        // Fields of a later version's entry that this version does not have are ignored; fields that an earlier version
-        // did not write are empty.
-        let later = serde_json::to_string(&receipt.item).unwrap();
-        let later = later.replacen('{', r#"{"from_later":{"a":[1]},"#, 1);
-        entry.insert("item".into(), later);
-        entry.insert("from_later".into(), "x".into());
-        entry.insert("group".into(), "no id: \u{1}".into());
-        let read = receipt_of(&account, number, &entry).unwrap();
-        assert_eq!(read, receipt);
-        let earlier = serde_json::to_string(&receipt.item).unwrap();
-        entry.insert(
-            "item".into(),
-            earlier.split_once(r#","session""#).unwrap().0.to_owned() + "}",
-        );
-        let read = receipt_of(&account, number, &entry).unwrap();
-        let mut expected = receipt;
-        expected.item.session = None;
-        expected.item.timeline = None;
-        assert_eq!(read, expected);
-
-        entry.insert("group".into(), "g1".into());
-        let read = receipt_of(&account, number, &entry).unwrap();
-        assert_eq!(read.group, Some("g1".parse().unwrap()));
-        assert!(
-            serde_json::to_string(&read)
-                .unwrap()
-                .contains(r#""group":"g1""#)
-        );
-
-        entry.remove("loss");
-        let error = receipt_of(&account, number, &entry).unwrap_err();
-        assert!(
-            error.to_string().contains("field loss is missing"),
-            "{error}"
-        );
-    }
 }

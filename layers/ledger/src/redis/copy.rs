@@ -476,7 +476,7 @@ fn in_turn<const N: usize>(fields: [(&str, String); N]) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{books::receipt_of, lines::line_of};
+    use super::super::lines::{line_of, receipt_of};
     use super::*;
     use crate::{
         contract::{Booked, Item},

@@ -13,7 +13,7 @@ use serde::{
     de::value::{Error as WordError, StrDeserializer},
 };
 
-use super::file::{amount, count};
+use super::rows::{amount, count};
 use crate::{
     BoxError,
     account::KeyId,

@@ -13,7 +13,8 @@ use super::{
     SqliteLedger,
     batch::{Receipts, write_group},
     events,
-    file::{self, LEDGER, OpenError, integer, one},
+    file::{self, LEDGER, OpenError},
+    rows::{self, integer, one},
 };
 use crate::{
     BoxError,
@@ -269,7 +270,7 @@ impl Source for SqliteLedger {
         let account = account.clone();
         let read = self.read(move |conn| {
             conn.prepare("SELECT id, amount FROM entries WHERE account = ?1")?
-                .query_map([&*account], |row| Ok((row.get(0)?, file::amount(row, 1)?)))?
+                .query_map([&*account], |row| Ok((row.get(0)?, rows::amount(row, 1)?)))?
                 .collect()
         });
         read.await.map_err(BookError::Unavailable)

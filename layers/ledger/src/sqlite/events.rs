@@ -6,7 +6,7 @@ use rusqlite::{Connection, Row, params};
 
 use super::{
     SqliteLedger,
-    file::{count, integer},
+    rows::{count, integer},
 };
 use crate::{
     account::AccountId,

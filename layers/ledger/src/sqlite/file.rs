@@ -26,33 +26,26 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use rusqlite::{Connection, OpenFlags, OptionalExtension, Row, Transaction};
-use serde::{Deserialize, de::value::BorrowedStrDeserializer};
+use rusqlite::{Connection, OpenFlags, OptionalExtension, Transaction};
 
 use super::{
     audit::{self, Occasion},
     batch, events, rollup,
+    rows::{amount, count, optional_amount, period},
 };
 use crate::{
     BoxError,
     account::{AccountId, KeyId, KeyRecord},
     book::{Account, GroupBook, KeyBook},
-    ceiling::{Ceilings, Period},
-    contract::{Booked, Item, Receipt, TariffVersion},
+    ceiling::Ceilings,
+    contract::TariffVersion,
     durable::{
         crash_log,
         file::{BUSY_TIMEOUT, Kind, NotOpened, SqliteFile, from_json, parsed, unreadable},
     },
     embedded::{State, now_ms},
     money::MicroRub,
-    number::RequestNumber,
-    price::Counts,
-    rollup::{Counted, Tally},
-    timeline::Timeline,
-    usage::{StoppedBy, Usage},
 };
-
-pub(super) use crate::durable::file::{count, integer, one};
 
 /// The ledger file: application id `tgl1`, schema version 1.
 pub(super) const LEDGER: Kind = Kind {
@@ -217,16 +210,6 @@ const KEY_COLUMNS: [&str; 6] = [
     "day",
     "day_before",
 ];
-
-/// The columns of a receipt, in the order of [`read_receipt`].
-pub(super) const RECEIPT: &str = "number, at_ms, account, key, model, vendor, input, cached_input, cache_write, \
-    output, held, cost, charged, loss, ended, booked, estimated, price, bounded, session, classes, unpriced, \
-    vendor_cost, endpoint, timeline, key_group, vendor_usage, bounded_loss, held_max, held_at_end, stopped_by";
-
-/// The columns of a receipt that sums need, in the order of [`count_receipt`], and the number of these columns.
-pub(super) const COUNTED: &str = "at_ms, key, key_group, model, vendor, endpoint, ended, estimated, input, cached_input, \
-    cache_write, output, classes, charged, loss, vendor_cost, timeline, booked, bounded_loss";
-pub(super) const COUNTED_COLUMNS: usize = 19;
 
 /// The reason why a ledger file was not opened.
 #[derive(Debug, thiserror::Error)]
@@ -536,156 +519,4 @@ fn tariff(conn: &Connection) -> rusqlite::Result<Option<(TariffVersion, String)>
         Ok((version, row.get(2)?))
     });
     newest.optional()
-}
-
-/// Reads the receipt of a call.
-pub(super) fn receipt(
-    conn: &Connection,
-    number: RequestNumber,
-) -> rusqlite::Result<Option<Receipt>> {
-    let sql = format!("SELECT {RECEIPT} FROM receipts WHERE number = ?1");
-    conn.prepare_cached(&sql)?
-        .query_row([number.to_string()], read_receipt)
-        .optional()
-}
-
-pub(super) fn read_receipt(row: &Row<'_>) -> rusqlite::Result<Receipt> {
-    let price = row
-        .get::<_, Option<String>>(17)?
-        .map(|_| from_json(row, 17))
-        .transpose()?;
-    let classes = row
-        .get::<_, Option<String>>(20)?
-        .map(|_| from_json(row, 20))
-        .transpose()?;
-    Ok(Receipt {
-        number: parsed(row, 0)?,
-        at_ms: count(row, 1)?,
-        account: parsed(row, 2)?,
-        key: parsed(row, 3)?,
-        group: row
-            .get_ref(25)?
-            .as_str_or_null()?
-            .and_then(|id| id.parse().ok()),
-        held_rub: amount(row, 10)?,
-        cost_rub: amount(row, 11)?,
-        charged_rub: amount(row, 12)?,
-        loss_rub: amount(row, 13)?,
-        booked: from_word(row, 15)?,
-        item: Item {
-            model: row.get(4)?,
-            vendor: row.get(5)?,
-            usage: Usage {
-                input: count(row, 6)?,
-                cached_input: count(row, 7)?,
-                cache_write: count(row, 8)?,
-                output: count(row, 9)?,
-                classes: classes.unwrap_or_default(),
-            },
-            price,
-            estimated: row.get(16)?,
-            bounded: row.get(18)?,
-            unpriced: row.get(21)?,
-            vendor_cost_rub: optional_amount(row, 22)?,
-            vendor_usage: row
-                .get_ref(26)?
-                .as_str_or_null()?
-                .map(|_| from_json(row, 26))
-                .transpose()?,
-            bounded_loss_rub: optional_amount(row, 27)?,
-            held_max_rub: optional_amount(row, 28)?,
-            held_at_end_rub: optional_amount(row, 29)?,
-            stopped_by: row
-                .get_ref(30)?
-                .as_str_or_null()?
-                .and_then(StoppedBy::from_word),
-            end: from_word(row, 14)?,
-            // An invalid value is ignored here, as in JSON, since an existing charge must stay readable.
-            session: row
-                .get::<_, Option<String>>(19)?
-                .and_then(|text| text.parse().ok()),
-            endpoint: row
-                .get_ref(23)?
-                .as_str_or_null()?
-                .and_then(|word| word.parse().ok()),
-            timeline: row
-                .get_ref(24)?
-                .as_str_or_null()?
-                .and_then(|line| line.parse().ok()),
-        },
-    })
-}
-
-/// Adds a receipt to the tally, without copying its fields. Skips a receipt that moved no money.
-pub(super) fn count_receipt(row: &Row<'_>, tally: &mut Tally) -> rusqlite::Result<()> {
-    let text = |index: usize| row.get_ref(index)?.as_str().map_err(rusqlite::Error::from);
-    let text_or_null = |index: usize| {
-        let text = row.get_ref(index)?.as_str_or_null();
-        text.map_err(rusqlite::Error::from)
-    };
-    if from_word::<Booked>(row, 17)? == Booked::Stale {
-        return Ok(());
-    }
-    let classes = match text_or_null(12)? {
-        Some(_) => from_json(row, 12)?,
-        None => Counts::default(),
-    };
-    let timeline: Option<Timeline> = text_or_null(16)?.and_then(|line| line.parse().ok());
-    let call = Counted {
-        at_ms: count(row, 0)?,
-        key: text(1)?,
-        group: text_or_null(2)?,
-        model: text(3)?,
-        vendor: text(4)?,
-        endpoint: text_or_null(5)?.and_then(|word| word.parse().ok()),
-        end: from_word(row, 6)?,
-        estimated: row.get(7)?,
-        usage: Usage {
-            input: count(row, 8)?,
-            cached_input: count(row, 9)?,
-            cache_write: count(row, 10)?,
-            output: count(row, 11)?,
-            classes,
-        },
-        charged_rub: amount(row, 13)?,
-        loss_rub: Counted::loss(amount(row, 14)?, optional_amount(row, 18)?),
-        vendor_cost_rub: optional_amount(row, 15)?,
-        took_ms: Counted::took(timeline.as_ref()),
-    };
-    tally
-        .add(&call)
-        .map_err(|error| unreadable(1, error.into()))
-}
-
-pub(super) fn amount(row: &Row<'_>, index: usize) -> rusqlite::Result<MicroRub> {
-    let stored: i64 = row.get(index)?;
-    let amount = MicroRub::new(stored);
-    if amount.micro() == stored {
-        Ok(amount)
-    } else {
-        Err(rusqlite::Error::IntegralValueOutOfRange(index, stored))
-    }
-}
-
-fn optional_amount(row: &Row<'_>, index: usize) -> rusqlite::Result<Option<MicroRub>> {
-    let stored: Option<i64> = row.get(index)?;
-    stored.map(|_| amount(row, index)).transpose()
-}
-
-/// Reads a period from two columns, which are NULL until the first charge.
-fn period(row: &Row<'_>, index: usize) -> rusqlite::Result<Period> {
-    let Some(before) = optional_amount(row, index + 1)? else {
-        return Ok(Period::default());
-    };
-    Ok(Period {
-        index: count(row, index)?,
-        before,
-    })
-}
-
-/// Parses an enum variant from its name.
-fn from_word<'a, T: Deserialize<'a>>(row: &'a Row<'_>, index: usize) -> rusqlite::Result<T> {
-    let word: BorrowedStrDeserializer<'a, serde::de::value::Error> =
-        BorrowedStrDeserializer::new(row.get_ref(index)?.as_str()?);
-    T::deserialize(word).map_err(|error| unreadable(index, error.into()))
 }

@@ -8,7 +8,7 @@ use std::{fmt, str::FromStr};
 
 use rusqlite::{Connection, OptionalExtension, Params, params};
 
-use super::file::{
+use super::rows::{
     COUNTED, COUNTED_COLUMNS, RECEIPT, amount, count, count_receipt, integer, read_receipt,
 };
 use crate::{
@@ -335,7 +335,7 @@ pub(super) fn settled_among(
 ) -> rusqlite::Result<Vec<RequestNumber>> {
     let mut settled = Vec::new();
     for number in numbers {
-        let receipt: Option<Receipt> = super::file::receipt(conn, *number)?;
+        let receipt: Option<Receipt> = super::rows::receipt(conn, *number)?;
         if receipt.is_some_and(|receipt| receipt.booked != Booked::Stale) {
             settled.push(*number);
         }

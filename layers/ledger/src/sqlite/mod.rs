@@ -30,6 +30,7 @@ mod events;
 mod file;
 mod journal;
 mod rollup;
+mod rows;
 mod writer;
 
 use std::{
@@ -198,7 +199,7 @@ impl SqliteLedger {
     }
 
     async fn find_receipt(&self, number: RequestNumber) -> Result<Option<Receipt>, BoxError> {
-        self.read(move |conn| file::receipt(conn, number)).await
+        self.read(move |conn| rows::receipt(conn, number)).await
     }
 }
 

@@ -6,8 +6,8 @@ use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use super::{
     SqliteLedger,
-    file::{count, integer},
     journal::{self, JournalRange},
+    rows::{count, integer},
 };
 use crate::{
     account::AccountId,

@@ -10,9 +10,10 @@ use crate::{
     account::{AccountId, KeyStatus},
     ceiling::{Ceiling, Ceilings},
     contract::{
-        AccountView, Booked, Hold, KeyChange, KeyView, Ledger, LedgerError, Refusal, Reserved,
-        Settled,
+        AccountView, Booked, EventStore, Hold, KeyChange, KeyView, Ledger, LedgerError, Refusal,
+        Reserved, Settled,
     },
+    happening::{Levels, Watched},
     money::MicroRub,
     rollup::{Change, Rollup, RowId, Scope},
 };
@@ -52,6 +53,23 @@ pub async fn spoil_sums<L: Rollup>(ledger: &L, scope: Scope) -> Change {
     };
     assert!(ledger.change_sums(&change).await.unwrap().is_some());
     change
+}
+
+pub(super) fn levels(amounts: &[i64]) -> Levels {
+    let amounts: Vec<_> = amounts.iter().copied().map(micro).collect();
+    Levels::new(&amounts).unwrap()
+}
+
+pub(super) fn of_key(id: &str) -> Watched {
+    Watched::Key(key(id))
+}
+
+pub(super) fn of_group(id: &str) -> Watched {
+    Watched::Group(id.parse().unwrap())
+}
+
+pub(super) async fn set<L: EventStore>(ledger: &L, of: &Watched, levels: Levels) {
+    ledger.set_levels(&acme(), of, levels).await.unwrap();
 }
 
 pub(super) async fn pay<L: Books>(ledger: &L, id: &str, amount: i64) -> AccountView {

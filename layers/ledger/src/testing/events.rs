@@ -4,7 +4,9 @@ use futures_util::future::join_all;
 
 use super::{
     Books,
-    desk::{open, pay, reserved, set_ceiling, set_ceilings, settled},
+    desk::{
+        levels, of_group, of_key, open, pay, reserved, set, set_ceiling, set_ceilings, settled,
+    },
     given::{acme, correction, hold, key, micro, number, settlement},
     groups::make,
 };
@@ -25,23 +27,6 @@ async fn told<L: EventStore>(ledger: &L) -> Vec<Event> {
 async fn kinds<L: EventStore>(ledger: &L) -> Vec<&'static str> {
     let events = told(ledger).await;
     events.iter().map(|event| event.what.kind()).collect()
-}
-
-pub(super) fn levels(amounts: &[i64]) -> Levels {
-    let amounts: Vec<_> = amounts.iter().copied().map(micro).collect();
-    Levels::new(&amounts).unwrap()
-}
-
-pub(super) fn of_key(id: &str) -> Watched {
-    Watched::Key(key(id))
-}
-
-pub(super) fn of_group(id: &str) -> Watched {
-    Watched::Group(id.parse().unwrap())
-}
-
-pub(super) async fn set<L: EventStore>(ledger: &L, of: &Watched, levels: Levels) {
-    ledger.set_levels(&acme(), of, levels).await.unwrap();
 }
 
 async fn charge<L: Books>(ledger: &L, n: u128, id: &str, cost: i64) {

@@ -5,8 +5,10 @@ use std::collections::BTreeMap;
 use super::{
     Books,
     adjust::{adjusted, can_adjust, held, to},
-    desk::{open, refused, release, reserved, set_ceiling, set_status, settled},
-    events::{levels, of_group, of_key, set},
+    desk::{
+        levels, of_group, of_key, open, refused, release, reserved, set, set_ceiling, set_status,
+        settled,
+    },
     given::{acme, due, hold, key, micro, record, settlement},
 };
 use crate::{

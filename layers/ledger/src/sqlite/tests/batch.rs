@@ -17,6 +17,7 @@ use crate::{
         audit::{self, Occasion},
         batch::commit,
         file::{self, LEDGER},
+        rows,
     },
     usage::End,
 };
@@ -174,7 +175,7 @@ fn batch_has_the_same_effect_as_its_records_written_one_by_one() {
         (4, Some(&cheap)),
     ] {
         let number = call(number, 0, 0, None).number;
-        let receipt = file::receipt(&together, number).unwrap().unwrap();
+        let receipt = rows::receipt(&together, number).unwrap().unwrap();
         assert_eq!(receipt.item.price.as_ref(), price);
     }
 }
