@@ -30,8 +30,9 @@ use crate::{
         server::RequestBody,
     },
     endpoints::{
-        catalog, connect, count_tokens::CountTokens, estimate, key_info::KeyInfo, openapi,
-        own_keys::OwnKeys, page, payments, receipts::Receipts, spending::Spending, usage_page,
+        catalog, connect, count_tokens::CountTokens, estimate, handler::HandlerService,
+        key_info::KeyInfo, openapi, own_keys::OwnKeys, page, payments, receipts::Receipts,
+        spending::Spending, usage_page,
     },
     observe::record::{self, AttemptsLayer, ObserveLayer, RecordLayer},
 };
@@ -117,7 +118,7 @@ pub fn callers(
     let estimate = ServiceBuilder::new()
         .map_request(estimate::as_call::<RequestBody>) //  sets the operation, which the path does not determine
         .layer(parsed)
-        .service(boxed(estimate::Estimate::new(store.clone(), parts.tariff.clone())));
+        .service(boxed(HandlerService(estimate::Estimate::new(store.clone(), parts.tariff.clone()))));
     let estimate = with_key(boxed(free.service(estimate)));
 
     let document = |answer: catalog::Answer<RequestBody>| {
@@ -128,12 +129,12 @@ pub fn callers(
         Route::Chat | Route::Messages | Route::Responses | Route::Embeddings => inference.clone(),
         Route::CountTokens => count.clone(),
         Route::Estimate => estimate.clone(),
-        Route::Key | Route::Models | Route::Model => with_key(boxed(limited.clone().service(KeyInfo::new(Arc::clone(live), store.clone())))),
-        Route::Receipts | Route::Receipt => with_key(boxed(limited.clone().service(Receipts::new(store.clone())))),
-        Route::Spending => with_key(boxed(limited.clone().service(Spending::new(store.clone())))),
-        Route::OwnKeys | Route::OwnKey => with_key(boxed(changing.clone().service(OwnKeys::new(Arc::clone(live), store.clone())))),
-        Route::Payments | Route::AutoTopup => with_key(boxed(changing.clone().service(payments::KeyPayments::new(paying.clone())))),
-        Route::Notification => boxed(notified.clone().service(payments::Notifications::new(paying.clone()))),
+        Route::Key | Route::Models | Route::Model => with_key(boxed(limited.clone().service(HandlerService(KeyInfo::new(Arc::clone(live), store.clone()))))),
+        Route::Receipts | Route::Receipt => with_key(boxed(limited.clone().service(HandlerService(Receipts::new(store.clone()))))),
+        Route::Spending => with_key(boxed(limited.clone().service(HandlerService(Spending::new(store.clone()))))),
+        Route::OwnKeys | Route::OwnKey => with_key(boxed(changing.clone().service(HandlerService(OwnKeys::new(Arc::clone(live), store.clone()))))),
+        Route::Payments | Route::AutoTopup => with_key(boxed(changing.clone().service(HandlerService(payments::KeyPayments::new(paying.clone()))))),
+        Route::Notification => boxed(notified.clone().service(HandlerService(payments::Notifications::new(paying.clone())))),
         Route::Catalog => document(catalog::answer),
         Route::Connect | Route::ConnectClient => document(connect::answer),
         Route::UsagePage | Route::UsagePageFile => document(usage_page::answer),

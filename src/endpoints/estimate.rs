@@ -4,11 +4,7 @@
 //! `select`, and is quoted by the tariff that `reserve` uses. An estimate is therefore refused if its call would be
 //! refused before the hold. An estimate is free.
 
-use std::{
-    pin::Pin,
-    sync::Arc,
-    task::{Context, Poll},
-};
+use std::sync::Arc;
 
 use http::{Request, Response, Uri};
 use serde::Serialize;
@@ -28,10 +24,10 @@ use tollgate_layers::{
         tokens::ByTokens,
     },
 };
-use tower::Service;
 
 use crate::{
     endpoints::{
+        handler::Handler,
         key_info::{format_of, no_books},
         reply,
     },
@@ -126,18 +122,9 @@ impl Estimate {
     }
 }
 
-impl Service<Request<Priced>> for Estimate {
-    type Response = Response<AnswerBody>;
-    type Error = Error;
-    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Error>> + Send>>;
-
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Error>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, req: Request<Priced>) -> Self::Future {
-        let this = self.clone();
-        Box::pin(async move { this.estimate(req).await })
+impl Handler<Priced> for Estimate {
+    async fn handle(self, req: Request<Priced>) -> Result<Response<AnswerBody>, Error> {
+        self.estimate(req).await
     }
 }
 

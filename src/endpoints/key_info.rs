@@ -1,10 +1,6 @@
 //! Endpoints that answer a key about itself: the models it may call, and its money.
 
-use std::{
-    pin::Pin,
-    sync::Arc,
-    task::{Context, Poll},
-};
+use std::sync::Arc;
 
 use http::{HeaderMap, HeaderName, Request, Response, Uri};
 use serde_json::{Value, json};
@@ -19,12 +15,11 @@ use tollgate_layers::{
     reserve::ledger::{BookError, LedgerAdmin, PeriodView},
     respond::Language,
 };
-use tower::Service;
 
 use crate::{
     catalog::snapshot::{Listed, Live},
     edge::routes::{Matched, Route},
-    endpoints::{codex, error::EndpointError, page::shown, reply},
+    endpoints::{codex, error::EndpointError, handler::Handler, page::shown, reply},
     ledger::AnyLedger,
     text::{
         percent::decoded,
@@ -175,32 +170,21 @@ fn period(period: &PeriodView, held: MicroRub) -> Value {
     })
 }
 
-impl<B: Send + 'static> Service<Request<B>> for KeyInfo {
-    type Response = Response<AnswerBody>;
-    type Error = Error;
-    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Error>> + Send>>;
-
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Error>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, req: Request<B>) -> Self::Future {
-        let this = self.clone();
-        Box::pin(async move {
-            let Caller(key) = Caller::of(&req)?;
-            let format = format_of(req.headers());
-            let found = Matched::from_request(&req)?;
-            let body = match (found.route, found.parameter.as_deref()) {
-                (Route::Key, _) => this.key(key).await?,
-                (_, None) => this.models(key, format, req.uri()),
-                (_, Some(id)) => {
-                    // A name that is encoded wrongly cannot be a model's name, so it is left as it is.
-                    let id = decoded(id).unwrap_or_else(|| id.to_owned());
-                    this.model(&id, key, format)?
-                }
-            };
-            Ok(reply::json(&body))
-        })
+impl<B: Send + 'static> Handler<B> for KeyInfo {
+    async fn handle(self, req: Request<B>) -> Result<Response<AnswerBody>, Error> {
+        let Caller(key) = Caller::of(&req)?;
+        let format = format_of(req.headers());
+        let found = Matched::from_request(&req)?;
+        let body = match (found.route, found.parameter.as_deref()) {
+            (Route::Key, _) => self.key(key).await?,
+            (_, None) => self.models(key, format, req.uri()),
+            (_, Some(id)) => {
+                // A name that is encoded wrongly cannot be a model's name, so it is left as it is.
+                let id = decoded(id).unwrap_or_else(|| id.to_owned());
+                self.model(&id, key, format)?
+            }
+        };
+        Ok(reply::json(&body))
     }
 }
 

@@ -6,6 +6,7 @@ pub(crate) mod connect;
 pub mod count_tokens;
 pub(crate) mod error;
 pub mod estimate;
+pub mod handler;
 pub mod key_info;
 pub(crate) mod openapi;
 pub mod own_keys;

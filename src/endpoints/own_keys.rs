@@ -3,11 +3,7 @@
 //! An owner key cannot call models, and these endpoints refuse a key that can. The list contains owner keys too,
 //! including the key that sends the request, but only the operator can change owner keys.
 
-use std::{
-    pin::Pin,
-    sync::Arc,
-    task::{Context, Poll},
-};
+use std::sync::Arc;
 
 use http::{Method, Request, Response};
 use serde::Serialize;
@@ -23,7 +19,6 @@ use tollgate_layers::{
     money::MicroRub,
     reserve::ledger::{BookError, KeyChange, KeyView, LedgerAdmin},
 };
-use tower::Service;
 
 use crate::{
     api::{
@@ -33,7 +28,7 @@ use crate::{
     },
     catalog::snapshot::Live,
     edge::{body_limit::UnreadBody, routes::Matched},
-    endpoints::{error::EndpointError, key_info::no_books, reply},
+    endpoints::{error::EndpointError, handler::Handler, key_info::no_books, reply},
     ledger::AnyLedger,
     text::time::{now_ms, rfc3339},
 };
@@ -187,27 +182,16 @@ impl OwnKeys {
     }
 }
 
-impl Service<Request<UnreadBody>> for OwnKeys {
-    type Response = Response<AnswerBody>;
-    type Error = Error;
-    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Error>> + Send>>;
-
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Error>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, req: Request<UnreadBody>) -> Self::Future {
-        let this = self.clone();
-        Box::pin(async move {
-            let Caller(key) = Caller::of(&req)?;
-            let key = Arc::clone(key);
-            if !key.is_owner() {
-                return Err(Error::custom(EndpointError::OwnerKeyNeeded));
-            }
-            let id = Matched::from_request(&req)?.parameter.clone();
-            let (head, body) = req.into_parts();
-            this.answer(&key, &head.method, id.as_deref(), body).await
-        })
+impl Handler<UnreadBody> for OwnKeys {
+    async fn handle(self, req: Request<UnreadBody>) -> Result<Response<AnswerBody>, Error> {
+        let Caller(key) = Caller::of(&req)?;
+        let key = Arc::clone(key);
+        if !key.is_owner() {
+            return Err(Error::custom(EndpointError::OwnerKeyNeeded));
+        }
+        let id = Matched::from_request(&req)?.parameter.clone();
+        let (head, body) = req.into_parts();
+        self.answer(&key, &head.method, id.as_deref(), body).await
     }
 }
 
@@ -383,7 +367,6 @@ mod tests {
     use serde_json::json;
     use tollgate_layers::key::KeyStore;
     use tollgate_ledger::{account::OWNER_MARK, memory::MemoryLedger};
-    use tower::ServiceExt;
 
     use super::*;
     use crate::{admin::tests::Log, catalog::snapshot::tests::live, edge::routes::Route};
@@ -417,7 +400,7 @@ mod tests {
                 .unwrap();
             req.extensions_mut().insert(Caller(Arc::clone(&owner)));
             log.take();
-            let res = keys.clone().oneshot(req).await.unwrap();
+            let res = keys.clone().handle(req).await.unwrap();
             let bytes = res.into_body().collect().await.unwrap().to_bytes();
             let answer: Value = serde_json::from_slice(&bytes).unwrap();
             (answer, log.take())

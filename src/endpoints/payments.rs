@@ -1,11 +1,7 @@
 //! Payments: `POST /payments/<provider>` accepts providers' notifications, and `/v1/<service>/payments` lets the holder
 //! of a key start a payment.
 
-use std::{
-    pin::Pin,
-    task::{Context, Poll},
-    time::Duration,
-};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::{HeaderValue, Method, Request, Response, StatusCode, header::RETRY_AFTER};
@@ -19,7 +15,6 @@ use tollgate_layers::{
     key::KeyRecord,
     money::MicroRub,
 };
-use tower::Service;
 
 use crate::{
     config::{PaymentsConfig, is_email, is_whole_kopecks},
@@ -27,7 +22,9 @@ use crate::{
         body_limit::UnreadBody,
         routes::{Matched, Route},
     },
-    endpoints::{error::EndpointError, key_info::no_books, own_keys::read, reply},
+    endpoints::{
+        error::EndpointError, handler::Handler, key_info::no_books, own_keys::read, reply,
+    },
     payments::{
         AutoShown, Intent, IntentId, NewAutoTopup, NewPayment, Notified, PaymentError, Payments,
         State,
@@ -40,8 +37,6 @@ const AGAIN_SECONDS: &str = "30";
 /// Delay before a key's holder may start another payment.
 const WAIT: Duration = Duration::from_secs(60);
 const MICRO: i64 = 1_000_000;
-
-type Answering<T> = Pin<Box<dyn Future<Output = Result<T, Error>> + Send>>;
 
 /// Serves notifications of payment providers.
 #[derive(Clone, Debug)]
@@ -57,48 +52,36 @@ impl Notifications {
     }
 }
 
-impl Service<Request<UnreadBody>> for Notifications {
-    type Response = Response<AnswerBody>;
-    type Error = Error;
-    type Future = Answering<Self::Response>;
-
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Error>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, req: Request<UnreadBody>) -> Self::Future {
-        let payments = self.payments.clone();
-        Box::pin(async move {
-            let provider = Matched::from_request(&req)?
-                .parameter
-                .clone()
-                .unwrap_or_default();
-            let provider = &*provider;
-            let (head, body) = req.into_parts();
-            if !payments.has(provider) {
-                return Err(Error::PathUnknown);
+impl Handler<UnreadBody> for Notifications {
+    async fn handle(self, req: Request<UnreadBody>) -> Result<Response<AnswerBody>, Error> {
+        let payments = self.payments;
+        let provider = Matched::from_request(&req)?
+            .parameter
+            .clone()
+            .unwrap_or_default();
+        let provider = &*provider;
+        let (head, body) = req.into_parts();
+        if !payments.has(provider) {
+            return Err(Error::PathUnknown);
+        }
+        let Ok(body) = body.whole().await else {
+            return Ok(said(StatusCode::BAD_REQUEST, Bytes::new()));
+        };
+        let query = head.uri.query().unwrap_or_default();
+        let notified = payments
+            .notified(provider, query, &head.headers, &body)
+            .await;
+        Ok(match notified {
+            Notified::Done(thanks) => said(StatusCode::OK, thanks.into()),
+            Notified::Answer(code) => said(StatusCode::OK, format!("{{\"code\":{code}}}").into()),
+            Notified::NoProvider => return Err(Error::PathUnknown),
+            Notified::Unread => said(StatusCode::BAD_REQUEST, Bytes::new()),
+            Notified::Later => {
+                let mut res = said(StatusCode::SERVICE_UNAVAILABLE, Bytes::new());
+                let again = HeaderValue::from_static(AGAIN_SECONDS);
+                res.headers_mut().insert(RETRY_AFTER, again);
+                res
             }
-            let Ok(body) = body.whole().await else {
-                return Ok(said(StatusCode::BAD_REQUEST, Bytes::new()));
-            };
-            let query = head.uri.query().unwrap_or_default();
-            let notified = payments
-                .notified(provider, query, &head.headers, &body)
-                .await;
-            Ok(match notified {
-                Notified::Done(thanks) => said(StatusCode::OK, thanks.into()),
-                Notified::Answer(code) => {
-                    said(StatusCode::OK, format!("{{\"code\":{code}}}").into())
-                }
-                Notified::NoProvider => return Err(Error::PathUnknown),
-                Notified::Unread => said(StatusCode::BAD_REQUEST, Bytes::new()),
-                Notified::Later => {
-                    let mut res = said(StatusCode::SERVICE_UNAVAILABLE, Bytes::new());
-                    let again = HeaderValue::from_static(AGAIN_SECONDS);
-                    res.headers_mut().insert(RETRY_AFTER, again);
-                    res
-                }
-            })
         })
     }
 }
@@ -330,31 +313,20 @@ fn is_payable(amount: MicroRub, email: Option<&str>, config: &PaymentsConfig) ->
     Ok(())
 }
 
-impl Service<Request<UnreadBody>> for KeyPayments {
-    type Response = Response<AnswerBody>;
-    type Error = Error;
-    type Future = Answering<Self::Response>;
-
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Error>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, req: Request<UnreadBody>) -> Self::Future {
-        let this = self.clone();
-        Box::pin(async move {
-            let Caller(key) = Caller::of(&req)?;
-            let key = key.clone();
-            let config = this.payments.config().filter(|config| config.is_offered());
-            let config = config.ok_or(Error::PathUnknown)?;
-            if Matched::from_request(&req)?.route == Route::AutoTopup {
-                return this.auto(&key, config, req).await;
-            }
-            if req.method() == Method::GET {
-                return Ok(reply::json(&this.offer(&key, config).await?));
-            }
-            let fields = fields(req.into_body(), FIELDS).await?;
-            Ok(reply::json(&this.ask(&key, config, &fields).await?))
-        })
+impl Handler<UnreadBody> for KeyPayments {
+    async fn handle(self, req: Request<UnreadBody>) -> Result<Response<AnswerBody>, Error> {
+        let Caller(key) = Caller::of(&req)?;
+        let key = key.clone();
+        let config = self.payments.config().filter(|config| config.is_offered());
+        let config = config.ok_or(Error::PathUnknown)?;
+        if Matched::from_request(&req)?.route == Route::AutoTopup {
+            return self.auto(&key, config, req).await;
+        }
+        if req.method() == Method::GET {
+            return Ok(reply::json(&self.offer(&key, config).await?));
+        }
+        let fields = fields(req.into_body(), FIELDS).await?;
+        Ok(reply::json(&self.ask(&key, config, &fields).await?))
     }
 }
 

@@ -1,11 +1,6 @@
 //! Receipts of a key's calls, with how the cost was computed: `GET /v1/<service>/receipts/<number>` for one call, `GET
 //! /v1/<service>/receipts` for the latest.
 
-use std::{
-    pin::Pin,
-    task::{Context, Poll},
-};
-
 use http::{Request, Response};
 use serde::Serialize;
 use tollgate_layers::{
@@ -22,12 +17,12 @@ use tollgate_layers::{
     usage::{End, Usage},
 };
 use tollgate_ledger::rollup::Sought;
-use tower::Service;
 
 use crate::{
     edge::routes::Matched,
     endpoints::{
         error::EndpointError,
+        handler::Handler,
         key_info::no_books,
         params::Params,
         reply,
@@ -110,28 +105,17 @@ impl Receipts {
     }
 }
 
-impl<B: Send + 'static> Service<Request<B>> for Receipts {
-    type Response = Response<AnswerBody>;
-    type Error = Error;
-    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Error>> + Send>>;
-
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Error>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, req: Request<B>) -> Self::Future {
-        let this = self.clone();
-        Box::pin(async move {
-            let Caller(key) = Caller::of(&req)?;
-            let Some(number) = &Matched::from_request(&req)?.parameter else {
-                let page = this.latest(key, req.uri().query()).await?;
-                return Ok(reply::json(&ReceiptsJson::from(&page)));
-            };
-            let number: RequestNumber = (number.parse())
-                .map_err(|_| Error::invalid("number", Problem::WrongType("UUID")))?;
-            let receipt = this.find(number, key).await?;
-            Ok(reply::json(&ReceiptJson::from(&receipt)))
-        })
+impl<B: Send + 'static> Handler<B> for Receipts {
+    async fn handle(self, req: Request<B>) -> Result<Response<AnswerBody>, Error> {
+        let Caller(key) = Caller::of(&req)?;
+        let Some(number) = &Matched::from_request(&req)?.parameter else {
+            let page = self.latest(key, req.uri().query()).await?;
+            return Ok(reply::json(&ReceiptsJson::from(&page)));
+        };
+        let number: RequestNumber =
+            (number.parse()).map_err(|_| Error::invalid("number", Problem::WrongType("UUID")))?;
+        let receipt = self.find(number, key).await?;
+        Ok(reply::json(&ReceiptJson::from(&receipt)))
     }
 }
 

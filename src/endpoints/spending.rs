@@ -6,9 +6,7 @@
 use std::{
     collections::{BTreeMap, HashMap},
     ops::ControlFlow,
-    pin::Pin,
     sync::Arc,
-    task::{Context, Poll},
 };
 
 use http::{Request, Response};
@@ -25,10 +23,9 @@ use tollgate_layers::{
     usage::Usage,
 };
 use tollgate_ledger::rollup::{self, Part, Whose};
-use tower::Service;
 
 use crate::{
-    endpoints::{key_info::no_books, params::Params, reply},
+    endpoints::{handler::Handler, key_info::no_books, params::Params, reply},
     ledger::{
         AnyLedger,
         latest::{LatestLines, charged},
@@ -124,25 +121,14 @@ pub(super) fn known<'a>(
     }
 }
 
-impl<B: Send + 'static> Service<Request<B>> for Spending {
-    type Response = Response<AnswerBody>;
-    type Error = Error;
-    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Error>> + Send>>;
-
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Error>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, req: Request<B>) -> Self::Future {
-        let this = self.clone();
-        Box::pin(async move {
-            let Caller(key) = Caller::of(&req)?;
-            let params = Params::parse(req.uri().query(), known(key, &["days"], &["days", "key"]))?;
-            let of = params.optional("key", "id", |text| text.parse().ok())?;
-            let days = params.number("days", DAYS_MAX)?.unwrap_or(DAYS);
-            let report = this.report(key, of.as_ref(), days).await?;
-            Ok(reply::json(&report.answer()))
-        })
+impl<B: Send + 'static> Handler<B> for Spending {
+    async fn handle(self, req: Request<B>) -> Result<Response<AnswerBody>, Error> {
+        let Caller(key) = Caller::of(&req)?;
+        let params = Params::parse(req.uri().query(), known(key, &["days"], &["days", "key"]))?;
+        let of = params.optional("key", "id", |text| text.parse().ok())?;
+        let days = params.number("days", DAYS_MAX)?.unwrap_or(DAYS);
+        let report = self.report(key, of.as_ref(), days).await?;
+        Ok(reply::json(&report.answer()))
     }
 }
 
