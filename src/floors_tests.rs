@@ -37,12 +37,11 @@ const FLOORS: [&str; 24] = [
 
 /// Groups of files that import each other: the name of one file, and the number of files. `docs/architecture.md` has
 /// the reason for each group.
-const CIRCLES: [(&str, usize); 10] = [
+const CIRCLES: [(&str, usize); 9] = [
     ("config/check", 3),
     ("console", 6),
     ("demo/script", 2),
     ("edge/server", 7),
-    ("events/standing", 2),
     ("node", 4),
     ("observe/metrics", 2),
     ("observe/record", 6),

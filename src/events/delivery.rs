@@ -59,7 +59,7 @@ impl Delivery {
         owner: Arc<str>,
         metrics: Outgoing,
     ) -> Self {
-        let notes = tail.notes_of(&receiver.name);
+        let notes = Notes::new(&tail, &receiver.name);
         Self {
             tail,
             receiver,

@@ -100,7 +100,7 @@ impl Dispatcher {
     }
 
     pub(crate) fn notes_of(&self, receiver: &Receiver) -> Notes {
-        self.tail.notes_of(&receiver.name)
+        Notes::new(&self.tail, &receiver.name)
     }
 
     /// Sends an event again immediately, with its original id.

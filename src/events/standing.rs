@@ -111,9 +111,10 @@ pub(crate) struct Notes {
 }
 
 impl Notes {
-    pub(crate) fn new(store: AnyLedger, receiver: &str) -> Self {
+    /// Opens the state of a receiver, in the ledger that has the events.
+    pub(super) fn new(tail: &Tail, receiver: &str) -> Self {
         Self {
-            store,
+            store: tail.store().clone(),
             name: receiver.to_owned(),
         }
     }

@@ -8,7 +8,7 @@ use tollgate_ledger::{
     happening::Event,
 };
 
-use super::{event::Filter, standing::Notes};
+use super::event::Filter;
 use crate::{edge::panics::catch_round, ledger::AnyLedger};
 
 /// The interval at which the number of the last event is read. A ledger in memory or in a file reads it under a lock; a
@@ -46,9 +46,9 @@ impl Tail {
         }
     }
 
-    /// Opens a receiver's state in the same ledger.
-    pub(super) fn notes_of(&self, receiver: &str) -> Notes {
-        Notes::new(self.store.clone(), receiver)
+    /// Returns the ledger that has the events.
+    pub(super) const fn store(&self) -> &AnyLedger {
+        &self.store
     }
 
     /// Polls for new events. Never returns.
