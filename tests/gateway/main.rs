@@ -96,6 +96,7 @@ mod receipts; // the cost of a key's own calls
 mod reconcile; // the books compared with a vendor's own export
 mod redis_down; // Redis dead, emptied, stopped
 mod redis_failover; // Redis with replicas, under Sentinels, as a Cluster: one server lost, others available
+mod released; // what released versions wrote is read
 mod reload; // another configuration, taken while calls run
 mod responses; // the responses format with vendors of the same format, by the numbers of its design
 mod security; // the tests named in SECURITY.md exist
