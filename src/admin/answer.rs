@@ -38,6 +38,7 @@ pub(super) struct KeyAnswer<'a> {
     group: Option<&'a GroupId>,
     concurrency: Option<u32>,
     idempotency: bool,
+    growing_holds: bool,
     expires_at: Option<String>,
     created_at: String,
     changed_at: String,
@@ -65,6 +66,7 @@ impl<'a> From<&'a KeyView> for KeyAnswer<'a> {
             group: record.group.as_ref(),
             concurrency: record.concurrency,
             idempotency: record.idempotency,
+            growing_holds: record.growing_holds,
             expires_at: record.expires_at_ms.map(rfc3339),
             created_at: rfc3339(record.created_at_ms),
             changed_at: rfc3339(record.changed_at_ms.max(record.created_at_ms)),
@@ -301,7 +303,7 @@ mod tests {
              \"ceiling_month_rub\":\"7.00\",\"spent_month_rub\":\"2.00\",\"ceiling_day_rub\":null,\
              \"spent_day_rub\":\"1.00\",\"held_rub\":\"0.00\",\"free_rub\":\"5.00\",\"models\":[],\
              \"addresses\":[],\"requests_per_second\":null,\"requests_per_minute\":null,\
-             \"tokens_per_minute\":null,\"group\":null,\"concurrency\":null,\"idempotency\":false,\"expires_at\":\"2027-01-31T00:00:00Z\",\
+             \"tokens_per_minute\":null,\"group\":null,\"concurrency\":null,\"idempotency\":false,\"growing_holds\":false,\"expires_at\":\"2027-01-31T00:00:00Z\",\
              \"created_at\":\"1970-01-01T00:00:00Z\",\"changed_at\":\"1970-01-01T00:00:00Z\"}"
         );
         let made = serde_json::to_string(&KeyAnswer::with_secret(&view, "tg-secret")).unwrap();

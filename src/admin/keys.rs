@@ -49,7 +49,7 @@ pub(super) const ROUTES: &[Route] = &[
 ];
 
 /// The names of a key's limits other than its ceilings.
-const LIMITS: [&str; 9] = [
+const LIMITS: [&str; 10] = [
     "models",
     "addresses",
     "requests_per_second",
@@ -58,6 +58,7 @@ const LIMITS: [&str; 9] = [
     "group",
     "concurrency",
     "idempotency",
+    "growing_holds",
     "expires_at",
 ];
 const OWNER_CALLS_NONE: &str = "an owner key calls no models; leave this field out";
@@ -384,6 +385,7 @@ fn key_change(fields: &mut Fields, now_ms: u64) -> Result<KeyChange, Refusal> {
         group: fields.nullable("group", fields::id)?,
         concurrency: fields.nullable("concurrency", fields::calls)?,
         idempotency: fields.optional("idempotency", fields::flag)?,
+        growing_holds: fields.optional("growing_holds", fields::flag)?,
         expires_at_ms: fields.nullable("expires_at", fields::time_after(now_ms))?,
         ..ceilings
     })

@@ -365,6 +365,7 @@ async fn every_admin_change_leaves_one_audit_line_with_actor_and_values() {
         (r#"{"group":"ci"}"#, r#"group: null → \"ci\""#),
         (r#"{"concurrency":3}"#, "concurrency: null → 3"),
         (r#"{"idempotency":true}"#, "idempotency: false → true"),
+        (r#"{"growing_holds":true}"#, "growing_holds: false → true"),
         (r#"{"name":"build"}"#, r#"name: \"ci\" → \"build\""#),
         (
             r#"{"status":"disabled"}"#,

@@ -431,8 +431,10 @@ impl Entry {
             .family(&*config.family)
             .kind(config.kind)
             .output_tokens_min(config.output_tokens_min)
+            .hold_grows(config.hold_grows)
             .sticky(config.sticky);
         model.output_tokens_default = config.output_tokens_default;
+        model.output_tokens_per_second_max = config.output_tokens_per_second_max;
         model.input_tokens_max = config.input_tokens_max;
         model.input_tokens_priced_max = config.input_tokens_priced_max;
         model.routes.clone_from(&config.routes);

@@ -125,6 +125,10 @@ pub(super) struct Limits {
     /// again
     #[arg(long)]
     idempotency: bool,
+    /// Let the holds of streams grow with their output, at models whose largest speed is known: a stream holds less at
+    /// first, and ends early if its hold cannot be raised
+    #[arg(long)]
+    growing_holds: bool,
 }
 
 /// The limits that can be removed from a key, as options.
@@ -159,6 +163,9 @@ pub(super) struct Without {
     /// Stop keeping answers
     #[arg(long, conflicts_with = "idempotency")]
     no_idempotency: bool,
+    /// Hold the whole output of a stream from its start, except at models whose holds grow for all keys
+    #[arg(long, conflicts_with = "growing_holds")]
+    no_growing_holds: bool,
 }
 
 /// Returns the cells that are printed of a key.
@@ -183,6 +190,7 @@ fn key_cells() -> Vec<Cell> {
         Cell::text("group", "/group").or("none"),
         Cell::text("calls at once", "/concurrency").or("no limit"),
         Cell::text("idempotency", "/idempotency"),
+        Cell::text("growing holds", "/growing_holds"),
         Cell::text("expires", "/expires_at").or("never"),
         Cell::text("created", "/created_at"),
         Cell::text("changed", "/changed_at"),
@@ -226,6 +234,9 @@ pub(super) async fn key(reach: &AdminArgs, command: KeyCommand) -> Result<(), Fa
             body.extend(taken_away(&without).map(|field| (field.to_owned(), Value::Null)));
             if without.no_idempotency {
                 body.insert("idempotency".into(), Value::Bool(false));
+            }
+            if without.no_growing_holds {
+                body.insert("growing_holds".into(), Value::Bool(false));
             }
             if body.is_empty() {
                 return Err(nothing_to_set(&key));
@@ -297,6 +308,7 @@ fn given(limits: Limits) -> Map<String, Value> {
         group,
         concurrency,
         idempotency,
+        growing_holds,
     } = limits;
     let list = |items: Vec<String>| (!items.is_empty()).then(|| Value::from(items));
     let others = [
@@ -310,6 +322,7 @@ fn given(limits: Limits) -> Map<String, Value> {
         ("group", group.map(|group| Value::from(group.to_string()))),
         ("concurrency", concurrency.map(Value::from)),
         ("idempotency", idempotency.then_some(Value::Bool(true))),
+        ("growing_holds", growing_holds.then_some(Value::Bool(true))),
     ]
     .into_iter()
     .filter_map(|(field, value)| Some((field, value?)));
@@ -365,6 +378,7 @@ mod tests {
             group: None,
             concurrency: None,
             idempotency: false,
+            growing_holds: false,
         }
     }
 

@@ -55,6 +55,7 @@ const MONEY: &[Cell] = &[
     Cell::rubles("held", "/held_rub"),
     Cell::rubles("held at most", "/held_max_rub"),
     Cell::rubles("held at the end", "/held_at_end_rub"),
+    Cell::text("stopped by", "/stopped_by"),
     Cell::rubles("cost", "/cost_rub"),
     Cell::rubles("charged", "/charged_rub"),
     Cell::rubles("loss", "/loss_rub"),

@@ -283,7 +283,13 @@ fn help_lists_own_options_before_common_ones() {
         .filter_map(|line| line.strip_prefix("--")?.split(' ').next())
         .collect();
     assert_eq!(options.first(), Some(&"owner"), "{help}");
-    let last = ["idempotency", "admin-url", "admin-key-file", "json", "help"];
+    let last = [
+        "growing-holds",
+        "admin-url",
+        "admin-key-file",
+        "json",
+        "help",
+    ];
     assert!(options.ends_with(&last), "{help}");
 }
 

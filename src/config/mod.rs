@@ -457,6 +457,10 @@ pub struct ModelConfig {
     pub output_tokens_min: u64,
     /// Output limit of a call that sets none, in tokens; `None`: `output_tokens_max`.
     pub output_tokens_default: Option<u64>,
+    /// The largest number of output tokens per second, if it is known.
+    pub output_tokens_per_second_max: Option<u64>,
+    /// Whether the holds of streams grow with their output.
+    pub hold_grows: bool,
     /// The context window in tokens, if it is known.
     pub input_tokens_max: Option<u64>,
     /// The largest input that the model's prices apply to, in tokens; `None`: unlimited.

@@ -102,6 +102,24 @@ impl Check<'_> {
             &at("output_tokens_default"),
             min.unwrap_or(1)..=max.unwrap_or(TOKENS_MAX),
         );
+        let speed = self.optional(
+            raw.output_tokens_per_second_max,
+            &at("output_tokens_per_second_max"),
+            1..=TOKENS_MAX,
+        );
+        let hold_grows = self.choice_or(
+            raw.hold.as_deref(),
+            false,
+            &at("hold"),
+            [("whole", false), ("growing", true)],
+        );
+        if hold_grows == Some(true) && speed == Some(None) {
+            self.errors.add(
+                at("hold"),
+                "\"growing\" needs output_tokens_per_second_max: give the largest speed of the model at any of its \
+                 vendors",
+            );
+        }
         let input_tokens_max = self.optional(
             raw.input_tokens_max,
             &at("input_tokens_max"),
@@ -134,6 +152,8 @@ impl Check<'_> {
             output_tokens_max: max?,
             output_tokens_min: min?,
             output_tokens_default: default?,
+            output_tokens_per_second_max: speed?,
+            hold_grows: hold_grows?,
             input_tokens_max: input_tokens_max?,
             input_tokens_priced_max: input_tokens_priced_max?,
             sticky: raw.sticky.unwrap_or(false),
@@ -159,6 +179,10 @@ impl Check<'_> {
             ("output_tokens_max", &mut raw.output_tokens_max),
             ("output_tokens_min", &mut raw.output_tokens_min),
             ("output_tokens_default", &mut raw.output_tokens_default),
+            (
+                "output_tokens_per_second_max",
+                &mut raw.output_tokens_per_second_max,
+            ),
         ] {
             if is_known && given.take().is_some() {
                 self.errors.add(format!("{path}.{name}"), INPUT_ALONE);
@@ -284,6 +308,18 @@ mod tests {
                 "family = \"M\"\noutput_tokens_min = 500\noutput_tokens_default = 499",
                 "model[0].output_tokens_default",
                 "500 to 128000",
+            ),
+            (
+                "family = \"M\"",
+                "family = \"M\"\nhold = \"growing\"",
+                "model[0].hold",
+                "needs output_tokens_per_second_max",
+            ),
+            (
+                "family = \"M\"",
+                "family = \"M\"\nhold = \"half\"",
+                "model[0].hold",
+                "must be \"whole\" or \"growing\"",
             ),
             (
                 "family = \"M\"",

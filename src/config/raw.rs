@@ -646,6 +646,13 @@ pub(super) struct RawModel {
     /// Output limit of a call that sets none, in tokens; absent: output_tokens_max, so that one call may hold the whole
     /// of a small balance.
     pub(super) output_tokens_default: Option<u64>,
+    /// Largest number of output tokens that the model generates per second, reasoning included, at any of its vendors;
+    /// needed for holds that grow; absent: unknown.
+    pub(super) output_tokens_per_second_max: Option<u64>,
+    /// "whole": a hold covers the whole output limit from the start; "growing": the hold of a stream covers a part of
+    /// the output and is raised ahead of need, and if the money is short, the stream ends as at its output limit. Not
+    /// for vendors with on_disconnect = "drain", nor for vendors that bill output after a cancellation; "whole".
+    pub(super) hold: Option<String>,
     /// Context window in tokens, which bounds what a call holds; absent: not known, and calls with documents of unknown
     /// size are refused with 400.
     pub(super) input_tokens_max: Option<u64>,

@@ -104,6 +104,7 @@ struct Booked {
     held_rub: MicroRub,
     held_max_rub: Option<MicroRub>,
     held_at_end_rub: Option<MicroRub>,
+    stopped_by: Option<String>,
     cost_rub: MicroRub,
     charged_rub: MicroRub,
     loss_rub: MicroRub,

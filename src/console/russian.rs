@@ -273,6 +273,7 @@ pub(super) const RUSSIAN: &[(&str, &str)] = &[
     ("Status", "Состояние"),
     ("Step", "Этап"),
     ("Stop {0}", "Остановить {0}"),
+    ("Stopped because the hold could not grow", "Остановлен: резерв не удалось увеличить"),
     ("Store answers and return them to repeated calls with the same Idempotency-Key", "Хранить ответы и возвращать их на повторный запрос с тем же Idempotency-Key"),
     ("Sum", "Сумма"),
     ("Suspend", "Приостановить"),

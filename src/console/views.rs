@@ -182,10 +182,11 @@ pub(super) struct Chapter {
 
 /// Returns all facts of a receipt, by chapter. Facts that belong to no named chapter come first.
 pub(super) fn story(receipt: &Value) -> Vec<Chapter> {
-    const MONEY: [&str; 8] = [
+    const MONEY: [&str; 9] = [
         "held_rub",
         "held_max_rub",
         "held_at_end_rub",
+        "stopped_by",
         "cost_rub",
         "charged_rub",
         "loss_rub",

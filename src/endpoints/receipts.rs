@@ -14,7 +14,7 @@ use tollgate_layers::{
     price::Price,
     reserve::ledger::{BookError, LedgerAdmin, Receipt},
     session::SessionId,
-    usage::{End, Usage},
+    usage::{End, StoppedBy, Usage},
 };
 use tollgate_ledger::rollup::Sought;
 
@@ -165,6 +165,9 @@ struct ReceiptJson<'a> {
     held_max_rub: Option<MicroRub>,
     #[serde(skip_serializing_if = "Option::is_none")]
     held_at_end_rub: Option<MicroRub>,
+    /// Why the gateway stopped the call, if it did.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    stopped_by: Option<StoppedBy>,
     cost_rub: MicroRub,
     charged_rub: MicroRub,
     loss_rub: MicroRub,
@@ -194,6 +197,7 @@ impl<'a> From<&'a Receipt> for ReceiptJson<'a> {
             held_rub: receipt.held_rub,
             held_max_rub: item.held_max_rub,
             held_at_end_rub: item.held_at_end_rub,
+            stopped_by: item.stopped_by,
             cost_rub: receipt.cost_rub,
             charged_rub: receipt.charged_rub,
             loss_rub: receipt.loss_rub,

@@ -59,6 +59,7 @@ mod extra_paths; // models and money of a key, and the root
 mod fragments; // streams in any pieces that a vendor may cut
 mod functions; // vendors with functions in place of tools
 mod groups; // keys that spend together, and concurrency of keys
+mod growing_holds; // holds that grow with the output of their streams
 mod half_closed; // clients that close their sending side and keep reading
 mod holds; // the hold of a running call
 mod idempotency; // repeated calls: one answer, one charge

@@ -105,6 +105,11 @@ fn honest(tokens: u64) -> Reply {
 }
 
 async fn start(edit: &str) -> World {
+    start_with(edit, "").await
+}
+
+/// Starts a gateway with these lines in the sections `[ledger]` and `[[model]]`.
+async fn start_with(edit: &str, of_model: &str) -> World {
     let [input, cached, output, write] = RATES;
     Setup::default()
         .edit("fixed = \"100\"", "fixed = \"104\"")
@@ -112,7 +117,7 @@ async fn start(edit: &str) -> World {
             "input = \"10\", cached_input = \"1\", output = \"20\", cache_write = \"5\"",
             &format!("input = \"{input}\", cached_input = \"{cached}\", output = \"{output}\", cache_write = \"{write}\""),
         )
-        .edit("output_tokens_max = 4000", &format!("output_tokens_max = {OUTPUT_TOKENS_MAX}"))
+        .edit("output_tokens_max = 4000", &format!("output_tokens_max = {OUTPUT_TOKENS_MAX}\n{of_model}"))
         .edit("[ledger]\n", &format!("[ledger]\n{edit}\n"))
         .start()
         .await
@@ -142,12 +147,6 @@ async fn holds_of_a_conversation_shrink_as_documented() {
     let key = world.key_with("acme", "3000", json!({})).await;
     let mut agent = Agent::new("main", 912_000 * 200_000 / 228_000);
     println!("| | held at start, ₽ | held at end, ₽ | charged, ₽ |\n|---|---:|---:|---:|");
-    let row = |what: &str, receipt: &Value| {
-        let (first, last) = held(receipt);
-        let [first, last] = [first, last].map(|micro| micro as f64 / 1e6);
-        let charged = micro(&receipt["charged_rub"]) as f64 / 1e6;
-        println!("| {what} | {first:.2} | {last:.2} | {charged:.2} |");
-    };
     let first = called(&world, &key, &agent.body(), honest(agent.tokens)).await;
     row("first call of the conversation, and of the vendor", &first);
     assert!(held(&first).0 > rubles(800), "{first}");
@@ -173,6 +172,70 @@ async fn holds_of_a_conversation_shrink_as_documented() {
     assert!(at_end <= rubles(185), "{second}");
     assert_eq!(second["held_max_rub"], second["held_rub"], "{second}");
     assert!(micro(&second["charged_rub"]) <= at_end, "{second}");
+}
+
+/// Prints a row of the table of `docs/prices.md`.
+fn row(what: &str, receipt: &Value) {
+    let (first, last) = held(receipt);
+    let [first, last] = [first, last].map(|micro| micro as f64 / 1e6);
+    let charged = micro(&receipt["charged_rub"]) as f64 / 1e6;
+    println!("| {what} | {first:.2} | {last:.2} | {charged:.2} |");
+}
+
+/// `cargo test --test gateway growing_holds_of_a_conversation_are_as_documented -- --nocapture` prints the numbers of
+/// `docs/prices.md`.
+#[tokio::test]
+async fn growing_holds_of_a_conversation_are_as_documented() {
+    let growing = "hold = \"growing\"\noutput_tokens_per_second_max = 100";
+    let world = start_with("", growing).await;
+    let key = world.key_with("acme", "3000", json!({})).await;
+    let mut agent = Agent::new("main", 912_000 * 200_000 / 228_000);
+    println!(
+        "| growing output | held at start, ₽ | held at end, ₽ | charged, ₽ |\n|---|---:|---:|---:|"
+    );
+    let first = called(&world, &key, &agent.body(), honest(agent.tokens)).await;
+    row("first call of the conversation, and of the vendor", &first);
+    for turn in 0..3 {
+        agent.goes_on();
+        let next = called(&world, &key, &agent.body(), honest(agent.tokens)).await;
+        row("the next call", &next);
+        let (at_start, at_end) = held(&next);
+        assert!(at_start <= rubles(290), "{turn} {next}");
+        assert!(at_end <= rubles(45), "{turn} {next}");
+        assert!(micro(&next["charged_rub"]) <= at_end, "{turn} {next}");
+        assert_eq!(next["stopped_by"], Value::Null, "{next}");
+    }
+}
+
+#[tokio::test]
+async fn twenty_agents_run_side_by_side_on_a_thousand_rubles() {
+    let growing = "hold = \"growing\"\noutput_tokens_per_second_max = 100";
+    let world = start_with("", growing).await;
+    let key = world.key_with("acme", "1000", json!({})).await;
+    let mut agent = Agent::new("main", 800_000);
+    called(&world, &key, &agent.body(), honest(agent.tokens)).await;
+    agent.goes_on();
+    let body = agent.body();
+    let mut running = Vec::new();
+    for _ in 0..20 {
+        let before = micro(&world.account(&key).await["held_rub"]);
+        let reply = honest(agent.tokens);
+        running.push(Running::start_with(&world, Op::Messages, &key, &body, reply).await);
+        eventually("the hold is lowered", async || {
+            let held = micro(&world.account(&key).await["held_rub"]);
+            (held <= before + rubles(45)).then_some(())
+        })
+        .await;
+    }
+    let account = world.account(&key).await;
+    assert!(micro(&account["held_rub"]) <= rubles(1_000), "{account}");
+    for call in running {
+        let number = call.number.clone();
+        call.finish().await;
+        let receipt = world.receipt(&number).await;
+        assert_eq!(receipt["end"], "finished", "{receipt}");
+        assert_eq!(receipt["loss_rub"], "0.00", "{receipt}");
+    }
 }
 
 #[tokio::test]
