@@ -396,6 +396,7 @@ pub fn store_cases<L: Books>() -> Vec<Case<L>> {
             a_reserve_that_does_not_fit_ends_some_expired_holds_of_its_account;
         adjust:
             a_hold_grows_only_if_account_and_key_allow_it
+            a_larger_hold_is_refused_for_the_reason_of_a_new_one
             the_whole_adjusted_hold_expires;
         ends:
             a_settled_call_pays_its_cost_and_frees_its_hold

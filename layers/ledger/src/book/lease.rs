@@ -4,7 +4,7 @@
 use super::{Account, Book, Millis, Open, hold::Bound};
 use crate::{
     account::{AccountId, KeyId},
-    contract::{Booked, Settled},
+    contract::{Booked, Refusal, Settled},
     money::MicroRub,
     number::RequestNumber,
 };
@@ -79,8 +79,8 @@ impl Account {
     }
 
     /// Returns whether every hold on the key is refused, whatever its amount.
-    pub(crate) fn refuses(&self, key: &KeyId, now: Millis) -> bool {
-        self.admits(key, now).is_err()
+    pub(crate) fn refuses(&self, key: &KeyId, now: Millis) -> Option<Refusal> {
+        self.admits(key, now).err()
     }
 
     /// Returns whether the key or its group has spent and holds more than a ceiling allows, because the ceiling was

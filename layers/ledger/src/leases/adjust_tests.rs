@@ -12,6 +12,7 @@ use super::{
 };
 use crate::{
     account::{AccountId, KeyId},
+    ceiling::Ceiling,
     contract::{Adjusted, Adjustment, Hold, Item, Refusal, Settlement},
     money::MicroRub,
     number::RequestNumber,
@@ -64,6 +65,7 @@ fn answer(word: Word, left: i64, free: i64) -> TurnAnswer {
         free: MicroRub::new(free),
         short: false,
         recalled: false,
+        refusal: None,
         last: String::new(),
         ends: Vec::new(),
     }
@@ -172,6 +174,45 @@ fn hold_can_be_lowered_in_memory_but_not_raised_after_the_lease_stopped_granting
         Err(Refusal::DoesNotFit { .. })
     ));
     assert_eq!(in_lease(&lease), (20, 0));
+}
+
+#[test]
+fn a_refused_raise_gets_the_reason_of_the_ledger() {
+    let by_group = Refusal::DoesNotFit {
+        free: MicroRub::new(7),
+        held: MicroRub::new(300),
+        ceiling: Some(Ceiling::GroupTotal),
+    };
+    let found = |refusal| {
+        let mut lease = lease(&[60]);
+        let mut hears = waits(&mut lease, &to(1, 1, 900), AT);
+        let turn = next_turn(&mut lease, AT);
+        let word = match refusal {
+            Some(Refusal::Disabled | Refusal::CeilingUsedUp(_)) => Word::Refused,
+            _ => Word::Done,
+        };
+        let answer = TurnAnswer {
+            refusal,
+            ..answer(word, 100, 5)
+        };
+        lease.answered(&turn, &answer);
+        received(&mut hears)
+    };
+    let used_up = Refusal::CeilingUsedUp(Ceiling::Total);
+    for refusal in [Refusal::Disabled, used_up] {
+        assert_eq!(found(Some(refusal)), Err(refusal));
+    }
+    // The lease knows better than the ledger what its own calls hold.
+    for (refusal, ceiling) in [(Some(by_group), Some(Ceiling::GroupTotal)), (None, None)] {
+        let free = MicroRub::new(45);
+        let held = MicroRub::new(60);
+        let expected = Refusal::DoesNotFit {
+            free,
+            held,
+            ceiling,
+        };
+        assert_eq!(found(refusal), Err(expected));
+    }
 }
 
 #[test]

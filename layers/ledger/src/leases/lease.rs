@@ -415,8 +415,8 @@ impl Lease {
     }
 
     /// Answers the changes of holds that the answered turn requested, in order. An increase is granted if it fits into
-    /// the rest of `available`; otherwise it is refused.
-    fn raise(&mut self, mut available: MicroRub, beside: MicroRub, now: Millis) {
+    /// the rest of `available`; otherwise it is refused for the reason in the turn's answer.
+    fn raise(&mut self, mut available: MicroRub, turn: &TurnAnswer, now: Millis) {
         for _ in 0..std::mem::take(&mut self.raises_sent) {
             let Some(Raise { adjustment, heard }) = self.raises.pop_front() else {
                 return;
@@ -426,10 +426,15 @@ impl Lease {
                 available = available.minus_or_zero(growth);
                 self.book.adjust(&adjustment, now)
             } else {
-                Err(Refusal::DoesNotFit {
-                    free: available.plus_or_max(beside),
+                let does_not_fit = |ceiling| Refusal::DoesNotFit {
+                    free: available.plus_or_max(turn.free),
                     held: self.held_by_calls(),
-                    ceiling: None,
+                    ceiling,
+                };
+                Err(match turn.refusal {
+                    None => does_not_fit(None),
+                    Some(Refusal::DoesNotFit { ceiling, .. }) => does_not_fit(ceiling),
+                    Some(refusal) => refusal,
                 })
             };
             // The caller may have disconnected, so the receiver may be gone.
@@ -525,7 +530,7 @@ impl Lease {
             Some(_) => self.free(),
             None => gained,
         };
-        self.raise(available, answer.free, made.steady);
+        self.raise(available, answer, made.steady);
     }
 
     /// Handles a turn without an answer: the ledger may or may not have carried it out, so it is sent again.

@@ -435,6 +435,7 @@ mod tests {
             free: MicroRub::new(100),
             short: false,
             recalled: false,
+            refusal: None,
             last: last.to_owned(),
             ends: Vec::new(),
         }

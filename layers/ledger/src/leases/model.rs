@@ -7,7 +7,7 @@ use super::{RECALLED_FOR, Step, Turn, TurnAnswer, TurnEnd, Word};
 use crate::{
     account::AccountId,
     book::{Book, Millis},
-    contract::{Booked, Settled, Settlement},
+    contract::{Booked, Refusal, Settled, Settlement},
     money::MicroRub,
     number::RequestNumber,
     redis::names::begins,
@@ -106,7 +106,8 @@ impl LeaseBooks {
             return no_account(turn);
         };
         let of_account = self.0.entry(turn.account.clone()).or_default();
-        let refused = account.refuses(&turn.key, now);
+        let refusal = account.refuses(&turn.key, now);
+        let refused = refusal.is_some();
         let (holder, booked) = match (account.hold(turn.lease), account.expired_hold(turn.lease)) {
             (Some((key, ..)), _) => (key, Some(Booked::Held)),
             (None, Some(key)) => (key, Some(Booked::Late)),
@@ -175,11 +176,15 @@ impl LeaseBooks {
         let forbidden =
             (refused || account.is_over_a_ceiling(&turn.key, now)) && rules.keeps(Rule::Forbidden);
         let may = !forbidden && !limited;
-        let mut free = if rules.keeps(Rule::Ceilings) {
-            account.room(&turn.key, now).0
+        let (mut free, ceiling) = if rules.keeps(Rule::Ceilings) {
+            account.room(&turn.key, now)
         } else {
-            account.balance.minus_or_zero(account.held)
+            (account.balance.minus_or_zero(account.held), None)
         };
+        let held = account
+            .key(&turn.key)
+            .map_or(MicroRub::ZERO, |key| key.held);
+        let mut refusal = refusal.filter(|_| turn.raise > MicroRub::ZERO);
         if account.key(&turn.key).is_none() {
             free = account.balance.minus_or_zero(account.held);
         }
@@ -218,6 +223,13 @@ impl LeaseBooks {
             let raised = raised(turn, refused, free, rules);
             left = left.plus_or_max(raised);
             free = free.minus_or_zero(raised);
+            if raised < turn.raise && !refused {
+                refusal = Some(Refusal::DoesNotFit {
+                    free,
+                    held: held.minus_or_zero(before).plus_or_max(left),
+                    ceiling,
+                });
+            }
             if turn.step == Step::Open && left == MicroRub::ZERO {
                 word = if refused { Word::Refused } else { Word::Short };
                 resized = false;
@@ -255,6 +267,7 @@ impl LeaseBooks {
             free,
             short: short || recalled,
             recalled,
+            refusal,
             last: last.filter(|_| word == Word::Fenced).unwrap_or_default(),
             ends,
         }
@@ -352,6 +365,7 @@ fn no_account(turn: &Turn) -> TurnAnswer {
         free: MicroRub::ZERO,
         short: true,
         recalled: false,
+        refusal: None,
         last: String::new(),
         ends: turn.ends.iter().map(|_| nothing).collect(),
     }

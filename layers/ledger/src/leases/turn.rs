@@ -6,7 +6,7 @@ use uuid::Uuid;
 
 use crate::{
     account::{AccountId, KeyId},
-    contract::{Adjusted, Adjustment, Hold, LedgerError, Reserved, Settled, Settlement},
+    contract::{Adjusted, Adjustment, Hold, LedgerError, Refusal, Reserved, Settled, Settlement},
     money::MicroRub,
     number::RequestNumber,
 };
@@ -119,6 +119,8 @@ pub struct TurnAnswer {
     pub short: bool,
     /// Whether money is short because a recall was made.
     pub recalled: bool,
+    /// Why running calls may not hold more, if the turn asked for that and did not get all of it.
+    pub refusal: Option<Refusal>,
     /// If fenced: the name of the lease's last turn in the ledger. Otherwise empty.
     pub last: String,
     /// The results of the reported ends, in the same order.

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use super::{
-    RECEIPT_MS, RedisLedger, booked_of,
+    RECEIPT_MS, RedisLedger, Refused, booked_of,
     days::day_of,
     digits,
     lines::turn_lines,
@@ -11,6 +11,7 @@ use super::{
         NUMBER_BYTES, account_key, begins, hold_keys, place_field, places_key, receipt_key,
         time_within, tombstone_key, turns_key,
     },
+    refused_hold,
 };
 use crate::{
     account::{AccountId, KeyId},
@@ -61,6 +62,7 @@ type Reply = (
     Vec<(String, i64, i64, bool)>,
     u64,
     String,
+    Vec<Refused>,
 );
 
 impl RedisLedger {
@@ -248,7 +250,7 @@ fn paid_whole(ends: &[&TurnEnd]) -> Option<MicroRub> {
 }
 
 fn answer_of(reply: Reply, turn: &Turn, ends: &[&TurnEnd]) -> Result<TurnAnswer, RedisFault> {
-    let (word, left, free, short, answers, _, last) = reply;
+    let (word, left, free, short, answers, _, last, refusals) = reply;
     let word = match word.as_str() {
         "ok" => Word::Done,
         "refused" => Word::Refused,
@@ -286,12 +288,24 @@ fn answer_of(reply: Reply, turn: &Turn, ends: &[&TurnEnd]) -> Result<TurnAnswer,
         .ends
         .iter()
         .map(|end| by_number[&end.settlement.number]);
+    let refusal = match refusals.first() {
+        None => None,
+        Some((word, first, second, ceiling, index)) => {
+            match refused_hold(word, *first, *second, ceiling, *index) {
+                LedgerError::Refused(refusal) => Some(refusal),
+                LedgerError::Unavailable(cause) => {
+                    return Err(RedisFault::Unexpected(cause.to_string()));
+                }
+            }
+        }
+    };
     Ok(TurnAnswer {
         word,
         left: MicroRub::new(left),
         free: MicroRub::new(free),
         short: short > 0,
         recalled: short == RECALLED,
+        refusal,
         last,
         ends: in_turn.collect(),
     })

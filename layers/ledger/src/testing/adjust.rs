@@ -213,6 +213,45 @@ pub(super) async fn a_hold_grows_only_if_account_and_key_allow_it<L: Books>(ledg
     expect_eq!(key_money(ledger, "k1").await, [0, 170, 830]);
 }
 
+/// I1: a caller whose call is stopped is told why. A ledger with leases has some of these calls in a lease.
+pub(super) async fn a_larger_hold_is_refused_for_the_reason_of_a_new_one<L: Books>(ledger: &L) {
+    const CALLS: u128 = 30;
+    open(ledger, 1000).await;
+    if !can_adjust(ledger).await {
+        return;
+    }
+    for n in 1..=CALLS {
+        reserved(ledger, &hold(n, "k1", 10)).await;
+    }
+    let mut sequence = 0;
+    let mut raise = async |n: u128, amount: i64| {
+        sequence += 1;
+        adjusted(ledger, &to(n, "k1", sequence, amount)).await
+    };
+    for n in [1, CALLS / 2, CALLS] {
+        set_status(ledger, "k1", KeyStatus::Disabled).await;
+        expect_eq!(raise(n, 900).await, Err(Refusal::Disabled), "{n}");
+        set_status(ledger, "k1", KeyStatus::Active).await;
+        let suspended = ledger.change_account(&acme(), None, Some(true)).await;
+        suspended.unwrap();
+        expect_eq!(raise(n, 900).await, Err(Refusal::Suspended), "{n}");
+        let resumed = ledger.change_account(&acme(), None, Some(false)).await;
+        resumed.unwrap();
+        set_ceiling(ledger, "k1", Some(400)).await;
+        let by = match raise(n, 900).await {
+            Err(Refusal::DoesNotFit { ceiling, .. }) => ceiling,
+            answer => panic!("{n}: expected a refusal by the ceiling, found {answer:?}"),
+        };
+        expect_eq!(by, Some(Ceiling::Total), "{n}");
+        set_ceiling(ledger, "k1", None).await;
+        let by = match raise(n, 2000).await {
+            Err(Refusal::DoesNotFit { ceiling, .. }) => ceiling,
+            answer => panic!("{n}: expected a refusal by the balance, found {answer:?}"),
+        };
+        expect_eq!(by, None, "{n}");
+    }
+}
+
 /// I8: when a hold expires, its whole amount after all changes is freed.
 pub(super) async fn the_whole_adjusted_hold_expires<L: Books>(ledger: &L) {
     open(ledger, 1000).await;

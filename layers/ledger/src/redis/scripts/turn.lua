@@ -26,8 +26,8 @@
 -- order of the lines.
 -- Returns the result; the lease's amount; what is free outside the lease; whether money is short (0 or 1; 2 because of
 -- a recall); for each end how it was booked, charged, loss, whether that is the first result repeated (0 or 1), or
--- nothing if each was charged its cost; the number of events that the charges emitted; and, if fenced, the word of the
--- lease's last turn.
+-- nothing if each was charged its cost; the number of events that the charges emitted; if fenced, the word of the
+-- lease's last turn; and, if the holds of running calls were to grow and did not grow in full, the refusal.
 local lease, key, step, before, this = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 local give, more, raise, short_of = amount(ARGV[6]), amount(ARGV[7]), amount(ARGV[8]), amount(ARGV[9])
 local ttl, grants, owner, retention = amount(ARGV[10]), amount(ARGV[11]), ARGV[12], amount(ARGV[13])
@@ -63,7 +63,8 @@ local balance, all_held, money = stored(row[1]), stored(row[2]), money_of(row, 9
 local group = group_of(money, now)
 local bounds = bounds_of(money, group)
 local levels = {row[7], row[8], group and group.levels}
-local refused = refusal(money, group, row[3], balance)
+local refused, met = refusal(money, group, row[3], balance)
+local told_bound = told
 
 -- The lease's amount, and how its ends are booked: from the lease, late, or by force.
 local left, holder, booked_here = 0, key, nil
@@ -261,7 +262,12 @@ for i = 1, #bounds do
 end
 -- The number of calls in a lease is unknown here: if it is limited, each call needs a hold of its own.
 local may = not refused and not over and not money.calls
-local free = room_in(minus(balance, all_held), money, group, 0)
+local free, by = room_in(minus(balance, all_held), money, group, 0)
+-- Why running calls may not hold more, as a refusal of adjust.lua.
+local why = {}
+if raise > 0 and refused then
+  why[1] = {refused, 0, 0, told_bound(met)}
+end
 local recalled = math.abs(now - stored(row[5])) < 1000
 local short = not may or free < short_of or recalled
 local resized, stays_closed = false, false
@@ -278,14 +284,19 @@ elseif word == 'ok' and step ~= 'tell' and not again then
   end
   -- A refusal here would stop a running call, so neither the share of other leases nor a limit of calls reduces the
   -- amount. A lease that is only being opened has no running calls.
-  if raise > 0 and step == 'go on' and not refused then
-    change = change + math.min(raise, math.max(free - change, 0))
+  local raised = 0
+  if step == 'go on' and not refused then
+    raised = math.min(raise, math.max(free - change, 0))
+    change = change + raised
   end
   left, all_held, money.held = left + change, minus(all_held + change, 0), minus(money.held + change, 0)
   if group then
     group.held = minus(group.held + change, 0)
   end
   free = math.max(free - change, 0)
+  if raised < raise and not refused then
+    why[1] = {'does_not_fit', free, money.held, told_bound(by)}
+  end
   if step == 'open' and left == 0 then
     -- The requesting gateway has no lease from here on, even if a late copy of this turn arrives.
     word, resized, stays_closed = refused and 'refused' or 'short', false, true
@@ -399,4 +410,4 @@ end
 for _, other in ipairs(dead) do
   call('HDEL', KEYS[6], other)
 end
-return {word, left, free, recalled and 2 or short and 1 or 0, answers, told, word == 'fenced' and last or ''}
+return {word, left, free, recalled and 2 or short and 1 or 0, answers, told, word == 'fenced' and last or '', why}
