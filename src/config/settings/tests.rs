@@ -165,6 +165,7 @@ const OTHERS: &str = r#"{
     "model.routes.cost_rules.hours_utc": ["01:00-04:00"],
     "model.routes.cost_rules.weekdays": ["mon"],
     "model.routes.cost_rules.hours_at": { "hours_utc": ["01:00-04:00"], "hours_at": "end" },
+    "model.hold": { "hold": "growing", "output_tokens_per_second_max": 100 },
     "model.family": "Other",
     "model.display_name": "Other",
     "model.description": "Other",
