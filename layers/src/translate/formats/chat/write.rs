@@ -1,7 +1,5 @@
 //! Writes an answer in the chat format.
 
-use std::fmt;
-
 use bytes::BytesMut;
 
 use super::super::turn::{Call as NewCall, Counts, Event, Stop, Writer as Write, put};
@@ -49,7 +47,7 @@ struct Call {
     item: u64,
     custom: bool,
     begun: bool,
-    /// The call of a plain answer, up to its arguments.
+    /// The beginning of every delta of the call, or the call of a plain answer, up to the arguments.
     head: String,
     arguments: String,
 }
@@ -85,8 +83,7 @@ impl Writer {
             "data: {{\"id\":{id},\"object\":\"chat.completion.chunk\",\"created\":{created},\
              \"model\":{model},\"choices\":["
         );
-        let delta = format_args!("\"role\":\"assistant\",\"content\":\"\"");
-        self.chunk(delta, "null", out);
+        self.chunk(&["\"role\":\"assistant\",\"content\":\"\""], "null", out);
         Ok(())
     }
 
@@ -103,8 +100,8 @@ impl Writer {
             self.texts[field].push_str(piece);
             return;
         }
-        let name = FIELDS[field];
-        self.chunk(format_args!("\"{name}\":\"{between}{piece}\""), "null", out);
+        let delta = ["\"", FIELDS[field], "\":\"", between, piece, "\""];
+        self.chunk(&delta, "null", out);
     }
 
     fn call(&mut self, item: u64, call: NewCall<'_>, out: &mut BytesMut) {
@@ -114,13 +111,13 @@ impl Writer {
         let call = format_args!(
             "\"id\":\"{id}\",\"type\":\"{kind}\",\"{kind}\":{{\"name\":\"{name}\",\"{field}\":\""
         );
-        let mut head = String::new();
-        if self.plain {
-            head = format!("{{{call}");
+        let head = if self.plain {
+            format!("{{{call}")
         } else {
-            let delta = format_args!("\"tool_calls\":[{{\"index\":{number},{call}\"}}}}]");
-            self.chunk(delta, "null", out);
-        }
+            let delta = format!("\"tool_calls\":[{{\"index\":{number},{call}\"}}}}]");
+            self.chunk(&[&delta], "null", out);
+            format!("\"tool_calls\":[{{\"index\":{number},\"{kind}\":{{\"{field}\":\"")
+        };
         self.calls.push(Call {
             item,
             custom,
@@ -140,11 +137,8 @@ impl Writer {
             call.arguments.push_str(piece);
             return;
         }
-        let (kind, field) = kind(call.custom);
-        let delta = format_args!(
-            "\"tool_calls\":[{{\"index\":{number},\"{kind}\":{{\"{field}\":\"{piece}\"}}}}]"
-        );
-        self.chunk(delta, "null", out);
+        let call = &self.calls[number];
+        self.chunk(&[&call.head, piece, "\"}}]"], "null", out);
     }
 
     /// A tool call without arguments gets the empty object, because callers parse the arguments.
@@ -155,27 +149,25 @@ impl Writer {
         }
     }
 
-    fn chunk(&self, delta: fmt::Arguments<'_>, finish_reason: &str, out: &mut BytesMut) {
+    fn chunk(&self, delta: &[&str], finish_reason: &str, out: &mut BytesMut) {
+        let before = [&*self.head, "{\"index\":0,\"delta\":{"];
         // Only the last chunk has usage. The other chunks have null, if the caller requested usage.
         let end = if self.cx.usage_asked {
-            "}],\"usage\":null}"
+            "}],\"usage\":null}\n\n"
         } else {
-            "}]}"
+            "}]}\n\n"
         };
-        put(
-            out,
-            format_args!(
-                "{}{{\"index\":0,\"delta\":{{{delta}}},\"logprobs\":null,\"finish_reason\":{finish_reason}{end}\n\n",
-                self.head
-            ),
-        );
+        let after = ["},\"logprobs\":null,\"finish_reason\":", finish_reason, end];
+        for piece in before.iter().chain(delta).chain(&after) {
+            out.extend_from_slice(piece.as_bytes());
+        }
     }
 
     fn stop(&mut self, stop: Stop, out: &mut BytesMut) {
         self.stop = Some(stop);
         if !self.plain {
             let reason = self.finish_reason();
-            self.chunk(format_args!(""), &format!("\"{reason}\""), out);
+            self.chunk(&[], &format!("\"{reason}\""), out);
         }
     }
 

@@ -244,7 +244,8 @@ impl Read for Reader {
             return Ok(());
         };
         let kind = &*wire.kind;
-        if !self.begun && !matches!(kind, "message_start" | "ping" | "error") {
+        let of_message = kind.starts_with("message_") || kind.starts_with("content_block_");
+        if !self.begun && of_message && kind != "message_start" {
             return Err(broken("an event before message_start"));
         }
         match kind {
@@ -275,7 +276,8 @@ impl Read for Reader {
             }
             "message_stop" => self.finish(emit),
             "ping" => emit(Event::Alive),
-            _ => Err(broken("an error inside the stream")),
+            "error" => Err(broken("an error inside the stream")),
+            _ => Ok(()),
         }
     }
 
@@ -422,11 +424,11 @@ struct Wire<'a> {
 }
 
 impl<'a> Wire<'a> {
-    /// Reads an event; `None` if its type is unknown, whatever its other fields are. If a `message_delta` does not
+    /// Reads an event; `None` if it does not parse and its type is unknown. If a `message_delta` does not
     /// parse but has usage, its other fields are read as far as possible.
     fn read(data: &'a [u8]) -> Result<Option<Self>, Error> {
         match serde_json::from_slice::<Self>(data) {
-            Ok(wire) => Ok(Some(wire).filter(|wire| KNOWN.contains(&&*wire.kind))),
+            Ok(wire) => Ok(Some(wire)),
             Err(error) => match serde_json::from_slice::<Odd<'_>>(data) {
                 Ok(odd) if !KNOWN.contains(&&*odd.kind) => Ok(None),
                 Ok(odd) if odd.kind == "message_delta" && odd.usage.is_some() => {
