@@ -753,7 +753,7 @@ pub(super) struct RawPriceRule {
     /// Days in UTC, like ["mon", "tue", "wed", "thu", "fri"]; after midnight the next day counts; absent: all days.
     pub(super) weekdays: Vec<String>,
     /// The moment of the call that hours_utc and weekdays are compared with: "request" (its arrival), "first_byte" (the
-    /// beginning of the vendor's answer) or "end" (the end of the answer); the same in all rules of a list; "request".
+    /// beginning of the vendor's answer) or "end" (the end of the answer); the same in all rules of a list; absent: "request".
     pub(super) hours_at: Option<String>,
     /// Base prices under these conditions, in USDT per million tokens unless a class states otherwise.
     pub(super) usdt_mtok: Option<RawUsdt>,
