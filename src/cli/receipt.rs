@@ -49,6 +49,7 @@ const MONEY: &[Cell] = &[
     Cell::text("hours, UTC", "/price/condition/hours_utc"),
     Cell::text("weekdays, UTC", "/price/condition/weekdays"),
     Cell::text("hours are those of", "/price/condition/hours_at"),
+    Cell::text("valid from, Unix ms", "/price/condition/valid_from_ms"),
     Cell::text("price version", "/price/version"),
     Cell::text("price rule", "/price_rule"),
     Cell::rubles("rate of USDT", "/price/exchange_rate"),

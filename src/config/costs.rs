@@ -120,7 +120,7 @@ impl Check<'_> {
     /// is sold at one rate and bought at the other.
     fn cost_at_another_moment(&mut self, model: &ModelConfig, cost: &RouteCostConfig, path: &str) {
         let moment = |rules: &[(Condition, UsdtRates)]| {
-            let timed = rules.iter().find(|(condition, _)| condition.has_time());
+            let timed = rules.iter().find(|(condition, _)| condition.has_hours());
             timed.map(|(condition, _)| condition.hours_at.as_str())
         };
         let moments = moment(&model.price_rules).zip(moment(&cost.rules));
@@ -235,7 +235,9 @@ fn moments(sales: &[(Condition, UsdtRates)], costs: &[(Condition, UsdtRates)]) -
     let conditions = sales.iter().chain(costs).map(|(condition, _)| condition);
     let timed: Vec<_> = conditions.filter(|it| it.has_time()).collect();
     let mut seen = BTreeSet::new();
-    let minutes = minutes_of_week().filter(|times| {
+    let dates = timed.iter().filter_map(|it| it.valid_from_ms);
+    let weeks = std::iter::once(0).chain(dates);
+    let minutes = weeks.flat_map(minutes_of_week).filter(|times| {
         let apply: Vec<_> = timed.iter().map(|it| it.holds_at(times)).collect();
         seen.insert(apply)
     });
@@ -458,6 +460,16 @@ mod tests {
                 costs("end", peak),
                 1,
                 &["hours_at end", "have request"],
+            ),
+            // From a date on, the vendor charges more, and the price does not follow.
+            (
+                None,
+                costs("request", peak).replace(
+                    &format!("{peak}, hours_at = \"request\""),
+                    "valid_from = \"2027-01-01T00:00:00Z\"",
+                ),
+                4,
+                &["valid_from 2027-01-01T00:00:00Z is sold below cost"],
             ),
         ] {
             let sold: Vec<_> = sold.map(|hours| (hours, "4")).into_iter().collect();

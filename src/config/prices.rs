@@ -10,6 +10,8 @@ use tollgate_layers::price::{
     ambiguous,
 };
 
+use crate::text::time::parse_rfc3339_ms;
+
 use super::{
     LiveConfig, ModelConfig,
     check::{Check, TOKENS_MAX},
@@ -114,10 +116,10 @@ impl UsdtRates {
     }
 }
 
-/// Returns a call in each minute of a week.
-pub(super) fn minutes_of_week() -> impl Iterator<Item = CallTimes> {
+/// Returns a call in each minute of the week that begins at `from_ms`.
+pub(super) fn minutes_of_week(from_ms: u64) -> impl Iterator<Item = CallTimes> {
     const MINUTE_MS: u64 = 60_000;
-    (0..7 * 24 * 60).map(|minute| CallTimes::at(minute * MINUTE_MS))
+    (0..7 * 24 * 60).map(move |minute| CallTimes::at(from_ms + minute * MINUTE_MS))
 }
 
 /// The largest multiplier that a tariff or a rule may have.
@@ -229,7 +231,7 @@ impl Check<'_> {
             .collect();
         let rules = rules.into_iter().collect::<Option<Vec<_>>>()?;
         let conditions: Vec<_> = rules.iter().map(|(condition, _)| *condition).collect();
-        let moments: Vec<_> = conditions.iter().filter(|it| it.has_time()).collect();
+        let moments: Vec<_> = conditions.iter().filter(|it| it.has_hours()).collect();
         if let Some(pair) = moments
             .windows(2)
             .find(|it| it[0].hours_at != it[1].hours_at)
@@ -282,6 +284,17 @@ impl Check<'_> {
             None => Some(Moment::default()),
             Some(word) => self.choice(word, &format!("{path}.hours_at"), moments),
         };
+        let valid_from_ms = match &raw.valid_from {
+            None => Some(None),
+            Some(text) => {
+                let from = parse_rfc3339_ms(text).filter(|_| text.contains(':'));
+                if from.is_none() {
+                    let problem = "not a time: write it like \"2027-01-01T00:00:00Z\"";
+                    self.errors.add(format!("{path}.valid_from"), problem);
+                }
+                from.map(Some)
+            }
+        };
         let condition = Condition {
             above_input_tokens: above?,
             service_tier: service_tier?.as_tier(),
@@ -290,8 +303,9 @@ impl Check<'_> {
             hours_utc: hours_utc?,
             weekdays: weekdays?,
             hours_at: hours_at?,
+            valid_from_ms: valid_from_ms?,
         };
-        if condition.hours_at != Moment::Request && !condition.has_time() {
+        if condition.hours_at != Moment::Request && !condition.has_hours() {
             let problem = "needs hours_utc or weekdays, which are missing or contain every minute";
             self.errors.add(format!("{path}.hours_at"), problem);
             return None;
@@ -299,7 +313,8 @@ impl Check<'_> {
         if condition.is_empty() {
             self.errors.add(
                 path,
-                "has no condition: give above_input_tokens, service_tier, speed, inference_geo, hours_utc or weekdays",
+                "has no condition: give above_input_tokens, service_tier, speed, inference_geo, hours_utc, weekdays or \
+                 valid_from",
             );
             return None;
         }
@@ -352,7 +367,7 @@ impl Check<'_> {
         };
         let timed: Vec<_> = conditions.iter().filter(is_certain).collect();
         let covers = |times| timed.iter().any(|it| it.holds_at(&times));
-        if minutes_of_week().all(covers) {
+        if minutes_of_week(0).all(covers) {
             self.warnings.add(
                 path,
                 "cover every minute of the week, so the usual price never applies: leave out the hours of the usual price",
@@ -529,6 +544,31 @@ mod tests {
                 "{errors}"
             );
         }
+    }
+
+    #[test]
+    fn dated_price_is_a_rule_from_a_time_on() {
+        let from =
+            |text: &str| format!("{SMALL}\n{}", rule(&format!("valid_from = \"{text}\""), ""));
+        let config = parse(&from("2027-01-01T03:00:00+03:00")).unwrap();
+        let (condition, _) = &config.live.models[0].price_rules[0];
+        assert_eq!(condition.to_string(), "valid_from 2027-01-01T00:00:00Z");
+        // A date alone would be midnight in UTC, which is not what everybody means.
+        for wrong in [
+            "2027-01-01",
+            "2027-13-01T00:00:00Z",
+            "tomorrow",
+            "2027-01-01T00:00:00",
+        ] {
+            let errors = parse(&from(wrong)).unwrap_err().to_string();
+            assert!(
+                errors.contains("model[0].price_rules[0].valid_from: not a time"),
+                "{errors}"
+            );
+        }
+        // The change is written once, and a new price is a new tariff version.
+        let old = parse(SMALL).unwrap().live.fingerprint();
+        assert_ne!(config.live.fingerprint(), old);
     }
 
     #[test]

@@ -755,6 +755,9 @@ pub(super) struct RawPriceRule {
     /// The moment of the call that hours_utc and weekdays are compared with: "request" (its arrival), "first_byte" (the
     /// beginning of the vendor's answer) or "end" (the end of the answer); the same in all rules of a list; absent: "request".
     pub(super) hours_at: Option<String>,
+    /// Time at which these prices come into force, for calls whose request arrives then or later, like
+    /// "2027-01-01T00:00:00Z"; absent: they are in force already.
+    pub(super) valid_from: Option<String>,
     /// Base prices under these conditions, in USDT per million tokens unless a class states otherwise.
     pub(super) usdt_mtok: Option<RawUsdt>,
 }

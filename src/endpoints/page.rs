@@ -313,8 +313,12 @@ fn when(condition: &Condition, language: Language) -> String {
         Moment::FirstByte => Some(say(language, "по началу ответа", "when the answer begins")),
         Moment::End => Some(say(language, "по концу ответа", "when the answer ends")),
     };
-    above
-        .into_iter()
+    let from = condition.valid_from_ms.map(|ms| {
+        let from = say(language, "с", "from");
+        format!("{from} {}", for_people(ms, 0))
+    });
+    from.into_iter()
+        .chain(above)
         .chain(words)
         .chain(hours)
         .chain(days)

@@ -2,11 +2,10 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use tollgate_ledger::calendar::{date_of_day, day_of_date};
+use tollgate_ledger::calendar::day_of_date;
+pub(crate) use tollgate_ledger::calendar::rfc3339;
 
 const DAY_MS: i64 = 86_400_000;
-/// The last millisecond of the year 9999: RFC 3339 has four digits for a year.
-const LAST_MS: u64 = 253_402_300_799_999;
 
 /// Returns the Unix time in milliseconds.
 pub(crate) fn now_ms() -> u64 {
@@ -32,20 +31,6 @@ pub(crate) fn parse_rfc3339_ms(text: &str) -> Option<u64> {
         midnight + time_of_day_ms(rest.strip_prefix(['T', 't', ' '])?)?
     };
     u64::try_from(ms).ok()
-}
-
-/// Writes a time as RFC 3339 in UTC, with milliseconds unless they are zero: `2027-01-31T00:00:00Z`.
-pub(crate) fn rfc3339(ms: u64) -> String {
-    let ms = i64::try_from(ms.min(LAST_MS)).expect("the year 9999 fits in an i64");
-    let (year, month, day) = date_of_day(ms / DAY_MS);
-    let (seconds, fraction) = (ms % DAY_MS / 1000, ms % 1000);
-    let (hour, minute, second) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
-    let fraction = if fraction == 0 {
-        String::new()
-    } else {
-        format!(".{fraction:03}")
-    };
-    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}{fraction}Z")
 }
 
 /// Returns a time for people, at this offset from UTC: `23.11.2026 10:15 UTC`, or `23.11.2026 13:15 UTC+03:00`.
@@ -180,7 +165,7 @@ mod tests {
             ),
             (
                 "9999-12-31T23:59:59.999Z",
-                LAST_MS,
+                253_402_300_799_999,
                 "9999-12-31T23:59:59.999Z",
             ),
         ] {

@@ -2,11 +2,12 @@
 //! catalog says which price is in force, and the vendor's cost follows the vendor's own hours.
 
 use serde_json::{Value, json};
+use tollgate_layers::{calendar::rfc3339, facts::RequestNumber};
 
 use crate::{
     checks::micro,
-    harness::Setup,
-    ops::BOTH,
+    harness::{Setup, eventually},
+    ops::{BOTH, Op},
     price_rules::{ask, receipt, says, usage},
 };
 
@@ -96,4 +97,46 @@ async fn hours_decide_charge_cost_receipt_and_catalog() {
             );
         }
     }
+}
+
+/// A price that is written before it applies: calls are charged by it from its millisecond on, and the catalog shows it
+/// without a reload.
+#[tokio::test]
+async fn dated_price_comes_into_force_in_a_running_gateway() {
+    let since = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap();
+    let from_ms = u64::try_from(since.as_millis()).unwrap() + 2000;
+    let from = rfc3339(from_ms);
+    let route = "model = \"vendor-chat-1\" } ]".to_owned();
+    let rule = format!(
+        "{route}\nprice_rules = [ {{ valid_from = \"{from}\", usdt_mtok = {{ input = \"9\", cached_input = \"9\", output = \
+         \"9\", cache_write = \"9\" }} }} ]"
+    );
+    let world = Setup::default().edit(&route, &rule).start().await;
+    let key = world.key().await;
+    says(&world, Op::Chat, usage(Op::Chat, 100, json!({})), json!({}));
+    let changes_at = async || {
+        let catalog = world.get("/v1/tollgate/models", &[]).await.json();
+        catalog["models"][0].get("price_changes_at").cloned()
+    };
+    let announced = changes_at().await;
+    let charged_by_it = async || {
+        let answer = ask(&world, &key, Op::Chat, 100, json!({})).await;
+        let number: RequestNumber = answer.number().parse().unwrap();
+        let receipt = receipt(&world, &answer).await;
+        let condition = &receipt["price"]["condition"];
+        let is_dated = condition["valid_from_ms"] == json!(from_ms);
+        assert_eq!(is_dated, number.unix_ms() >= from_ms, "{from_ms} {receipt}");
+        is_dated.then_some(())
+    };
+    eventually("the price is in force", charged_by_it).await;
+    let catalog = world.get("/v1/tollgate/models", &[]).await.json();
+    let model = &catalog["models"][0];
+    assert_eq!(model["input_rub_mtok"], "900.00", "{model}");
+    assert_eq!(
+        model["price_condition"],
+        json!({ "valid_from_ms": from_ms })
+    );
+    assert_eq!(changes_at().await, None, "nothing else is announced");
+    // The gateway may have started late, on a busy machine.
+    assert!(announced.is_none_or(|at| at == json!(from)));
 }

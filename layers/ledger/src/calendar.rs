@@ -2,6 +2,8 @@
 
 /// The number of milliseconds in a day.
 pub const DAY_MS: u64 = 86_400_000;
+/// The last millisecond of the year 9999: RFC 3339 has four digits for a year.
+const LAST_MS: u64 = 253_402_300_799_999;
 
 /// Days from 1970-01-01 to the day of a Unix time in milliseconds.
 #[must_use]
@@ -55,6 +57,22 @@ pub const fn date_of_day(days: i64) -> (i64, i64, i64) {
     let month = (month_from_march + 2) % 12 + 1;
     let year = era * 400 + year_of_era;
     (if month <= 2 { year + 1 } else { year }, month, day)
+}
+
+/// Writes a time as RFC 3339 in UTC, with milliseconds unless they are zero: `2027-01-31T00:00:00Z`.
+#[must_use]
+pub fn rfc3339(ms: u64) -> String {
+    let ms = i64::try_from(ms.min(LAST_MS)).expect("the year 9999 fits in an i64");
+    let day_ms = DAY_MS.cast_signed();
+    let (year, month, day) = date_of_day(ms / day_ms);
+    let (seconds, fraction) = (ms % day_ms / 1000, ms % 1000);
+    let (hour, minute, second) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
+    let fraction = if fraction == 0 {
+        String::new()
+    } else {
+        format!(".{fraction:03}")
+    };
+    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}{fraction}Z")
 }
 
 #[cfg(test)]

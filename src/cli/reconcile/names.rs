@@ -8,7 +8,7 @@ use tollgate_layers::price::{CallTimes, Condition, Hours, Label, Moment, Served,
 use toml::Value;
 
 use super::amount::NanoUsd;
-use crate::text::similar::hint;
+use crate::text::{similar::hint, time::parse_rfc3339_ms};
 
 /// The part of a configuration that maps models to vendors' names, with prices. No other part is read, so no secret is
 /// needed.
@@ -56,6 +56,7 @@ struct Rule {
     hours_utc: Hours,
     weekdays: Weekdays,
     hours_at: Moment,
+    valid_from: String,
     usdt_mtok: BTreeMap<String, Value>,
 }
 
@@ -190,6 +191,7 @@ impl Rule {
             hours_utc: self.hours_utc,
             weekdays: self.weekdays,
             hours_at: self.hours_at,
+            valid_from_ms: parse_rfc3339_ms(&self.valid_from),
         };
         (condition, rates(&self.usdt_mtok))
     }

@@ -4,6 +4,8 @@ use std::{cmp::Reverse, fmt};
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+use crate::calendar::rfc3339;
+
 use super::time::{CallTimes, Hours, Moment, PossibleTimes, TimeCondition, Weekdays};
 
 /// A vendor's word for how it serves a call, such as `priority`: at most [`Label::BYTES_MAX`] bytes, compared without
@@ -175,6 +177,9 @@ pub struct Condition {
     /// The moment that hours and weekdays are compared with.
     #[serde(default, skip_serializing_if = "Moment::is_request")]
     pub hours_at: Moment,
+    /// The request arrived at this time or later, in Unix milliseconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub valid_from_ms: Option<u64>,
 }
 
 impl Condition {
@@ -193,7 +198,14 @@ impl Condition {
             hours: self.hours_utc,
             weekdays: self.weekdays,
             at: self.hours_at,
+            valid_from_ms: self.valid_from_ms,
         }
+    }
+
+    /// Returns whether the condition has hours or weekdays.
+    #[must_use]
+    pub fn has_hours(&self) -> bool {
+        self.time().has_hours()
     }
 
     /// Returns whether the condition depends on the time of a call.
@@ -240,12 +252,17 @@ impl Condition {
     }
 
     /// Ranks two conditions that both apply: the one with more labels wins, then the one with fewer minutes per week,
-    /// then the one with the higher threshold.
+    /// then the one that is valid from a later time, then the one with the higher threshold.
     #[must_use]
-    pub fn rank(&self) -> (usize, Reverse<u32>, Option<u64>) {
+    pub fn rank(&self) -> (usize, Reverse<u32>, Option<u64>, Option<u64>) {
         let said = self.labels().into_iter().filter(|label| !label.is_empty());
         let minutes = self.time().minutes_per_week();
-        (said.count(), Reverse(minutes), self.above_input_tokens)
+        (
+            said.count(),
+            Reverse(minutes),
+            self.valid_from_ms,
+            self.above_input_tokens,
+        )
     }
 
     /// Returns the condition that requires both; `None` if they exclude each other.
@@ -261,6 +278,7 @@ impl Condition {
             hours_utc: time.hours,
             weekdays: time.weekdays,
             hours_at: time.at,
+            valid_from_ms: time.valid_from_ms,
             above_input_tokens: self.above_input_tokens.max(other.above_input_tokens),
             service_tier: both(self.service_tier, other.service_tier)?,
             speed: both(self.speed, other.speed)?,
@@ -298,6 +316,10 @@ impl fmt::Display for Condition {
         }
         if !self.hours_at.is_request() {
             write!(f, "{between}hours_at {}", self.hours_at.as_str())?;
+            between = ", ";
+        }
+        if let Some(ms) = self.valid_from_ms {
+            write!(f, "{between}valid_from {}", rfc3339(ms))?;
         }
         Ok(())
     }

@@ -204,7 +204,18 @@ impl PriceList {
             return None;
         }
         let now = self.in_force(after_ms);
-        week_from(after_ms).find(|at_ms| !Arc::ptr_eq(self.in_force(*at_ms), now))
+        let dates = self
+            .prices()
+            .filter_map(|price| price.condition.valid_from_ms);
+        let dates = dates.filter(|from_ms| *from_ms > after_ms);
+        // After each date, other hours may apply. Hours repeat weekly.
+        let changes = std::iter::once(after_ms)
+            .chain(dates)
+            .filter_map(|from_ms| {
+                let mut times = std::iter::once(from_ms).chain(week_from(from_ms));
+                times.find(|at_ms| *at_ms >= from_ms && !Arc::ptr_eq(self.in_force(*at_ms), now))
+            });
+        changes.min()
     }
 
     /// Returns the most that a request can cost, however the vendor serves it, if its input has been counted and it has
@@ -716,6 +727,48 @@ mod tests {
     }
 
     #[test]
+    fn dated_price_comes_into_force_once_at_its_millisecond() {
+        let from_ms = NOW.request_ms + 31 * 86_400_000;
+        let dated = Condition {
+            valid_from_ms: Some(from_ms),
+            ..Condition::default()
+        };
+        let long = above(100);
+        let prices = PriceList::from(price([3 * M, 0, M, M])).rules([
+            under(dated, [2 * M, 0, M, M]),
+            under(long, [5 * M, 0, M, M]),
+            under(dated.and(&long).unwrap(), [4 * M, 0, M, M]),
+        ]);
+        assert_eq!(prices.changes_at(NOW.request_ms), Some(from_ms));
+        assert_eq!(prices.changes_at(from_ms), None);
+        for (request_ms, rates) in [(from_ms - 1, [3, 5]), (from_ms, [2, 4])] {
+            // A call that is admitted before keeps its price, however late it ends.
+            let times = CallTimes {
+                end_ms: from_ms + 900_000,
+                ..CallTimes::at(request_ms)
+            };
+            let asked = Asked {
+                times: Some(PossibleTimes {
+                    request_ms,
+                    end_max_ms: from_ms + 900_000,
+                }),
+                ..Asked::default()
+            };
+            for (tokens, rate) in std::iter::zip([100, 101], rates) {
+                let charge = prices.charge(input(tokens), &Served::default(), &times);
+                let cost = i64::try_from(tokens).unwrap() * rate;
+                assert_eq!(charge.cost.micro(), cost);
+                // Neither the old nor the future price adds to the hold.
+                assert_eq!(prices.bound(tokens, &asked).cost(tokens, 0), charge.cost);
+                let condition = charge.price.condition;
+                assert_eq!(condition.valid_from_ms.is_some(), request_ms == from_ms);
+                let json = serde_json::to_string(&condition).unwrap();
+                assert_eq!(serde_json::from_str::<Condition>(&json).unwrap(), condition);
+            }
+        }
+    }
+
+    #[test]
     fn calls_over_an_edge_are_priced_at_the_moment_that_the_rule_names() {
         // Monday, 30 November 2026.
         let at = |hour: u64, minute: u64| NOW.request_ms + (hour * 60 + minute) * 60_000;
@@ -794,6 +847,14 @@ mod tests {
         })
     }
 
+    /// Generates a time from which a price is valid, in the two weeks in which calls begin; sometimes none.
+    fn dated() -> impl Strategy<Value = Condition> {
+        prop::option::of(0u64..20_160 * 60_000).prop_map(|ms| Condition {
+            valid_from_ms: ms.map(|ms| NOW.request_ms + ms),
+            ..Condition::default()
+        })
+    }
+
     fn moment() -> impl Strategy<Value = Moment> {
         prop::sample::select(vec![Moment::Request, Moment::FirstByte, Moment::End])
     }
@@ -808,12 +869,20 @@ mod tests {
             words,
             any::<bool>(),
             any::<bool>(),
-            prop::collection::vec(price(), 48),
+            prop::collection::vec(price(), 144),
             1u64..2000,
-            (hours(), hours(), moment()),
+            (hours(), hours(), moment(), dated(), dated()),
         )
             .prop_map(
-                |(usual, words, fast, long, rest, threshold, (one, other, moment))| {
+                |(
+                    usual,
+                    words,
+                    fast,
+                    long,
+                    rest,
+                    threshold,
+                    (one, other, moment, first, second),
+                )| {
                     let make = |condition, (rates, classes): ([u64; 4], [u64; 7])| Price {
                         classes: std::iter::zip(Class::ALL, classes)
                             .map(|(class, rate)| (class, Some(Rate::new(rate))))
@@ -821,7 +890,7 @@ mod tests {
                         ..under(condition, rates)
                     };
                     let with_moment = |mut hours: Condition| {
-                        if hours.has_time() {
+                        if hours.has_hours() {
                             hours.hours_at = moment;
                         }
                         hours
@@ -840,13 +909,18 @@ mod tests {
                     for word in &words {
                         for speed in &speeds {
                             for above_input_tokens in [None, long.then_some(threshold)] {
-                                for time in times.into_iter().flatten() {
-                                    let condition = Condition {
-                                        above_input_tokens,
-                                        service_tier: (*word).into(),
-                                        speed: (*speed).into(),
-                                        ..time
-                                    };
+                                let served = Condition {
+                                    above_input_tokens,
+                                    service_tier: (*word).into(),
+                                    speed: (*speed).into(),
+                                    ..Condition::default()
+                                };
+                                let dates = [Condition::default(), first, second];
+                                let times = times.into_iter().flatten();
+                                let times =
+                                    times.flat_map(|time| dates.map(|date| time.and(&date)));
+                                for time in times {
+                                    let condition = time.unwrap().and(&served).unwrap();
                                     if !condition.is_empty() && !conditions.contains(&condition) {
                                         conditions.push(condition);
                                     }
@@ -914,12 +988,18 @@ mod tests {
             let from = NOW.request_ms + from * 60_000 + 1;
             let price = prices.in_force(from);
             let mut minute = from - 1;
-            let expected = (0..=10_080).find_map(|_| {
+            // Four weeks: two in which dates come, and one after each date in which the hours repeat.
+            let expected = (0..=40_320).find_map(|_| {
                 let is_other = prices.in_force(minute) != price;
                 minute += 60_000;
                 is_other.then(|| minute - 60_000)
             });
-            prop_assert_eq!(prices.changes_at(from), expected);
+            // A date may be within a minute.
+            let change = prices.changes_at(from);
+            prop_assert_eq!(change.map(|ms| ms.next_multiple_of(60_000)), expected);
+            if let Some(ms) = change {
+                prop_assert!(prices.in_force(ms) != price && prices.in_force(ms - 1) == price);
+            }
         }
 
         #[test]

@@ -1,4 +1,4 @@
-//! Conditions on the time of a call: hours of the day and weekdays, in UTC.
+//! Conditions on the time of a call: hours of the day and weekdays, in UTC, and the time from which a price is valid.
 
 use std::{fmt, ops::RangeInclusive, str::FromStr};
 
@@ -223,37 +223,50 @@ pub(super) struct TimeCondition {
     pub(super) hours: Hours,
     pub(super) weekdays: Weekdays,
     pub(super) at: Moment,
+    /// The call's request arrives at this time or later, in Unix milliseconds.
+    pub(super) valid_from_ms: Option<u64>,
 }
 
 impl TimeCondition {
     pub(super) fn is_always(&self) -> bool {
-        self.hours.is_every() && self.weekdays.is_every()
+        !self.has_hours() && self.valid_from_ms.is_none()
+    }
+
+    pub(super) fn has_hours(&self) -> bool {
+        !(self.hours.is_every() && self.weekdays.is_every())
+    }
+
+    fn is_valid(&self, request_ms: u64) -> bool {
+        self.valid_from_ms.is_none_or(|from| request_ms >= from)
     }
 
     /// Decides whether a call meets the condition. No other place does.
     pub(super) fn holds(&self, times: &CallTimes) -> bool {
-        self.is_always()
-            || self.contains_minute(
-                match self.at {
-                    Moment::Request => times.request_ms,
-                    Moment::FirstByte => times.first_byte_ms,
-                    Moment::End => times.end_ms,
-                } / MINUTE_MS,
-            )
+        let ms = match self.at {
+            Moment::Request => times.request_ms,
+            Moment::FirstByte => times.first_byte_ms,
+            Moment::End => times.end_ms,
+        };
+        self.is_valid(times.request_ms)
+            && (!self.has_hours() || self.contains_minute(ms / MINUTE_MS))
     }
 
     /// Returns whether a call with these possible times may meet the condition. `None`: the call may have any time.
     pub(super) fn can_hold(&self, times: Option<&PossibleTimes>) -> bool {
-        self.minutes(times)
-            .is_none_or(|mut minutes| minutes.any(|minute| self.contains_minute(minute)))
+        times.is_none_or(|times| self.is_valid(times.request_ms))
+            && self
+                .minutes(times)
+                .is_none_or(|mut minutes| minutes.any(|minute| self.contains_minute(minute)))
     }
 
     /// Returns whether a call with these possible times meets the condition at each of them.
     pub(super) fn must_hold(&self, times: Option<&PossibleTimes>) -> bool {
-        self.is_always()
-            || self
-                .minutes(times)
-                .is_some_and(|mut minutes| minutes.all(|minute| self.contains_minute(minute)))
+        let is_valid = times.is_some_and(|times| self.is_valid(times.request_ms));
+        (is_valid || self.valid_from_ms.is_none())
+            && (!self.has_hours()
+                || self
+                    .minutes(times)
+                    .is_some_and(|mut minutes| minutes.all(|minute| self.contains_minute(minute))))
     }
 
     /// Returns the minutes that may decide, counted from 1970; `None` if any minute of the week may.
@@ -280,7 +293,8 @@ impl TimeCondition {
             weekdays: Weekdays {
                 excluded: self.weekdays.excluded | other.weekdays.excluded,
             },
-            at: if self.is_always() { other.at } else { self.at },
+            at: if self.has_hours() { self.at } else { other.at },
+            valid_from_ms: self.valid_from_ms.max(other.valid_from_ms),
         };
         (both.minutes_per_week() > 0).then_some(both)
     }
@@ -453,12 +467,12 @@ mod tests {
         let peak = TimeCondition {
             hours: Hours::from_spans(&["01:00-04:00", "06:00-10:00"]).unwrap(),
             weekdays: Weekdays::from_names(&["mon", "tue", "wed", "thu", "fri"]).unwrap(),
-            at: Moment::Request,
+            ..TimeCondition::default()
         };
         let night = TimeCondition {
             hours: Hours::from_spans(&["22:30-01:30"]).unwrap(),
             weekdays: Weekdays::from_names(&["sun"]).unwrap(),
-            at: Moment::Request,
+            ..TimeCondition::default()
         };
         // Monday, 30 November 2026, 00:00 UTC, as `date -ud 2026-11-30 +%s` prints it.
         let mut ms = 1_795_996_800_000_u64;

@@ -137,6 +137,7 @@ pub fn item(cost: i64) -> Item {
             hours_utc: Hours::from_spans(&["01:00-04:00", "22:00-00:30"]).expect("spans of hours"),
             weekdays: Weekdays::from_names(&["mon", "sun"]).expect("days"),
             hours_at: Moment::End,
+            valid_from_ms: Some(1_798_761_600_000),
             above_input_tokens: Some(10),
             service_tier: "flex".into(),
             ..Condition::default()
