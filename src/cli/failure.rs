@@ -9,7 +9,7 @@ pub(super) enum Failure {
     Refused(String),
     /// 1: the ledger is in breach; the breaches have been printed.
     Breach,
-    /// 1: the vendor's counts differ from the books; the differences have been printed.
+    /// 1: the vendor's counts differ from the books, or prices from the vendor's; the differences have been printed.
     Drift,
     /// 1: a statement differs from the books; the differences have been printed.
     Differs,

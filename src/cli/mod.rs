@@ -23,6 +23,7 @@ mod load;
 mod operator;
 mod payment;
 mod preset;
+mod prices;
 mod progress;
 mod receipt;
 mod reconcile;
@@ -52,6 +53,7 @@ use self::{
     operator::OperatorCommand,
     payment::PaymentCommand,
     preset::PresetCommand,
+    prices::PricesCommand,
     vendor::VendorCommand,
 };
 use crate::{
@@ -120,7 +122,7 @@ Look into it:
   tollgate load --url http://127.0.0.1:8080
   tollgate reconcile --vendor openai --file usage.json --config tollgate.toml
 
-Exit codes: 0 done; 1 refused by the gateway, a breach found by the audit, drift found by reconcile, or a statement that differs; 64 wrong use, or a configuration with mistakes or that cannot be read; \
+Exit codes: 0 done; 1 refused by the gateway, a breach found by the audit, drift found by reconcile, prices that differ in prices diff, or a statement that differs; 64 wrong use, or a configuration with mistakes or that cannot be read; \
 65 mistakes in a file that was given to read; 69 the gateway or its ledger is out of reach, or not ready; 70 the \
 gateway's own fault; 74 another file could not be read or written; 77 not the gateway's admin key.";
 
@@ -393,6 +395,19 @@ enum Command {
         command: PresetCommand,
     },
 
+    /// Compare the prices of a configuration with the vendors' newer ones: diff, apply
+    ///
+    /// The newer prices are those of this binary's presets, or of a public price map. Needs no running gateway.
+    #[command(
+        after_help = "Examples:\n  tollgate prices diff --config tollgate.toml\n  \
+                            tollgate prices diff --from model_prices_and_context_window.json --config tollgate.toml\n  \
+                            tollgate prices apply --config tollgate.toml && tollgate check --config tollgate.toml"
+    )]
+    Prices {
+        #[command(subcommand)]
+        command: PricesCommand,
+    },
+
     /// Check that the whole ledger adds up; exit 1 on a breach, and only then
     ///
     /// Checks every account, key, hold and receipt. I2: the amount held is the sum of the open holds. I3: the balance
@@ -631,6 +646,7 @@ impl Command {
             Self::Event { reach, command } => event::event(&reach, command).await,
             Self::Vendor { reach, command } => vendor::vendor(&reach, command).await,
             Self::Preset { command } => preset::preset(&command),
+            Self::Prices { command } => prices::prices(&command),
             Self::Reconcile { args, reach } => reconcile::reconcile(&reach, &args).await,
             Self::Import { wish, reach } => import::import(&reach, &wish).await,
             Self::Ledger {

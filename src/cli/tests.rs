@@ -115,6 +115,8 @@ fn documented_commands_are_accepted() {
         "tollgate init --vendor openai --rate market",
         "tollgate vendor disable openai-eu",
         "tollgate vendor enable openai-eu",
+        "tollgate prices diff --config f",
+        "tollgate prices apply --from map.json --config f --json",
         "tollgate audit",
         "tollgate audit --export f",
         "tollgate audit --export -",

@@ -25,7 +25,7 @@ use crate::{
     },
 };
 
-/// The sections of a vendor and its models, as they are written.
+/// Options for the sections of a vendor and its models.
 #[derive(Clone, Debug, Default, Args)]
 pub(super) struct VendorArgs {
     /// Name of the vendor in the configuration; default: the preset's
@@ -278,7 +278,7 @@ pub(super) fn vendor_add(
 ) -> Result<(), Failure> {
     let preset = preset(preset_name)?;
     let before = fs::read_to_string(file).map_err(|error| unusable(file, &error))?;
-    let own = Found::read(&before, file)?;
+    let own = Taken::read(&before, file)?;
     let sections = Sections::new(preset, args, &own.models)?;
     let name = &sections.name;
     if own.vendors.contains(name) {
@@ -350,12 +350,12 @@ pub(super) fn advice(preset: &Preset, missing: &BTreeSet<String>) -> String {
 }
 
 /// The names that a file uses.
-struct Found {
+struct Taken {
     vendors: BTreeSet<String>,
     models: BTreeSet<String>,
 }
 
-impl Found {
+impl Taken {
     fn read(text: &str, file: &Path) -> Result<Self, Failure> {
         let Ok(root) = toml::from_str::<toml::Table>(text) else {
             // The parser's own message may quote a secret; the check's does not.

@@ -76,6 +76,11 @@ impl<'t> Document<'t> {
         }
     }
 
+    /// Returns the file's tables with the values of its presets, whose places are empty.
+    pub(super) fn merged(&self) -> &DeTable<'t> {
+        self.merged.get_ref()
+    }
+
     /// The presets whose values the file uses.
     pub(super) fn presets(&self) -> Vec<&'static presets::Preset> {
         self.origins.presets()

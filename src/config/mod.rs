@@ -41,6 +41,7 @@ mod oidc;
 mod payments;
 mod preset_merge;
 mod presets;
+mod price_diff;
 mod price_lists;
 mod prices;
 mod proxy;
@@ -66,6 +67,7 @@ pub use self::{
     oidc::OidcConfig,
     payments::{CloudPaymentsConfig, PaymentsConfig, ProviderSecret, StripeConfig, YooKassaConfig},
     presets::{About, ModelAbout, Preset, presets},
+    price_diff::{PriceChange, PriceDiff, PriceSource},
     price_lists::{CustomerRule, PriceLists, Row},
     prices::{Tariff, UsdtRates},
     receivers::{MailConfig, MailTls, ReceiverConfig, TelegramConfig, WayConfig},
@@ -182,6 +184,9 @@ impl Config {
             warnings: error::Errors::default(),
             env,
         };
+        for (path, problem) in price_diff::warnings(document.merged()) {
+            check.warnings.add(path, problem);
+        }
         match check.config(raw) {
             Some(config) if check.errors.is_empty() => Ok(Self {
                 warnings: document.locate(check.warnings),

@@ -132,6 +132,13 @@ impl Preset {
         today.saturating_sub(taken)
     }
 
+    /// Returns the vendor's base address.
+    #[must_use]
+    pub fn vendor_url(&self) -> Option<String> {
+        let file: toml::Table = toml::from_str(self.text).expect("a test reads every preset");
+        Some(file["vendor"].get("url")?.as_str()?.to_owned())
+    }
+
     /// Returns the setting of `[[vendor]]` that refers to the key, like `key` or `login.basic`; `None` if the preset
     /// needs none.
     #[must_use]

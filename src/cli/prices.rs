@@ -1,0 +1,124 @@
+//! `tollgate prices`: compares a configuration's prices with newer ones, and writes the differences into the file.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+use clap::{Args, Subcommand};
+use serde_json::{Value, json};
+
+use super::{
+    check::mistakes,
+    failure::Failure,
+    show::{self, Cell, counted, table},
+    vendor_add::{checked, unusable},
+};
+use crate::{
+    config::{PriceChange, PriceDiff, PriceSource},
+    net::replace::replace_file,
+};
+
+#[derive(Debug, Subcommand)]
+pub(super) enum PricesCommand {
+    /// Print prices and costs that differ from the vendors'; exit 1 if there are any
+    ///
+    /// A model's price follows the vendor if it equals the cost of the first route, or if that has no cost; another price
+    /// is yours and stays, and only the cost changes. The margin is that after the change, in percent of the sale. What
+    /// cannot be compared is named on standard error.
+    #[command(
+        after_help = "Examples:\n  tollgate prices diff --config tollgate.toml\n  \
+                      tollgate prices diff --from model_prices_and_context_window.json --config tollgate.toml"
+    )]
+    Diff(PricesArgs),
+    /// Write the differences into the configuration file; comments and order stay
+    ///
+    /// The result is checked before it replaces the file; a running gateway reads it by itself and gives its tariff a new
+    /// version. A class or rule that the file lacks is not added, because it would be sold: it is named.
+    #[command(
+        after_help = "Example:\n  tollgate prices diff --config tollgate.toml || tollgate prices apply --config tollgate.toml"
+    )]
+    Apply(PricesArgs),
+}
+
+#[derive(Debug, Args)]
+pub(super) struct PricesArgs {
+    /// A public price map instead of the binary's presets: JSON like LiteLLM's model_prices_and_context_window.json
+    #[arg(long, value_name = "FILE")]
+    from: Option<PathBuf>,
+    /// The configuration file
+    #[arg(long, value_name = "FILE")]
+    config: PathBuf,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+const CHANGE: &[Cell] = &[
+    Cell::text("model", "/model"),
+    Cell::text("vendor", "/vendor"),
+    Cell::text("when", "/when"),
+    Cell::text("class", "/class"),
+    Cell::number("old", "/old"),
+    Cell::number("new", "/new"),
+    Cell::text("changes", "/changes"),
+    Cell::number("margin, %", "/margin_percent"),
+];
+
+pub(super) fn prices(command: &PricesCommand) -> Result<(), Failure> {
+    let (PricesCommand::Diff(args) | PricesCommand::Apply(args)) = command;
+    let file = &args.config;
+    let before = fs::read_to_string(file).map_err(|error| unusable(file, &error))?;
+    let (config, _) = checked(&before, file)?;
+    let source = match &args.from {
+        None => PriceSource::Presets,
+        Some(map) => source(map)?,
+    };
+    let multiplier = config.live.tariff.sell_rate_multiplier;
+    let diff = PriceDiff::new(&before, &source, multiplier);
+    let diff = diff.map_err(|errors| mistakes(file, &errors))?;
+    if !args.json {
+        for note in &diff.notes {
+            eprintln!("{}: {note}", file.display());
+        }
+    }
+    let is_applied = matches!(command, PricesCommand::Apply(_)) && diff.text != before;
+    if is_applied {
+        checked(&diff.text, file)?;
+        // A link stays a link.
+        let place = fs::canonicalize(file).map_err(|error| unusable(file, &error))?;
+        replace_file(&place, diff.text.as_bytes()).map_err(|error| unusable(file, &error))?;
+    }
+    let rows: Vec<_> = diff.changes.iter().map(row).collect();
+    if args.json {
+        let report = json!({ "changes": rows, "notes": diff.notes, "written": is_applied });
+        show::write(&format!("{report:#}\n"))?;
+    } else if rows.is_empty() {
+        show::write("no price differs\n")?;
+    } else {
+        let count = counted(rows.len() as u64, "difference");
+        let done = match is_applied {
+            true => format!("{count} written to {}\n", file.display()),
+            false => String::new(),
+        };
+        show::write(&(table(CHANGE, &rows) + &done))?;
+    }
+    match command {
+        PricesCommand::Diff(_) if !diff.changes.is_empty() => Err(Failure::Drift),
+        _ => Ok(()),
+    }
+}
+
+fn source(map: &Path) -> Result<PriceSource, Failure> {
+    let text = fs::read_to_string(map).map_err(|error| unusable(map, &error))?;
+    PriceSource::from_map(&text)
+        .map_err(|error| Failure::Data(format!("{}: not a price map: {error}", map.display())))
+}
+
+fn row(change: &PriceChange) -> Value {
+    json!({
+        "model": change.model, "vendor": change.vendor, "when": change.when, "class": change.class,
+        "old": change.old.to_string(), "new": change.new.to_string(), "changes": change.fields,
+        "margin_percent": change.margin_percent.map(|it| it.to_string()),
+    })
+}

@@ -1,0 +1,269 @@
+//! Reads a model's prices from a public price map, as `presets/update` does.
+
+use rust_decimal::Decimal;
+use serde_json::{Map, Value};
+
+use super::listed::{Listed, Rates, When};
+
+/// Our class: the map's field.
+const CLASSES: [(&str, &str); 10] = [
+    ("input", "input_cost_per_token"),
+    ("cached_input", "cache_read_input_token_cost"),
+    ("output", "output_cost_per_token"),
+    ("cache_write", "cache_creation_input_token_cost"),
+    (
+        "cache_write_1h",
+        "cache_creation_input_token_cost_above_1hr",
+    ),
+    (
+        "cache_write_12h",
+        "cache_creation_input_token_cost_above_12hr",
+    ),
+    ("input_audio", "input_cost_per_audio_token"),
+    ("input_image", "input_cost_per_image_token"),
+    ("output_audio", "output_cost_per_audio_token"),
+    ("output_image", "output_cost_per_image_token"),
+];
+/// Classes that every chat model has. If the map has no price of them, they cost what input costs.
+const FOUR: [&str; 4] = ["input", "cached_input", "output", "cache_write"];
+const TIERS: [&str; 3] = ["flex", "priority", "ultrafast"];
+/// Fields with prices that no call of today's endpoints can have.
+const ELSEWHERE: [&str; 10] = [
+    "batches",
+    "decisions",
+    "per_second",
+    "per_character",
+    "per_page",
+    "per_pixel",
+    "per_query",
+    "_video_",
+    "per_session",
+    "cost_per_token_cache_hit",
+];
+
+/// Returns a vendor's prices of a model; `None` if the map has none.
+pub(super) fn prices(map: &Map<String, Value>, preset: &str, model: &str) -> Option<Listed> {
+    let provider = match preset {
+        "google" => "gemini",
+        "qwen" => "dashscope",
+        other => other,
+    };
+    let bare = map
+        .get(model)
+        .filter(|entry| entry["litellm_provider"] == provider);
+    let entry = bare.or_else(|| map.get(&format!("{provider}/{model}")));
+    let entry = Entry(entry?.as_object()?);
+    let rates = entry.rates("", entry.0)?;
+    let mut rules = entry.rules(&rates);
+    for rule in &mut rules {
+        rule.1.retain(|class, _| rates.contains_key(class));
+    }
+    Some(Listed {
+        currency: "usdt_mtok",
+        rates,
+        rules,
+        unread: entry.unread(),
+    })
+}
+
+struct Entry<'m>(&'m Map<String, Value>);
+
+impl Entry<'_> {
+    /// Returns the rates whose fields end in `suffix`; `None` if the map has no price of input with it.
+    fn rates(&self, suffix: &str, own: &Map<String, Value>) -> Option<Rates> {
+        let price = |field: &str| {
+            let price = number(own.get(&format!("{field}{suffix}"))?)?;
+            price
+                .checked_mul(Decimal::from(1_000_000))
+                .map(|it| it.normalize())
+        };
+        let mut rates = Rates::new();
+        for (class, field) in CLASSES {
+            rates.extend(price(field).map(|rate| (class.to_owned(), rate)));
+        }
+        let Some(input) = rates.get("input").copied() else {
+            let first = own
+                .get("tiered_pricing")
+                .and_then(|it| it.get(0)?.as_object());
+            return first
+                .filter(|_| suffix.is_empty())
+                .and_then(|first| self.rates("", first));
+        };
+        if self.0.get("mode").is_some_and(|mode| mode == "embedding") {
+            return Some(Rates::from([("input".to_owned(), input)]));
+        }
+        let reasoning = price("output_cost_per_reasoning_token");
+        let reasoning = reasoning.filter(|rate| Some(rate) != rates.get("output"));
+        rates.extend(reasoning.map(|rate| ("output_reasoning".to_owned(), rate)));
+        for class in FOUR {
+            // The map has 0 for vendors that do not bill writes apart from input.
+            if rates.get(class).is_none_or(Decimal::is_zero) {
+                rates.insert(class.to_owned(), input);
+            }
+        }
+        if rates.get("input_image") == Some(&input) {
+            rates.remove("input_image");
+        }
+        let searches = self
+            .0
+            .get("search_context_cost_per_query")
+            .and_then(Value::as_object);
+        let search = searches
+            .into_iter()
+            .flat_map(Map::values)
+            .filter_map(number)
+            .max();
+        rates.extend(search.map(|rate| ("web_search_call".to_owned(), rate.normalize())));
+        rates.retain(|_, rate| !rate.is_zero());
+        Some(rates)
+    }
+
+    fn rules(&self, usual: &Rates) -> Vec<(When, Rates)> {
+        let mut rules = Vec::new();
+        let mut sizes: Vec<u64> = self.0.keys().filter_map(|field| above(field)).collect();
+        sizes.sort_unstable();
+        let steps = std::iter::once(None).chain(sizes.into_iter().map(Some));
+        for size in steps {
+            let suffix = size.map_or_else(String::new, |size| format!("_above_{size}k_tokens"));
+            let long = match size {
+                None => usual.clone(),
+                Some(_) => filled(self.rates(&suffix, self.0).as_ref(), usual),
+            };
+            for tier in std::iter::once("").chain(TIERS) {
+                let rates = match tier {
+                    "" => long.clone(),
+                    tier if self.rates(&format!("_{tier}"), self.0).is_none() => continue,
+                    // A tier that has no price of long calls is not cheaper there than a usual call.
+                    tier => match self.rates(&format!("{suffix}_{tier}"), self.0) {
+                        None => long.clone(),
+                        Some(rates) => filled(Some(&rates), &long),
+                    },
+                };
+                for (speed, region, factor) in self.uplifts() {
+                    let mut when = When::new();
+                    if let Some(size) = size {
+                        when.insert("above_input_tokens".to_owned(), (size * 1000).to_string());
+                    }
+                    for (field, word) in [
+                        ("service_tier", tier),
+                        ("speed", speed),
+                        ("inference_geo", region),
+                    ] {
+                        if !word.is_empty() {
+                            when.insert(field.to_owned(), format!("\"{word}\""));
+                        }
+                    }
+                    if !when.is_empty() {
+                        rules.push((when, times(&rates, factor)));
+                    }
+                }
+            }
+        }
+        let tiers = self.0.get("tiered_pricing").and_then(Value::as_array);
+        for tier in tiers
+            .into_iter()
+            .flatten()
+            .skip(1)
+            .filter_map(Value::as_object)
+        {
+            let start = tier.get("range").and_then(|range| number(range.get(0)?));
+            let when = start.map(|start| {
+                (
+                    "above_input_tokens".to_owned(),
+                    start.trunc().normalize().to_string(),
+                )
+            });
+            rules.push((
+                when.into_iter().collect(),
+                filled(self.rates("", tier).as_ref(), usual),
+            ));
+        }
+        rules
+    }
+
+    /// Returns speed, region and factor of the token prices, the usual one first.
+    fn uplifts(&self) -> Vec<(&'static str, &'static str, Decimal)> {
+        let special = self.0.get("provider_specific_entry");
+        let factor = |name: &'static str| Some((name, number(special?.get(name)?)?));
+        let usual = ("", Decimal::ONE);
+        let speeds = std::iter::once(usual).chain(factor("fast"));
+        let regions: Vec<_> = std::iter::once(usual)
+            .chain(factor("us"))
+            .chain(factor("eu"))
+            .collect();
+        let pairs = speeds.flat_map(|(speed, one)| {
+            let regions = regions.iter();
+            regions.map(move |(region, other)| (speed, *region, one * other))
+        });
+        pairs.collect()
+    }
+
+    /// Returns the fields with prices that are not read.
+    fn unread(&self) -> Vec<String> {
+        let is_known = |field: &str| {
+            let field = TIERS
+                .iter()
+                .find_map(|tier| field.strip_suffix(&format!("_{tier}")))
+                .unwrap_or(field);
+            let field = match field.split_once("_above_") {
+                Some((start, size)) if size.ends_with("k_tokens") => start,
+                _ => field,
+            };
+            field == "output_cost_per_reasoning_token"
+                || CLASSES.iter().any(|(_, known)| field == *known)
+        };
+        let fields = self.0.keys().filter(|field| {
+            let is_price =
+                field.contains("cost") || field.contains("uplift") || *field == "off_peak_pricing";
+            let is_elsewhere = ELSEWHERE.iter().any(|part| field.contains(part));
+            is_price && !is_known(field) && !is_elsewhere
+        });
+        fields.cloned().collect()
+    }
+}
+
+/// Returns the size in thousands of a field like `input_cost_per_token_above_200k_tokens`.
+fn above(field: &str) -> Option<u64> {
+    let size = field.strip_prefix("input_cost_per_token_above_")?;
+    size.strip_suffix("k_tokens")?.parse().ok()
+}
+
+/// Returns rates with the classes of the usual price.
+fn filled(rates: Option<&Rates>, usual: &Rates) -> Rates {
+    let value = |class: &String, rate: &Decimal| {
+        let rates = rates?;
+        let like_input = ["cached_input", "cache_write"].contains(&class.as_str())
+            && usual.get("input") == Some(rate);
+        rates
+            .get(class)
+            .or_else(|| rates.get("input").filter(|_| like_input))
+            .copied()
+    };
+    let classes = usual.iter();
+    classes
+        .map(|(class, rate)| (class.clone(), value(class, rate).unwrap_or(*rate)))
+        .collect()
+}
+
+/// Applies a vendor's factor to tokens, but not to what is billed by the piece.
+fn times(rates: &Rates, factor: Decimal) -> Rates {
+    let rates = rates
+        .iter()
+        .map(|(class, rate)| match class.ends_with("_call") {
+            true => (class.clone(), *rate),
+            false => (class.clone(), (*rate * factor).normalize()),
+        });
+    rates.collect()
+}
+
+/// Returns a number as it is written: the shortest text of a float is what the map's author wrote.
+fn number(value: &Value) -> Option<Decimal> {
+    let text = match value {
+        Value::Number(number) => number.to_string(),
+        Value::String(text) => text.clone(),
+        _ => return None,
+    };
+    Decimal::from_str_exact(&text)
+        .or_else(|_| Decimal::from_scientific(&text))
+        .ok()
+}

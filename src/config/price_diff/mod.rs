@@ -1,0 +1,381 @@
+//! Compares the prices of a configuration with those of the presets or of a public price map, and writes the
+//! differences into the configuration's text.
+//!
+//! Works on the text and not on the checked configuration, because a change replaces a value at its place.
+
+mod file;
+mod listed;
+mod map;
+mod source;
+mod warnings;
+
+use std::{collections::BTreeMap, fmt::Write as _, ops::Range};
+
+use rust_decimal::Decimal;
+use toml::{
+    Spanned,
+    de::{DeTable, DeValue},
+};
+
+pub use self::source::PriceSource;
+pub(super) use self::warnings::warnings;
+use self::{
+    file::{Prices, Rate, string, tables},
+    listed::{Listed, Rates, When},
+    source::vendors,
+};
+use super::{
+    document::Document,
+    error::{ConfigErrors, Errors},
+    presets::Preset,
+};
+
+/// The difference between a configuration and a source.
+#[derive(Debug)]
+pub struct PriceDiff {
+    /// Prices and costs that change, in the order of the file.
+    pub changes: Vec<PriceChange>,
+    /// What was not compared or cannot be written, and why.
+    pub notes: Vec<String>,
+    /// The configuration's text with the changes; comments and order are kept.
+    pub text: String,
+}
+
+/// A class of a model's price or cost that differs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PriceChange {
+    /// The model's id.
+    pub model: String,
+    /// The vendor's name.
+    pub vendor: String,
+    /// The condition of the rule, like `service_tier flex`; empty for the usual price.
+    pub when: String,
+    /// The class, like `input`.
+    pub class: String,
+    /// The price in the configuration, per million tokens.
+    pub old: Decimal,
+    /// The price of the source.
+    pub new: Decimal,
+    /// What changes: `price`, `cost` or `price, cost`.
+    pub fields: &'static str,
+    /// The margin in percent of the sale, after the change; `None` if nothing is sold.
+    pub margin_percent: Option<Decimal>,
+}
+
+impl PriceDiff {
+    /// Compares a configuration's text with a source.
+    ///
+    /// # Errors
+    /// If the text is not TOML.
+    pub fn new(
+        text: &str,
+        source: &PriceSource,
+        multiplier: Decimal,
+    ) -> Result<Self, ConfigErrors> {
+        let mut errors = Errors::default();
+        let Some(document) = Document::parse(text, &mut errors) else {
+            return Err(errors.finish(|_| None));
+        };
+        let root = document.merged();
+        let mut comparison = Comparison {
+            text,
+            source,
+            multiplier,
+            vendors: vendors(root),
+            edits: Vec::new(),
+            changes: Vec::new(),
+            notes: Vec::new(),
+        };
+        for model in tables(root, "model") {
+            comparison.model(model);
+        }
+        let mut changed = text.to_owned();
+        comparison.edits.sort_by_key(|(place, _)| place.start);
+        for (place, new) in comparison.edits.into_iter().rev() {
+            changed.replace_range(place, &new);
+        }
+        Ok(Self {
+            changes: comparison.changes,
+            notes: comparison.notes,
+            text: changed,
+        })
+    }
+}
+
+struct Comparison<'a> {
+    text: &'a str,
+    source: &'a PriceSource,
+    multiplier: Decimal,
+    /// The vendors by name, each with the preset that has its prices.
+    vendors: BTreeMap<&'a str, Option<&'static Preset>>,
+    edits: Vec<(Range<usize>, String)>,
+    changes: Vec<PriceChange>,
+    notes: Vec<String>,
+}
+
+impl<'a> Comparison<'a> {
+    fn model(&mut self, table: &'a DeTable<'a>) {
+        let id = string(table, "id").unwrap_or_default();
+        let sale = Prices::read(table, "", "price_rules");
+        let mut is_first = true;
+        let mut whole = Vec::new();
+        for route in tables(table, "routes") {
+            let vendor = string(route, "vendor").unwrap_or_default();
+            let name = string(route, "model").unwrap_or(id);
+            let Some(preset) = self.vendors.get(vendor).copied().flatten() else {
+                self.notes.push(format!(
+                    "{id}: no preset has the prices of vendor {vendor:?}"
+                ));
+                continue;
+            };
+            let Some(listed) = self.source.listed(preset, name) else {
+                self.notes.push(format!(
+                    "{id}: the source has no price of {name:?} at {}",
+                    preset.name
+                ));
+                continue;
+            };
+            for field in &listed.unread {
+                self.notes.push(format!(
+                    "{id}: the source's {field} has no form here: compare it by hand"
+                ));
+            }
+            let cost = Prices::read(route, "cost_", "cost_rules");
+            let place = Place {
+                model: id,
+                vendor,
+                sale: sale.as_ref(),
+                cost: cost.as_ref(),
+                is_first,
+            };
+            whole.extend(
+                self.route(&place, &listed)
+                    .then_some((vendor, name, listed)),
+            );
+            is_first = false;
+        }
+        if !whole.is_empty() {
+            self.write_whole(table, id, &whole);
+        }
+    }
+
+    /// Compares one route. Returns whether a value changes that the file does not have, because it is a preset's.
+    fn route(&mut self, place: &Place<'_>, listed: &Listed) -> bool {
+        let known = [place.sale, place.cost];
+        if let Some(other) = known
+            .into_iter()
+            .flatten()
+            .find(|it| it.currency != listed.currency)
+        {
+            let problem = format!(
+                "{}: is priced by {}, and the source by {}: compare it by hand",
+                place.model, other.currency, listed.currency
+            );
+            self.notes.push(problem);
+            return false;
+        }
+        let mut is_outside = false;
+        let usual = (When::new(), listed.rates.clone());
+        let lists: Vec<_> = std::iter::once(&usual).chain(&listed.rules).collect();
+        for (when, rates) in &lists {
+            let sale = place.sale.and_then(|it| it.under(when));
+            let cost = place.cost.and_then(|it| it.under(when));
+            if sale.is_none() && cost.is_none() {
+                self.notes.push(format!(
+                    "{}: the vendor has a price for {}, and the file has no such rule",
+                    place.model,
+                    shown(when)
+                ));
+                continue;
+            }
+            for (class, new) in rates {
+                let (sale, cost) = (
+                    sale.and_then(|it| it.get(class.as_str())),
+                    cost.and_then(|it| it.get(class.as_str())),
+                );
+                is_outside |= self.class(place, (when, class), *new, sale, cost);
+            }
+        }
+        for (when, rates) in known.into_iter().flatten().flat_map(|it| &it.lists) {
+            let Some((_, new)) = lists.iter().find(|(known, _)| known == when) else {
+                self.notes.push(format!(
+                    "{}: the source has no price for {}",
+                    place.model,
+                    shown(when)
+                ));
+                continue;
+            };
+            for class in rates.keys().filter(|class| !new.contains_key(**class)) {
+                self.notes.push(format!(
+                    "{}: the source has no price of {class}{}",
+                    place.model,
+                    of(when)
+                ));
+            }
+        }
+        self.notes.dedup();
+        is_outside
+    }
+
+    /// Compares one class. Returns whether a value changes that is not in the file.
+    fn class(
+        &mut self,
+        place: &Place<'_>,
+        (when, class): (&When, &str),
+        new: Decimal,
+        sale: Option<&Rate>,
+        cost: Option<&Rate>,
+    ) -> bool {
+        if sale.is_none() && cost.is_none() {
+            self.notes.push(format!(
+                "{}: the vendor bills {class} at {new}{}, and the file has no such price",
+                place.model,
+                of(when)
+            ));
+            return false;
+        }
+        // A price that equals the cost follows the vendor; another price is the operator's own.
+        let follows = place.is_first
+            && cost.is_none_or(|cost| sale.is_some_and(|sale| sale.value == cost.value));
+        let sale_changes = sale.filter(|it| follows && it.value != new);
+        let cost_changes = cost.filter(|it| it.value != new);
+        let fields = match (sale_changes, cost_changes) {
+            (None, None) => return false,
+            (Some(_), None) => "price",
+            (None, Some(_)) => "cost",
+            (Some(_), Some(_)) => "price, cost",
+        };
+        let mut is_outside = false;
+        for rate in [sale_changes, cost_changes].into_iter().flatten() {
+            match rate.place.is_empty() {
+                true => is_outside = true,
+                false => self.edits.push((rate.place.clone(), format!("\"{new}\""))),
+            }
+        }
+        let sold = sale.map(|it| {
+            if sale_changes.is_some() {
+                new
+            } else {
+                it.value
+            }
+        });
+        let sold = sold
+            .and_then(|it| it.checked_mul(self.multiplier))
+            .filter(|it| !it.is_zero());
+        let margin = sold.map(|sold| {
+            ((sold - new) * Decimal::ONE_HUNDRED / sold)
+                .round_dp(1)
+                .normalize()
+        });
+        let old = cost_changes.or(sale_changes).map_or(new, |it| it.value);
+        self.changes.push(PriceChange {
+            model: place.model.to_owned(),
+            vendor: place.vendor.to_owned(),
+            when: conditions(when),
+            class: class.to_owned(),
+            old,
+            new,
+            fields,
+            margin_percent: margin,
+        });
+        is_outside
+    }
+
+    /// Writes all prices and routes of a model that takes them from a preset.
+    fn write_whole(&mut self, table: &DeTable<'_>, id: &str, routes: &[(&str, &str, Listed)]) {
+        const OF_PRESET: [&str; 4] = ["usdt_mtok", "rub_mtok", "price_rules", "routes"];
+        let is_own = |(key, _): &(&Spanned<_>, &Spanned<DeValue<'_>>)| !key.span().is_empty();
+        let own: Vec<_> = table.iter().filter(is_own).collect();
+        let is_written = own
+            .iter()
+            .any(|(key, _)| OF_PRESET.contains(&key.get_ref().as_ref()));
+        // Rules that the source lacks would be lost.
+        let lacks = |it: &Prices<'_>, listed: &Listed| {
+            let mut rules = it.lists.iter().filter(|(when, _)| !when.is_empty());
+            rules.any(|(when, _)| listed.rules.iter().all(|(known, _)| known != when))
+        };
+        let sale = Prices::read(table, "", "price_rules");
+        let loses = sale.is_some_and(|sale| routes.iter().any(|(.., listed)| lacks(&sale, listed)));
+        let end = own.iter().map(|(_, value)| value.span().end).max();
+        let (Some(end), false, false) = (end, is_written, loses) else {
+            self.notes.push(format!(
+                "{id}: takes prices from a preset, which a file cannot change in part: write usdt_mtok, price_rules and routes by hand"
+            ));
+            return;
+        };
+        let end = self.text[end..]
+            .find('\n')
+            .map_or(self.text.len(), |line| end + line);
+        let (_, _, first) = &routes[0];
+        let mut text = fields(first, "", "price_rules", "\n");
+        let routes = routes.iter().map(|(vendor, name, listed)| {
+            let costs = fields(listed, "cost_", "cost_rules", ", ");
+            format!("  {{ vendor = \"{vendor}\", model = \"{name}\"{costs} }},\n")
+        });
+        let _ = write!(text, "\nroutes = [\n{}]", routes.collect::<String>());
+        self.edits.push((end..end, text));
+    }
+}
+
+/// A route and the prices that the file has for it.
+struct Place<'p> {
+    model: &'p str,
+    vendor: &'p str,
+    sale: Option<&'p Prices<'p>>,
+    cost: Option<&'p Prices<'p>>,
+    /// Whether the model's price is compared with this route's vendor.
+    is_first: bool,
+}
+
+/// Returns `usdt_mtok` and the rules as fields, each after `between`.
+fn fields(listed: &Listed, prefix: &str, rules: &str, between: &str) -> String {
+    let currency = listed.currency;
+    let table = |rates: &Rates| {
+        let classes: Vec<_> = rates
+            .iter()
+            .map(|(class, rate)| format!("{class} = \"{rate}\""))
+            .collect();
+        format!("{{ {} }}", classes.join(", "))
+    };
+    let mut text = format!("{between}{prefix}{currency} = {}", table(&listed.rates));
+    if !listed.rules.is_empty() {
+        let rules_text = listed.rules.iter().map(|(when, rates)| {
+            format!(
+                "  {{ {}, {currency} = {} }},\n",
+                conditions(when),
+                table(rates)
+            )
+        });
+        let _ = write!(
+            text,
+            "{between}{rules} = [\n{}]",
+            rules_text.collect::<String>()
+        );
+    }
+    text
+}
+
+fn conditions(when: &When) -> String {
+    let fields: Vec<_> = when
+        .iter()
+        .map(|(field, value)| format!("{field} = {value}"))
+        .collect();
+    fields.join(", ")
+}
+
+fn shown(when: &When) -> String {
+    match when.is_empty() {
+        true => "a usual call".to_owned(),
+        false => conditions(when),
+    }
+}
+
+fn of(when: &When) -> String {
+    match when.is_empty() {
+        true => String::new(),
+        false => format!(" under {}", conditions(when)),
+    }
+}
+
+#[cfg(test)]
+mod tests;

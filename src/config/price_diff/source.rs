@@ -1,0 +1,104 @@
+//! Where new prices come from, and which of them are those of a vendor.
+
+use std::collections::BTreeMap;
+
+use toml::{
+    Spanned,
+    de::{DeTable, DeValue},
+};
+
+use super::{
+    file::{Prices, string, tables},
+    listed::{Listed, Rates},
+    map,
+};
+use crate::config::presets::{Preset, presets};
+
+/// Where the new prices come from.
+#[derive(Debug)]
+pub enum PriceSource {
+    /// The presets of the binary.
+    Presets,
+    /// A price map in the form of LiteLLM's `model_prices_and_context_window.json`.
+    Map(serde_json::Map<String, serde_json::Value>),
+}
+
+impl PriceSource {
+    /// Parses a price map.
+    ///
+    /// # Errors
+    /// If the text is not a JSON object.
+    pub fn from_map(text: &str) -> Result<Self, serde_json::Error> {
+        serde_json::from_str(text).map(Self::Map)
+    }
+
+    /// Returns a vendor's prices of a model.
+    pub(super) fn listed(&self, preset: &Preset, model: &str) -> Option<Listed> {
+        let named = |name: &str| match self {
+            Self::Presets => preset_prices(preset, name),
+            Self::Map(map) => map::prices(map, preset.name, name),
+        };
+        named(model).or_else(|| named(without_date(model)?))
+    }
+}
+
+/// Returns the prices that a preset has of a model.
+pub(super) fn preset_prices(preset: &Preset, name: &str) -> Option<Listed> {
+    let file = DeTable::parse(preset.text).expect("a test reads every preset");
+    let models = file.get_ref().get("model")?.get_ref().as_table()?;
+    let is_named = |table: &&Spanned<DeValue<'_>>| {
+        let table = table.get_ref().as_table();
+        table.is_some_and(|it| string(it, "model") == Some(name))
+    };
+    let model = models
+        .get(name)
+        .or_else(|| models.values().find(is_named))?;
+    let prices = Prices::read(model.get_ref().as_table()?, "", "price_rules")?;
+    let mut lists = prices.lists.into_iter().map(|(when, rates)| {
+        let rates = rates.into_iter();
+        let rates = rates.map(|(class, rate)| (class.to_owned(), rate.value));
+        (when, rates.collect::<Rates>())
+    });
+    let (_, rates) = lists.next()?;
+    Some(Listed {
+        currency: prices.currency,
+        rates,
+        rules: lists.collect(),
+        unread: Vec::new(),
+    })
+}
+
+/// Returns the vendors by name, each with the preset that has its prices.
+pub(super) fn vendors<'t>(root: &'t DeTable<'_>) -> BTreeMap<&'t str, Option<&'static Preset>> {
+    let vendors = tables(root, "vendor").into_iter();
+    let vendors = vendors.filter_map(|table| {
+        let name = string(table, "name")?;
+        Some((name, preset_of(table, name)))
+    });
+    vendors.collect()
+}
+
+/// Returns the preset that has the prices of a vendor: the one it names, or that of its address or name.
+pub(super) fn preset_of(vendor: &DeTable<'_>, name: &str) -> Option<&'static Preset> {
+    if let Some(preset) = string(vendor, "preset") {
+        return Preset::named(preset);
+    }
+    let url = string(vendor, "url").map(|url| url.trim_end_matches('/'));
+    let mut all = presets().iter();
+    let at_url = all.find(|it| url.is_some() && it.vendor_url().as_deref() == url);
+    at_url.or_else(|| Preset::named(name))
+}
+
+/// Returns the name without the date at its end, like `gpt-5-mini` for `gpt-5-mini-2025-08-07`.
+pub(super) fn without_date(name: &str) -> Option<&str> {
+    let digits = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
+    let cut = |length: usize, is_date: &dyn Fn(&str) -> bool| {
+        let (rest, date) = name.split_at_checked(name.len().checked_sub(length)?)?;
+        is_date(date).then_some(rest)
+    };
+    let with_dashes = |date: &str| {
+        let parts: Vec<_> = date.split('-').collect();
+        matches!(parts[..], ["", year, month, day] if year.len() == 4 && digits(year) && digits(month) && digits(day))
+    };
+    cut(11, &with_dashes).or_else(|| cut(9, &|date| date.strip_prefix('-').is_some_and(digits)))
+}

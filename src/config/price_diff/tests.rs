@@ -1,0 +1,297 @@
+use super::{source::without_date, *};
+
+const HEAD: &str = "[admin]\nkey = \"${ADMIN_KEY}\"\n[[rate.source]]\nfixed = \"90.50\"\n[tariff]\n\
+                    sell_rate_multiplier = \"1.15\"\n";
+
+fn diff(text: &str, source: &PriceSource) -> PriceDiff {
+    let multiplier = Decimal::from_str_exact("1.15").unwrap();
+    PriceDiff::new(&format!("{HEAD}{text}"), source, multiplier).unwrap()
+}
+
+fn parse(text: &str) -> crate::config::Config {
+    let config =
+        crate::config::Config::parse(text, &|name| Some(format!("{name}-0123456789abcdef")));
+    config.unwrap_or_else(|it| panic!("{it}\n{text}"))
+}
+
+fn lines(diff: &PriceDiff) -> Vec<String> {
+    let lines = diff.changes.iter().map(|it| {
+        let margin = it
+            .margin_percent
+            .map_or("-".to_owned(), |it| it.to_string());
+        format!(
+            "{}|{}|{}|{}→{}|{}|{margin}",
+            it.model, it.when, it.class, it.old, it.new, it.fields
+        )
+    });
+    lines.collect()
+}
+
+/// A file whose prices were copied from the vendor's page a while ago: deepseek-flash for twice its price of today.
+const OLD: &str = r#"
+[[vendor]]
+name = "ds"
+format = "chat"
+url = "https://api.deepseek.com/"   # the preset is found by the address
+key = "${DEEPSEEK_API_KEY}"
+
+[[model]]
+id = "flash"       # our name
+family = "DeepSeek"
+usdt_mtok = { input = "0.6", cached_input = "0.006", output = "5", cache_write = "0.6" }  # of May
+output_tokens_max = 8192
+[[model.routes]]
+vendor = "ds"
+model = "deepseek-flash"
+[model.routes.cost_usdt_mtok]
+input = "0.6"
+cached_input = "0.006"
+output = "2.4"     # not ours
+cache_write = "0.6"
+"#;
+
+fn flash(map: &str) -> PriceSource {
+    PriceSource::from_map(&format!(
+        r#"{{ "deepseek-flash": {{ "litellm_provider": "deepseek", "mode": "chat", "input_cost_per_token": 3e-7,
+        "cache_read_input_token_cost": 6e-9, "output_cost_per_token": 1.2e-06, "cache_creation_input_token_cost": 0.0 {map} }} }}"#
+    ))
+    .unwrap()
+}
+
+#[test]
+fn price_that_equals_the_cost_follows_the_vendor_and_another_one_stays() {
+    let diff = diff(OLD, &flash(""));
+    // A sale at 0.3 × 1.15 leaves 13 %, one at 5 × 1.15 with a cost of 1.2 leaves 79.1 %.
+    assert_eq!(
+        lines(&diff),
+        [
+            "flash||cache_write|0.6→0.3|price, cost|13",
+            "flash||input|0.6→0.3|price, cost|13",
+            "flash||output|2.4→1.2|cost|79.1",
+        ]
+    );
+    assert_eq!(diff.notes, [""; 0]);
+    // Only the numbers differ: comments, order and spaces are those of the file.
+    let expected = format!("{HEAD}{OLD}")
+        .replace("\"0.6\"", "\"0.3\"")
+        .replace("\"2.4\"", "\"1.2\"");
+    assert_eq!(diff.text, expected);
+    parse(&diff.text);
+}
+
+#[test]
+fn applied_file_has_no_difference() {
+    let once = diff(OLD, &flash(""));
+    let twice = PriceDiff::new(&once.text, &flash(""), Decimal::ONE).unwrap();
+    assert_eq!((lines(&twice), twice.text), (Vec::new(), once.text));
+}
+
+#[test]
+fn what_the_source_has_and_the_file_cannot_take_is_named() {
+    let map = flash(
+        r#", "cache_creation_input_token_cost_above_1hr": 5e-7, "input_cost_per_token_flex": 1e-7,
+        "output_cost_per_token_flex": 4e-7, "off_peak_pricing": {}, "input_cost_per_second": 1, "odd_cost": 2"#,
+    );
+    let notes = diff(OLD, &map).notes.join("\n");
+    for part in [
+        "flash: the vendor bills cache_write_1h at 0.5, and the file has no such price",
+        "flash: the vendor has a price for service_tier = \"flex\", and the file has no such rule",
+        "flash: the source's off_peak_pricing has no form here",
+        "flash: the source's odd_cost has no form here",
+    ] {
+        assert!(notes.contains(part), "{part}:\n{notes}");
+    }
+    assert!(!notes.contains("per_second"), "no call has it: {notes}");
+    let elsewhere = OLD.replace("https://api.deepseek.com/", "https://example.com/v1");
+    let diff = diff(&elsewhere, &flash(""));
+    assert_eq!(
+        diff.notes,
+        ["flash: no preset has the prices of vendor \"ds\""]
+    );
+    let other = OLD.replace("\"deepseek-flash\"", "\"deepseek-none\"");
+    assert_eq!(
+        self::diff(&other, &flash("")).notes,
+        ["flash: the source has no price of \"deepseek-none\" at deepseek"]
+    );
+}
+
+#[test]
+fn rules_are_compared_by_their_condition() {
+    let rules = "\n[[model.price_rules]]\nservice_tier = \"flex\"\nusdt_mtok = { input = \"0.2\", cached_input = \"0.1\", \
+                 output = \"0.8\", cache_write = \"0.2\" }\n[[model.price_rules]]\nabove_input_tokens = 200000\nusdt_mtok = \
+                 { input = \"9\", cached_input = \"9\", output = \"9\", cache_write = \"9\" }\n";
+    let without_cost = OLD.split("[model.routes.cost_usdt_mtok]").next().unwrap();
+    let text = without_cost.replace("[[model.routes]]", &format!("{rules}[[model.routes]]"));
+    let map = flash(r#", "input_cost_per_token_flex": 1e-7, "output_cost_per_token_flex": 4e-7"#);
+    let diff = diff(&text, &map);
+    assert!(diff.text.contains("usdt_mtok = { input = \"0.1\", cached_input = \"0.1\", output = \"0.4\", cache_write = \"0.1\" }"), "{}", diff.text);
+    assert_eq!(
+        diff.notes,
+        ["flash: the source has no price for above_input_tokens = 200000"]
+    );
+    assert!(
+        lines(&diff).contains(&"flash|service_tier = \"flex\"|output|0.8→0.4|price|13".to_owned()),
+        "{:?}",
+        lines(&diff)
+    );
+}
+
+#[test]
+fn preset_equals_itself_and_a_newer_map_is_written_whole() {
+    let text = "[[vendor]]\npreset = \"deepseek\"\n\n[[model]]\npreset = \"deepseek-flash\"   # ours\n\n# the end\n";
+    assert!(diff(text, &PriceSource::Presets).changes.is_empty());
+    let dearer = PriceSource::from_map(
+        r#"{ "deepseek/deepseek-flash": { "input_cost_per_token": 4e-7, "cache_read_input_token_cost": 1e-8,
+        "output_cost_per_token": 2e-6, "input_cost_per_token_flex": 2e-7, "output_cost_per_token_flex": 1e-6 } }"#,
+    )
+    .unwrap();
+    let diff = diff(text, &dearer);
+    let has_rules = !parse(&format!("{HEAD}{text}")).live.models[0]
+        .price_rules
+        .is_empty();
+    if has_rules {
+        // The preset's rules are not in the map: they would be lost.
+        assert!(
+            diff.notes.iter().any(|it| it.contains("by hand")),
+            "{:?}",
+            diff.notes
+        );
+        return;
+    }
+    assert!(
+        diff.text
+            .contains("preset = \"deepseek-flash\"   # ours\nusdt_mtok = { "),
+        "{}",
+        diff.text
+    );
+    assert!(diff.text.ends_with("]\n\n# the end\n"), "{}", diff.text);
+    let model = &parse(&diff.text).live.models[0];
+    assert_eq!(model.usdt_mtok.output.to_string(), "2");
+    assert_eq!(model.price_rules.len(), 1);
+    assert_eq!(model.route_costs[0].usdt_mtok.input.to_string(), "0.4");
+    assert_eq!(model.route_costs[0].rules.len(), 1);
+}
+
+#[test]
+fn date_at_the_end_of_a_models_name_is_left_out() {
+    assert_eq!(without_date("gpt-5-mini-2025-08-07"), Some("gpt-5-mini"));
+    assert_eq!(
+        without_date("claude-haiku-4-5-20251001"),
+        Some("claude-haiku-4-5")
+    );
+    assert_eq!(without_date("gpt-5-mini"), None);
+    let example = include_str!("../../../deploy/tollgate.toml");
+    let diff = PriceDiff::new(example, &PriceSource::Presets, Decimal::ONE).unwrap();
+    assert!(
+        !diff.notes.iter().any(|it| it.contains("no price of \"")),
+        "{:?}",
+        diff.notes
+    );
+}
+
+#[test]
+fn map_is_read_like_the_script_reads_it() {
+    let map = serde_json::json!({ "claude-x": {
+        "litellm_provider": "anthropic", "input_cost_per_token": 1e-6, "output_cost_per_token": 5e-6,
+        "cache_read_input_token_cost": 1e-7, "cache_creation_input_token_cost": 1.25e-6,
+        "input_cost_per_token_above_200k_tokens": 2e-6, "output_cost_per_token_above_200k_tokens": 7.5e-6,
+        "search_context_cost_per_query": { "search_context_size_high": 0.01, "search_context_size_low": 0.01 },
+        "provider_specific_entry": { "us": 1.1 },
+    }});
+    let listed = map::prices(map.as_object().unwrap(), "anthropic", "claude-x").unwrap();
+    let shown = |rates: &Rates| -> String {
+        let rates: Vec<_> = rates
+            .iter()
+            .map(|(class, rate)| format!("{class} {rate}"))
+            .collect();
+        rates.join(", ")
+    };
+    assert_eq!(
+        shown(&listed.rates),
+        "cache_write 1.25, cached_input 0.1, input 1, output 5, web_search_call 0.01"
+    );
+    let rules: Vec<_> = listed
+        .rules
+        .iter()
+        .map(|(when, rates)| (conditions(when), shown(rates)))
+        .collect();
+    let usual = "cache_write 1.375, cached_input 0.11, input 1.1, output 5.5, web_search_call 0.01";
+    let long = "cache_write 2, cached_input 2, input 2, output 7.5, web_search_call 0.01";
+    let both = "cache_write 2.2, cached_input 2.2, input 2.2, output 8.25, web_search_call 0.01";
+    let expected = [
+        ("inference_geo = \"us\"", usual),
+        ("above_input_tokens = 200000", long),
+        ("above_input_tokens = 200000, inference_geo = \"us\"", both),
+    ];
+    let expected: Vec<_> = expected
+        .map(|(when, rates)| (when.to_owned(), rates.to_owned()))
+        .into();
+    assert_eq!(rules, expected);
+}
+
+fn warned(text: &str) -> Vec<String> {
+    let config = parse(&format!("{HEAD}{text}"));
+    // The key of these tests is a weak one.
+    let warnings = config
+        .warnings
+        .iter()
+        .filter(|it| it.path != "admin.key")
+        .map(|it| format!("{}: {}", it.path, it.problem));
+    warnings.collect()
+}
+
+#[test]
+fn price_of_one_token_is_warned_of() {
+    let copied = OLD.replace("input = \"0.6\"", "input = \"0.0000006\"");
+    let found = warned(&copied);
+    let of = |path: &str| {
+        found
+            .iter()
+            .find(|it| it.starts_with(path))
+            .cloned()
+            .unwrap_or_default()
+    };
+    assert!(
+        of("model[0].usdt_mtok:").contains("below 0.001: input 0.0000006. If"),
+        "{found:?}"
+    );
+    assert!(
+        of("model[0].routes[0].cost_usdt_mtok:").contains("input 0.0000006"),
+        "{found:?}"
+    );
+    assert_eq!(warned(OLD), [""; 0]);
+}
+
+#[test]
+fn address_without_the_presets_version_is_warned_of() {
+    for (url, preset) in [
+        ("https://api.openai.com", Some("openai")),
+        ("https://api.groq.com/", Some("groq")),
+        ("https://api.groq.com/openai", Some("groq")),
+        ("https://api.openai.com/v1/", None),
+        ("https://api.deepseek.com", None),
+        ("https://example.com", None),
+    ] {
+        let found = warned(&OLD.replace("https://api.deepseek.com/", url));
+        let is_warned = |name| {
+            let problem =
+                format!("vendor[0].url: ends before the path that the preset {name:?} has");
+            found.iter().any(|it| it.starts_with(&problem))
+        };
+        assert_eq!(found.is_empty(), preset.is_none(), "{url}: {found:?}");
+        assert!(preset.is_none_or(is_warned), "{url}: {found:?}");
+    }
+}
+
+#[test]
+fn class_that_the_vendor_bills_and_the_model_lacks_is_warned_of() {
+    let text = OLD
+        .replace("https://api.deepseek.com/", "https://api.openai.com/v1")
+        .replace("deepseek-flash", "gpt-5.4-mini");
+    let found = warned(&text).join("\n");
+    assert!(
+        found.contains("model[0].usdt_mtok: lacks classes that \"ds\" bills: "),
+        "{found}"
+    );
+    assert!(found.contains("web_search_call 0.01"), "{found}");
+}
