@@ -484,7 +484,7 @@ mod tests {
                     let is_peak = day != "sa" && day != "su" && matches!(hour, 1..=3 | 6..=9);
                     let clock = (hour, minute);
                     // The day is that of the minute itself, also after midnight.
-                    let is_night = day == "su" && (clock >= (22, 30) || clock < (1, 30));
+                    let is_night = day == "su" && !((1, 30)..(22, 30)).contains(&clock);
                     // The first and the last millisecond of the minute.
                     for at in [ms, ms + 59_999].map(CallTimes::at) {
                         assert_eq!(peak.holds(&at), is_peak, "{day} {clock:?}");

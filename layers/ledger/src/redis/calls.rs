@@ -355,10 +355,16 @@ impl Ledger for RedisLedger {
 
 /// How scripts refuse a hold: a word, two amounts, the ceiling that refuses it, and the index of the ceiling's month or
 /// day.
-type Refused = (String, i64, i64, String, u64);
+pub(super) type Refused = (String, i64, i64, String, u64);
 
 /// Parses the refusal of a hold, or of a larger amount for a hold.
-fn refused_hold(word: &str, first: i64, second: i64, ceiling: &str, index: u64) -> LedgerError {
+pub(super) fn refused_hold(
+    word: &str,
+    first: i64,
+    second: i64,
+    ceiling: &str,
+    index: u64,
+) -> LedgerError {
     let (first, second) = (MicroRub::new(first), MicroRub::new(second));
     let ceiling = match ceiling_of(ceiling, index) {
         Ok(ceiling) => ceiling,

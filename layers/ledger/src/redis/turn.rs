@@ -3,7 +3,8 @@
 use std::collections::HashMap;
 
 use super::{
-    RECEIPT_MS, RedisLedger, Refused, booked_of,
+    RECEIPT_MS, RedisLedger, booked_of,
+    calls::{Refused, refused_hold},
     days::day_of,
     digits,
     lines::turn_lines,
@@ -11,7 +12,6 @@ use super::{
         NUMBER_BYTES, account_key, begins, hold_keys, place_field, places_key, receipt_key,
         time_within, tombstone_key, turns_key,
     },
-    refused_hold,
 };
 use crate::{
     account::{AccountId, KeyId},
