@@ -24,8 +24,8 @@ pub(super) enum PricesCommand {
     /// Print prices and costs that differ from the vendors'; exit 1 if there are any
     ///
     /// A model's price follows the vendor if it equals the cost of the first route, or if that has no cost; another price
-    /// is yours and stays, and only the cost changes. The margin is that after the change, in percent of the sale. What
-    /// cannot be compared is named on standard error.
+    /// is yours and stays, and only the cost changes. The margin is that after the change, in percent of the sale.
+    /// Prices that cannot be compared are named on standard error.
     #[command(
         after_help = "Examples:\n  tollgate prices diff --config tollgate.toml\n  \
                       tollgate prices diff --from model_prices_and_context_window.json --config tollgate.toml"

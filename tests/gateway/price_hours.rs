@@ -1,5 +1,5 @@
 //! docs/prices.md, hours: the price of a call depends on the time of day, in UTC. The receipt names the hours, the
-//! catalog says which price is in force, and the vendor's cost follows the vendor's own hours.
+//! catalog shows which price is in force, and the vendor's cost follows the vendor's own hours.
 
 use serde_json::{Value, json};
 use tollgate_layers::{calendar::rfc3339, facts::RequestNumber};

@@ -105,7 +105,7 @@ impl Adjuster {
     ) -> Result<R, Error> {
         let mut work = pin!(work);
         poll_fn(|cx| {
-            // Nothing is forwarded yet, so the hold that is used up is no reason to wait.
+            // Until the answer begins, a hold that is used up does not need to delay anything.
             let _ = self.grow(&call, cx);
             if call.meter.look(|reading| reading.stopped_by.is_some()) {
                 call.meter.update(|reading| {

@@ -309,7 +309,7 @@ where
             this.inner = None;
             return Poll::Ready(Some(Err(Error::Draining)));
         }
-        // If the hold cannot be raised, the meter says so, and `passthrough` ends the stream at a ceiling.
+        // If the hold cannot be raised, this is noted in the meter, and `passthrough` ends the stream at a ceiling.
         if let Some(held) = &mut this.held
             && let Some(adjuster) = &mut held.adjuster
             && adjuster.grow(held.guard.call(), cx).is_pending()

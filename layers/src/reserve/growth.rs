@@ -1,9 +1,9 @@
 //! Decides when a hold that covers a slice of a stream's output is raised by the next slice, and when the stream must
 //! stop.
 //!
-//! What a vendor has generated is at most the larger of what was seen and the model's top speed times the time since
-//! the hold was granted: the time also bounds reasoning that the vendor does not show. A vendor that is cancelled may
-//! generate for a while until it notices. The stream stops while the hold still covers all of that.
+//! A vendor has generated at most the larger of two amounts: the output that was seen, and the model's top speed times
+//! the time since the hold was granted. The time also bounds reasoning that the vendor does not show. A vendor that is
+//! cancelled may generate for a while until it notices. The stream stops while the hold still covers all of that.
 
 use std::time::Duration;
 
@@ -57,7 +57,7 @@ struct Request {
     is_late: bool,
 }
 
-/// What has to be done now.
+/// The next action.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Move {
     /// The hold covers all output that the request allows.
@@ -115,7 +115,7 @@ impl Growth {
         }
     }
 
-    /// Records that the ledger was asked at this time to cover this number of output tokens.
+    /// Records that a hold which covers this number of output tokens was requested at this time.
     pub(super) fn requested(&mut self, now: Duration, seen: u64, tokens: u64) {
         let is_late = self.needed(now, seen) > self.covered;
         if is_late {

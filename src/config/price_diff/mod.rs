@@ -35,7 +35,7 @@ use super::{
 pub struct PriceDiff {
     /// Prices and costs that change, in the order of the file.
     pub changes: Vec<PriceChange>,
-    /// What was not compared or cannot be written, and why.
+    /// Names each price that was not compared or cannot be written, and the reason.
     pub notes: Vec<String>,
     /// The configuration's text with the changes; comments and order are kept.
     pub text: String,
@@ -56,7 +56,7 @@ pub struct PriceChange {
     pub old: Decimal,
     /// The price of the source.
     pub new: Decimal,
-    /// What changes: `price`, `cost` or `price, cost`.
+    /// The part that changes: `price`, `cost` or `price, cost`.
     pub fields: &'static str,
     /// The margin in percent of the sale, after the change; `None` if nothing is sold.
     pub margin_percent: Option<Decimal>,
@@ -141,7 +141,7 @@ impl<'a> Comparison<'a> {
                 ));
             }
             let cost = Prices::read(route, "cost_", "cost_rules");
-            let place = Place {
+            let place = PricedRoute {
                 model: id,
                 vendor,
                 sale: sale.as_ref(),
@@ -160,7 +160,7 @@ impl<'a> Comparison<'a> {
     }
 
     /// Compares one route. Returns whether a value changes that the file does not have, because it is a preset's.
-    fn route(&mut self, place: &Place<'_>, listed: &Listed) -> bool {
+    fn route(&mut self, place: &PricedRoute<'_>, listed: &Listed) -> bool {
         let known = [place.sale, place.cost];
         if let Some(other) = known
             .into_iter()
@@ -209,7 +209,7 @@ impl<'a> Comparison<'a> {
                 self.notes.push(format!(
                     "{}: the source has no price of {class}{}",
                     place.model,
-                    of(when)
+                    under(when)
                 ));
             }
         }
@@ -220,7 +220,7 @@ impl<'a> Comparison<'a> {
     /// Compares one class. Returns whether a value changes that is not in the file.
     fn class(
         &mut self,
-        place: &Place<'_>,
+        place: &PricedRoute<'_>,
         (when, class): (&When, &str),
         new: Decimal,
         sale: Option<&Rate>,
@@ -230,7 +230,7 @@ impl<'a> Comparison<'a> {
             self.notes.push(format!(
                 "{}: the vendor bills {class} at {new}{}, and the file has no such price",
                 place.model,
-                of(when)
+                under(when)
             ));
             return false;
         }
@@ -318,7 +318,7 @@ impl<'a> Comparison<'a> {
 }
 
 /// A route and the prices that the file has for it.
-struct Place<'p> {
+struct PricedRoute<'p> {
     model: &'p str,
     vendor: &'p str,
     sale: Option<&'p Prices<'p>>,
@@ -370,7 +370,7 @@ fn shown(when: &When) -> String {
     }
 }
 
-fn of(when: &When) -> String {
+fn under(when: &When) -> String {
     match when.is_empty() {
         true => String::new(),
         false => format!(" under {}", conditions(when)),

@@ -87,7 +87,7 @@ fn applied_file_has_no_difference() {
 }
 
 #[test]
-fn what_the_source_has_and_the_file_cannot_take_is_named() {
+fn price_that_the_file_cannot_express_is_named() {
     let map = flash(
         r#", "cache_creation_input_token_cost_above_1hr": 5e-7, "input_cost_per_token_flex": 1e-7,
         "output_cost_per_token_flex": 4e-7, "off_peak_pricing": {}, "input_cost_per_second": 1, "odd_cost": 2"#,

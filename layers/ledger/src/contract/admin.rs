@@ -1,4 +1,4 @@
-//! What an operator needs of a ledger.
+//! The trait of a ledger for operators.
 
 use std::future::Future;
 

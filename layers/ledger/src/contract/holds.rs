@@ -1,4 +1,4 @@
-//! Holds: what a call asks for before it runs, and while it runs.
+//! Holds: money that is reserved for a call before it runs, and changed while it runs.
 
 use std::{fmt, time::Duration};
 

@@ -1,4 +1,4 @@
-//! What a call needs of a ledger.
+//! The trait of a ledger for calls.
 
 use std::{future::Future, sync::Arc, time::Duration};
 

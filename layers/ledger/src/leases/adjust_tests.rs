@@ -202,7 +202,7 @@ fn a_refused_raise_gets_the_reason_of_the_ledger() {
     for refusal in [Refusal::Disabled, used_up] {
         assert_eq!(found(Some(refusal)), Err(refusal));
     }
-    // The lease knows better than the ledger what its own calls hold.
+    // The amount that the lease's own calls hold comes from the lease, not from the ledger.
     for (refusal, ceiling) in [(Some(by_group), Some(Ceiling::GroupTotal)), (None, None)] {
         let free = MicroRub::new(45);
         let held = MicroRub::new(60);

@@ -119,7 +119,7 @@ pub struct TurnAnswer {
     pub short: bool,
     /// Whether money is short because a recall was made.
     pub recalled: bool,
-    /// Why running calls may not hold more, if the turn asked for that and did not get all of it.
+    /// The reason why holds of running calls did not grow in full, if the turn requested that.
     pub refusal: Option<Refusal>,
     /// If fenced: the name of the lease's last turn in the ledger. Otherwise empty.
     pub last: String,

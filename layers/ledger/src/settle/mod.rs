@@ -34,7 +34,7 @@ pub trait Bill: Send + Sync + 'static {
     }
 
     /// Returns the most that the call can cost if its output is at most `output_tokens`. Called if the meter's bounds
-    /// say that the hold grows; the hold is then raised to that amount. By default the hold does not grow.
+    /// have `growing`; the hold is then raised to that amount. By default the hold does not grow.
     fn cost_within(&self, reading: &Reading, output_tokens: u64) -> Option<MicroRub> {
         let _ = (reading, output_tokens);
         None

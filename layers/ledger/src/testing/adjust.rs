@@ -213,7 +213,7 @@ pub(super) async fn a_hold_grows_only_if_account_and_key_allow_it<L: Books>(ledg
     expect_eq!(key_money(ledger, "k1").await, [0, 170, 830]);
 }
 
-/// I1: a caller whose call is stopped is told why. A ledger with leases has some of these calls in a lease.
+/// I1: the refusal of a larger hold names its reason. A ledger with leases has some of these calls in a lease.
 pub(super) async fn a_larger_hold_is_refused_for_the_reason_of_a_new_one<L: Books>(ledger: &L) {
     const CALLS: u128 = 30;
     open(ledger, 1000).await;

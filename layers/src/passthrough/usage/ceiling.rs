@@ -10,7 +10,7 @@ use crate::{
     stream_progress::{Created, Reached},
 };
 
-/// Returns whether an event tells the position in its stream: it has data, and is not a ping.
+/// Returns whether an event has a position in its stream: it has data, and is not a ping.
 pub(in crate::passthrough) fn is_position(event: &Event) -> bool {
     let (name, data) = event.parts();
     name != b"ping" && data.is_some()

@@ -241,7 +241,7 @@ impl Reader {
     }
 
     /// Returns the events with which a vendor ends a stream at the request's ceiling of output, without usage. `last` is
-    /// the last event that tells the position in the stream; empty if there was none.
+    /// the last event that has a position in the stream; empty if there was none.
     pub(in crate::passthrough) fn ceiling(&self, last: Bytes) -> Bytes {
         let last = Event::of(last);
         match self.format {
