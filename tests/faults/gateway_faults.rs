@@ -295,10 +295,13 @@ async fn after_the_adjustment(ledger: LedgerKind) -> Verdict {
 /// Makes a call to its end. A process relies on a vendor's first count only after a call has ended with the same count.
 /// The tokens arrive slowly, so that a change of this call's hold is answered before the call ends.
 pub(crate) async fn prove_first_counts(client: &Client) {
-    let call = client.call(Format::Messages).large();
-    let call = call.gap(Duration::from_millis(50));
-    let outcome = client.ask(&call).await;
-    assert!(outcome.answered(), "{}", outcome.text());
+    // On a busy machine the gateway may read the first count of a call together with its end, which proves nothing.
+    for _ in 0..3 {
+        let call = client.call(Format::Messages).large();
+        let call = call.gap(Duration::from_millis(50));
+        let outcome = client.ask(&call).await;
+        assert!(outcome.answered(), "{}", outcome.text());
+    }
 }
 
 /// Creates a large call whose vendor waits after five tokens.

@@ -190,6 +190,7 @@ async fn after_adjustments() -> Verdict {
         for call in &calls {
             let line = lines.iter().find(|it| it["usage"]["input"] == call.input());
             let held = &line.expect("it is charged")["held_at_end_rub"];
+            assert!(held.is_string(), "the hold was not lowered: {line:?}");
             assert_eq!(micro(held), call.full_cost(), "{line:?}");
         }
         serves(&client).await;

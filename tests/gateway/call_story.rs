@@ -436,7 +436,7 @@ async fn call_without_a_receipt_is_shown_by_the_gateway_that_refused_it() {
     assert!(
         me.page(&world, &page)
             .await
-            .contains("its receipt is written when it ends")
+            .contains("Its receipt is written when it ends")
     );
     let number = running.number.clone();
     running.finish().await;

@@ -460,11 +460,11 @@ async fn first_day(world: &World) {
     );
     assert!(overview.matches(&cells).count() >= 2, "{overview}");
     for by in [
-        "hour, the last 24",
-        "day, the last 30",
-        "month, the last 12",
+        "hour, last 24 hours",
+        "day, last 30 days",
+        "month, last 12 months",
     ] {
-        let plot = format!("aria-label=\"Latency of calls by {by}, ms;");
+        let plot = format!("aria-label=\"Latency of calls per {by}, ms;");
         assert!(overview.contains(&plot), "{plot}: {overview}");
     }
 

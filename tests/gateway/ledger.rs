@@ -153,6 +153,7 @@ on_every_store! {
     only_holds_past_their_expiry_are_ended
     a_reserve_that_does_not_fit_ends_some_expired_holds_of_its_account
     a_hold_grows_only_if_account_and_key_allow_it
+    a_larger_hold_is_refused_for_the_reason_of_a_new_one
     the_whole_adjusted_hold_expires
     a_settled_call_pays_its_cost_and_frees_its_hold
     a_cost_beyond_the_hold_takes_free_money_and_the_rest_is_loss

@@ -259,7 +259,10 @@ async fn card_charges_stay_within_the_monthly_maximum_and_emit_one_event() {
     assert_eq!(shop.charges().len(), 1);
     let told = failures(&books).await;
     assert_eq!(told.len(), 1, "{told:?}");
-    assert!(told[0].0.contains("2000.00 ₽ of 3000.00 ₽"), "{told:?}");
+    assert!(
+        told[0].0.contains("2000.00 ₽ of at most 3000.00 ₽"),
+        "{told:?}"
+    );
     assert_eq!(rule(&books).await["status"], "on", "the next month goes on");
 }
 

@@ -375,4 +375,25 @@ mod tests {
         let view = ledger.account(&acme()).await.unwrap();
         assert_eq!((view.balance_rub, view.held_rub), (micro(1_000), micro(0)));
     }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn call_is_forbidden_only_if_it_has_a_hold_of_its_own() {
+        let server = Server::start().await;
+        let ledger = server.ledger().await;
+        ledger.create_account(&acme(), "Acme").await.unwrap();
+        ledger.enter(&acme(), &topup("t1", 1_000)).await.unwrap();
+        let key = record(&acme(), "k1", 1);
+        ledger.create_key(&key, Ceilings::NONE).await.unwrap();
+        ledger.reserve(&hold(1, "k1", 100)).await.unwrap();
+        assert!(ledger.forbid_held(number(1), &acme()).await.unwrap());
+        // The hold has ended, and a lease may pay for call 2.
+        for call in [1, 2] {
+            assert!(!ledger.forbid_held(number(call), &acme()).await.unwrap());
+        }
+        let settled = ledger.settle(&settlement(1, "k1", 40)).await.unwrap();
+        assert_eq!(settled.booked, Booked::Released);
+        ledger.reserve(&hold(2, "k1", 100)).await.unwrap();
+        let settled = ledger.settle(&settlement(2, "k1", 40)).await.unwrap();
+        assert_eq!(settled.booked, Booked::Held);
+    }
 }
