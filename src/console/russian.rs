@@ -255,7 +255,7 @@ pub(super) const RUSSIAN: &[(&str, &str)] = &[
     ("Search", "Найти"),
     ("Searched since", "Просмотрено с"),
     ("Send again", "Отправить снова"),
-    ("Send event {0} to {1} again", "Отправить событие {0} получателю {1} снова"),
+    ("Send again: event {0} to {1}", "Отправить снова: событие {0}, получатель {1}"),
     ("Send the payer the link below to give consent.", "Отправьте плательщику ссылку ниже, чтобы он дал согласие."),
     ("Session", "Сессия"),
     ("Settings", "Настройки"),

@@ -155,7 +155,7 @@ describe('named operators, in a gateway with a past', () => {
       const visit = await signedIn('boris', { screen, scheme });
       const { page } = visit;
       await page.goto(`${at.admin}/console/events`);
-      const replays = page.getByRole('button', { name: /^Send event/ });
+      const replays = page.getByRole('button', { name: /^Send again: event/ });
       const before_ = await replays.count();
       assert.equal(before_, VISITS.length - nth);
       await sound(visit, 'console-events-dead');

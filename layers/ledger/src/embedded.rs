@@ -24,7 +24,6 @@ use crate::{
     ceiling::Ceilings,
     money::MicroRub,
     number::RequestNumber,
-    rollup,
 };
 
 pub(super) use self::record::{GroupRow, Journaled, Record, Used};
@@ -175,7 +174,7 @@ impl State {
 
     /// Writes roll-up sums, unless they were changed since they were read. Returns their new version.
     #[cfg(feature = "sqlite")]
-    pub(super) fn change_sums(&mut self, change: &rollup::Change) -> Journaled<Option<u64>> {
+    pub(super) fn change_sums(&mut self, change: &crate::rollup::Change) -> Journaled<Option<u64>> {
         if change.version != self.sums_version {
             return (None, None);
         }

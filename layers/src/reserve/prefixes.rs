@@ -103,8 +103,12 @@ impl Prefixes {
             mark_bytes: 0,
         };
         // All other fields are hashed before the turns, wherever they are in the body, because they apply to every
-        // turn. The names of the model and the output ceiling are left out, because they are not input.
-        let mut skipped = [all.clone(), ceiling, name.clone()];
+        // turn. The names of the model and the output ceiling are left out, because they are not input, and so are the
+        // parts that no vendor gets: Codex sends metadata whose fields are in another order each time.
+        let mut skipped = vec![all.clone(), ceiling, name.clone()];
+        let cut = call.spans.responses.iter().flat_map(|spans| &spans.cut);
+        let is_outside = |cut: &&Range<usize>| cut.end <= all.start || cut.start >= all.end;
+        skipped.extend(cut.filter(is_outside).cloned());
         skipped.sort_by_key(|range| range.start);
         let mut at = 0;
         for range in skipped {
@@ -316,6 +320,31 @@ mod tests {
         prefixes.remember(prefix, 5_100);
         let (_, known) = read(&prefixes, "k", &body(&next));
         assert_eq!(known.map(|known| known.tokens), Some(5_100));
+    }
+
+    #[test]
+    fn conversation_is_recognised_despite_other_client_metadata() {
+        let prefixes = Prefixes::new(10).unwrap();
+        let read = |items: usize, metadata: &str| {
+            let item = r#"{"type":"message","role":"user","content":"Hello"}"#;
+            let input = vec![item; items].join(",");
+            let long = "i".repeat(20_000);
+            let body = format!(
+                r#"{{"model":"m","instructions":"{long}","input":[{input}],"client_metadata":{metadata}}}"#
+            );
+            let call = parse::call(Operation::Responses, &Bytes::from(body), 100).unwrap();
+            prefixes
+                .read(&"k".parse().unwrap(), "m", "v", &call)
+                .unwrap()
+        };
+        let (prefix, known) = read(1, r#"{"a":"1","b":"2"}"#);
+        assert_eq!(known, None);
+        prefixes.remember(prefix, 50);
+        for metadata in [r#"{"b":"2","a":"1"}"#, "{}"] {
+            let (_, known) = read(3, metadata);
+            let known = known.unwrap();
+            assert_eq!((known.tokens, known.turns), (50, 2), "{metadata}");
+        }
     }
 
     #[test]
