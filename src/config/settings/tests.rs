@@ -291,7 +291,7 @@ fn absent_setting_has_its_documented_default() {
         assert_eq!(
             format!("{absent:?}"),
             format!("{said:?}"),
-            "{path} is not {default} by default, as src/config/raw.rs says behind the semicolon"
+            "{path} is not {default} by default, as src/config/raw says behind the semicolon"
         );
     }
     assert!(seen > 50, "{seen}");
@@ -304,7 +304,7 @@ fn each_row_of_the_settings_page_belongs_to_an_existing_setting() {
         let of_row = |path: &str| path == *row || path.starts_with(&format!("{row}."));
         assert!(
             settings.iter().any(|setting| of_row(&setting.path)),
-            "{row} stands in SETTINGS, and not in src/config/raw.rs: take it out"
+            "{row} stands in SETTINGS, and not in src/config/raw: take it out"
         );
     }
 }
