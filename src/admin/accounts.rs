@@ -16,40 +16,23 @@ use super::{
     fields::Fields,
     ok,
     refusal::Refusal,
-    route::{Asked, Route},
+    route::{Asked, Route, routes},
 };
 use crate::api::fields;
 
-pub(super) const ROUTES: &[Route] = &[
-    Route::get("/admin/v1/accounts", |admin, _| {
-        Box::pin(admin.list_accounts())
-    }),
-    Route::post("/admin/v1/accounts", |admin, asked| {
-        Box::pin(admin.create_account(asked))
-    })
-    .needs(Right::Support),
-    Route::get("/admin/v1/accounts/{account}", |admin, asked| {
-        Box::pin(admin.show_account(asked))
-    }),
-    Route::patch("/admin/v1/accounts/{account}", |admin, asked| {
-        Box::pin(admin.change_account(asked))
-    })
-    .needs(Right::Support),
-    Route::post("/admin/v1/accounts/{account}/topups", |admin, asked| {
-        Box::pin(admin.top_up(asked))
-    })
-    .needs(Right::Money),
-    Route::post(
-        "/admin/v1/accounts/{account}/adjustments",
-        |admin, asked| Box::pin(admin.adjust(asked)),
-    )
-    .needs(Right::Money),
-];
+pub(super) const ROUTES: &[Route] = routes! {
+    get "/admin/v1/accounts" => list_accounts;
+    post "/admin/v1/accounts" => create_account .needs(Right::Support);
+    get "/admin/v1/accounts/{account}" => show_account;
+    patch "/admin/v1/accounts/{account}" => change_account .needs(Right::Support);
+    post "/admin/v1/accounts/{account}/topups" => top_up .needs(Right::Money);
+    post "/admin/v1/accounts/{account}/adjustments" => adjust .needs(Right::Money);
+};
 
 const CHANGE_FIELDS: &[&str] = &["name", "status"];
 
 impl Admin {
-    async fn list_accounts(self: Arc<Self>) -> Result<Answer, Refusal> {
+    async fn list_accounts(self: Arc<Self>, _: Asked) -> Result<Answer, Refusal> {
         let accounts = self
             .store
             .accounts()

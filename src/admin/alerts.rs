@@ -19,35 +19,18 @@ use super::{
     fields::Fields,
     ok,
     refusal::Refusal,
-    route::{Asked, Route},
+    route::{Asked, Route, routes},
 };
 use crate::api::fields;
 
-pub(super) const ROUTES: &[Route] = &[
-    Route::get("/admin/v1/accounts/{account}/alerts", |admin, asked| {
-        Box::pin(admin.show_alerts(asked))
-    }),
-    Route::put("/admin/v1/accounts/{account}/alerts", |admin, asked| {
-        Box::pin(admin.set_alerts(asked))
-    })
-    .needs(Right::Support),
-    Route::get("/admin/v1/keys/{key}/alerts", |admin, asked| {
-        Box::pin(admin.show_key_alerts(asked))
-    }),
-    Route::put("/admin/v1/keys/{key}/alerts", |admin, asked| {
-        Box::pin(admin.set_key_alerts(asked))
-    })
-    .needs(Right::Support),
-    Route::get(
-        "/admin/v1/accounts/{account}/groups/{group}/alerts",
-        |admin, asked| Box::pin(admin.show_group_alerts(asked)),
-    ),
-    Route::put(
-        "/admin/v1/accounts/{account}/groups/{group}/alerts",
-        |admin, asked| Box::pin(admin.set_group_alerts(asked)),
-    )
-    .needs(Right::Support),
-];
+pub(super) const ROUTES: &[Route] = routes! {
+    get "/admin/v1/accounts/{account}/alerts" => show_alerts;
+    put "/admin/v1/accounts/{account}/alerts" => set_alerts .needs(Right::Support);
+    get "/admin/v1/keys/{key}/alerts" => show_key_alerts;
+    put "/admin/v1/keys/{key}/alerts" => set_key_alerts .needs(Right::Support);
+    get "/admin/v1/accounts/{account}/groups/{group}/alerts" => show_group_alerts;
+    put "/admin/v1/accounts/{account}/groups/{group}/alerts" => set_group_alerts .needs(Right::Support);
+};
 
 const FIELDS: &[&str] = &["levels_rub"];
 

@@ -15,13 +15,12 @@ use super::{
     fields::Fields,
     ok,
     refusal::Refusal,
-    route::{Asked, Route},
+    route::{Asked, Route, routes},
 };
 
-pub(super) const ROUTES: &[Route] = &[Route::post("/admin/v1/audit", |admin, asked| {
-    Box::pin(admin.audit(asked))
-})
-.needs(Right::Money)];
+pub(super) const ROUTES: &[Route] = routes! {
+    post "/admin/v1/audit" => audit .needs(Right::Money);
+};
 
 impl Admin {
     async fn audit(self: Arc<Self>, asked: Asked) -> Result<Answer, Refusal> {

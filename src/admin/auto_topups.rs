@@ -11,34 +11,20 @@ use super::{
     ok,
     payments::{email, not_made, refusal},
     refusal::Refusal,
-    route::{Asked, Route},
+    route::{Asked, Route, routes},
 };
 use crate::{
     api::fields,
     payments::{AutoShown, IntentId, NewAutoTopup, PaymentError},
 };
 
-pub(super) const ROUTES: &[Route] = &[
-    Route::get("/admin/v1/auto_topups", |admin, _| {
-        Box::pin(admin.list_auto_topups())
-    }),
-    Route::get("/admin/v1/accounts/{account}/auto_topup", |admin, asked| {
-        Box::pin(admin.show_auto_topup(asked))
-    }),
-    Route::put("/admin/v1/accounts/{account}/auto_topup", |admin, asked| {
-        Box::pin(admin.set_auto_topup(asked))
-    })
-    .needs(Right::Money),
-    Route::delete("/admin/v1/accounts/{account}/auto_topup", |admin, asked| {
-        Box::pin(admin.remove_auto_topup(asked))
-    })
-    .needs(Right::Money),
-    Route::post(
-        "/admin/v1/accounts/{account}/auto_topup/resume",
-        |admin, asked| Box::pin(admin.resume_auto_topup(asked)),
-    )
-    .needs(Right::Money),
-];
+pub(super) const ROUTES: &[Route] = routes! {
+    get "/admin/v1/auto_topups" => list_auto_topups;
+    get "/admin/v1/accounts/{account}/auto_topup" => show_auto_topup;
+    put "/admin/v1/accounts/{account}/auto_topup" => set_auto_topup .needs(Right::Money);
+    delete "/admin/v1/accounts/{account}/auto_topup" => remove_auto_topup .needs(Right::Money);
+    post "/admin/v1/accounts/{account}/auto_topup/resume" => resume_auto_topup .needs(Right::Money);
+};
 
 const FIELDS: &[&str] = &[
     "id",
@@ -50,7 +36,7 @@ const FIELDS: &[&str] = &[
 ];
 
 impl Admin {
-    async fn list_auto_topups(self: Arc<Self>) -> Result<Answer, Refusal> {
+    async fn list_auto_topups(self: Arc<Self>, _: Asked) -> Result<Answer, Refusal> {
         let rules = self.payments.autos().await;
         let rules = rules.map_err(|error| refusal(error, None))?;
         ok(&BTreeMap::from([("auto_topups", rules)]))

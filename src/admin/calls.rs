@@ -14,22 +14,17 @@ use super::{
     query::{self, Query},
     receipts::{RECEIPTS, limit},
     refusal::Refusal,
-    route::{Asked, Route},
+    route::{Asked, Route, routes},
 };
 use crate::{
     observe::record::{How, UNBOOKED_MAX, Unbooked},
     text::time::rfc3339,
 };
 
-pub(super) const ROUTES: &[Route] = &[
-    Route::get("/admin/v1/calls", |admin, asked| {
-        Box::pin(admin.list_calls(asked))
-    })
-    .with_query(),
-    Route::get("/admin/v1/calls/{number}", |admin, asked| {
-        Box::pin(admin.show_call(asked))
-    }),
-];
+pub(super) const ROUTES: &[Route] = routes! {
+    get "/admin/v1/calls" => list_calls .with_query();
+    get "/admin/v1/calls/{number}" => show_call;
+};
 
 /// The parameters that select calls without a receipt.
 struct CallsQuery {

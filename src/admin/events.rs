@@ -18,17 +18,16 @@ use super::{
     ok,
     query::{self, Query},
     refusal::{Refusal, response},
-    route::{Asked, Route},
+    route::{Asked, Route, routes},
 };
 use crate::{
     config::kind,
     events::{Filter, Page, Shown, Tail},
 };
 
-pub(super) const ROUTES: &[Route] = &[Route::get("/admin/v1/events", |admin, asked| {
-    Box::pin(admin.list_events(asked))
-})
-.with_query()];
+pub(super) const ROUTES: &[Route] = routes! {
+    get "/admin/v1/events" => list_events .with_query();
+};
 
 const PARAMETERS: &[&str] = &["after", "limit", "account", "kind", "wait"];
 const LIMIT: usize = 100;

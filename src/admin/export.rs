@@ -30,14 +30,13 @@ use super::{
     now_ms,
     query::{self, Query},
     refusal::{Refusal, response},
-    route::{Asked, Route},
+    route::{Asked, Route, routes},
 };
 use crate::{ledger::AnyLedger, text::time::rfc3339};
 
-pub(super) const ROUTES: &[Route] = &[Route::get("/admin/v1/export", |admin, asked| {
-    Box::pin(admin.export(asked))
-})
-.with_query()];
+pub(super) const ROUTES: &[Route] = routes! {
+    get "/admin/v1/export" => export .with_query();
+};
 
 /// The version of the export's line format.
 pub(crate) const VERSION: u64 = 1;

@@ -16,29 +16,16 @@ use super::{
     fields::Fields,
     ok,
     refusal::Refusal,
-    route::{Asked, Route},
+    route::{Asked, Route, routes},
 };
 use crate::api::{ceilings, fields};
 
-pub(super) const ROUTES: &[Route] = &[
-    Route::get("/admin/v1/accounts/{account}/groups", |admin, asked| {
-        Box::pin(admin.list_groups(asked))
-    }),
-    Route::post("/admin/v1/accounts/{account}/groups", |admin, asked| {
-        Box::pin(admin.create_group(asked))
-    })
-    .needs(Right::Support),
-    Route::patch(
-        "/admin/v1/accounts/{account}/groups/{group}",
-        |admin, asked| Box::pin(admin.change_group(asked)),
-    )
-    .needs(Right::Support),
-    Route::delete(
-        "/admin/v1/accounts/{account}/groups/{group}",
-        |admin, asked| Box::pin(admin.remove_group(asked)),
-    )
-    .needs(Right::Support),
-];
+pub(super) const ROUTES: &[Route] = routes! {
+    get "/admin/v1/accounts/{account}/groups" => list_groups;
+    post "/admin/v1/accounts/{account}/groups" => create_group .needs(Right::Support);
+    patch "/admin/v1/accounts/{account}/groups/{group}" => change_group .needs(Right::Support);
+    delete "/admin/v1/accounts/{account}/groups/{group}" => remove_group .needs(Right::Support);
+};
 
 /// The fields of a group that can be changed.
 fn change_fields() -> Vec<&'static str> {

@@ -19,7 +19,7 @@ use super::{
     fields::Fields,
     now_ms, ok,
     refusal::Refusal,
-    route::{Asked, Route},
+    route::{Asked, Route, routes},
 };
 use crate::{
     api::{ceilings, fields, new_key_id},
@@ -27,26 +27,13 @@ use crate::{
     text::{causes::chain, similar::nearest},
 };
 
-pub(super) const ROUTES: &[Route] = &[
-    Route::get("/admin/v1/accounts/{account}/keys", |admin, asked| {
-        Box::pin(admin.list_keys(asked))
-    }),
-    Route::post("/admin/v1/accounts/{account}/keys", |admin, asked| {
-        Box::pin(admin.create_key(asked))
-    })
-    .needs(Right::Support),
-    Route::get("/admin/v1/keys/{key}", |admin, asked| {
-        Box::pin(admin.show_key(asked))
-    }),
-    Route::patch("/admin/v1/keys/{key}", |admin, asked| {
-        Box::pin(admin.change_key(asked))
-    })
-    .needs(Right::Support),
-    Route::delete("/admin/v1/keys/{key}", |admin, asked| {
-        Box::pin(admin.delete_key(asked))
-    })
-    .needs(Right::Support),
-];
+pub(super) const ROUTES: &[Route] = routes! {
+    get "/admin/v1/accounts/{account}/keys" => list_keys;
+    post "/admin/v1/accounts/{account}/keys" => create_key .needs(Right::Support);
+    get "/admin/v1/keys/{key}" => show_key;
+    patch "/admin/v1/keys/{key}" => change_key .needs(Right::Support);
+    delete "/admin/v1/keys/{key}" => delete_key .needs(Right::Support);
+};
 
 /// The names of a key's limits other than its ceilings.
 const LIMITS: [&str; 10] = [

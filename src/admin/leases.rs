@@ -14,14 +14,13 @@ use super::{
     Admin, Answer, ok,
     query::{self, Query},
     refusal::Refusal,
-    route::{Asked, Route},
+    route::{Asked, Route, routes},
 };
 use crate::text::time::rfc3339;
 
-pub(super) const ROUTES: &[Route] = &[Route::get("/admin/v1/leases", |admin, asked| {
-    Box::pin(admin.list_leases(asked))
-})
-.with_query()];
+pub(super) const ROUTES: &[Route] = routes! {
+    get "/admin/v1/leases" => list_leases .with_query();
+};
 
 impl Admin {
     async fn list_leases(self: Arc<Self>, asked: Asked) -> Result<Answer, Refusal> {

@@ -13,7 +13,7 @@ use super::{
     ok,
     query::Query,
     refusal::Refusal,
-    route::{Asked, Route},
+    route::{Asked, Route, routes},
 };
 use crate::{
     api::fields,
@@ -22,23 +22,12 @@ use crate::{
     text::time::rfc3339,
 };
 
-pub(super) const ROUTES: &[Route] = &[
-    Route::get("/admin/v1/payments", |admin, asked| {
-        Box::pin(admin.list_payments(asked))
-    })
-    .with_query(),
-    Route::post("/admin/v1/payments", |admin, asked| {
-        Box::pin(admin.create_payment(asked))
-    })
-    .needs(Right::Money),
-    Route::get("/admin/v1/payments/{payment}", |admin, asked| {
-        Box::pin(admin.show_payment(asked))
-    }),
-    Route::post("/admin/v1/payments/{payment}/check", |admin, asked| {
-        Box::pin(admin.check_payment(asked))
-    })
-    .needs(Right::Money),
-];
+pub(super) const ROUTES: &[Route] = routes! {
+    get "/admin/v1/payments" => list_payments .with_query();
+    post "/admin/v1/payments" => create_payment .needs(Right::Money);
+    get "/admin/v1/payments/{payment}" => show_payment;
+    post "/admin/v1/payments/{payment}/check" => check_payment .needs(Right::Money);
+};
 
 const FIELDS: &[&str] = &["id", "account", "amount_rub", "provider", "email"];
 /// The largest number of payments in one answer.

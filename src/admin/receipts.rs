@@ -18,7 +18,7 @@ use super::{
     ok,
     query::{self, Query},
     refusal::Refusal,
-    route::{Asked, Route},
+    route::{Asked, Route, routes},
 };
 use crate::{
     ledger::latest::{LOOK_IN_ALL_AGAIN_MS, ReceiptsPage, ReceiptsPart, receipt_soon},
@@ -26,15 +26,10 @@ use crate::{
     text::time::rfc3339,
 };
 
-pub(super) const ROUTES: &[Route] = &[
-    Route::get("/admin/v1/receipts", |admin, asked| {
-        Box::pin(admin.list_receipts(asked))
-    })
-    .with_query(),
-    Route::get("/admin/v1/receipts/{number}", |admin, asked| {
-        Box::pin(admin.show_receipt(asked))
-    }),
-];
+pub(super) const ROUTES: &[Route] = routes! {
+    get "/admin/v1/receipts" => list_receipts .with_query();
+    get "/admin/v1/receipts/{number}" => show_receipt;
+};
 
 /// Default and maximum number of receipts in an answer.
 pub(super) const RECEIPTS: usize = 50;

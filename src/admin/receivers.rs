@@ -12,31 +12,22 @@ use super::{
     fields::Fields,
     ok,
     refusal::Refusal,
-    route::{Asked, Route},
+    route::{Asked, Route, routes},
 };
 use crate::{
     events::{Receiver, Replayed, Shown, Standing},
     text::time::rfc3339,
 };
 
-pub(super) const ROUTES: &[Route] = &[
-    Route::get("/admin/v1/receivers", |admin, _| {
-        Box::pin(admin.list_receivers())
-    }),
-    Route::patch("/admin/v1/receivers/{receiver}", |admin, asked| {
-        Box::pin(admin.change_receiver(asked))
-    }),
-    Route::get("/admin/v1/receivers/{receiver}/dead", |admin, asked| {
-        Box::pin(admin.list_dead(asked))
-    }),
-    Route::post("/admin/v1/receivers/{receiver}/replays", |admin, asked| {
-        Box::pin(admin.replay(asked))
-    })
-    .needs(Right::Support),
-];
+pub(super) const ROUTES: &[Route] = routes! {
+    get "/admin/v1/receivers" => list_receivers;
+    patch "/admin/v1/receivers/{receiver}" => change_receiver;
+    get "/admin/v1/receivers/{receiver}/dead" => list_dead;
+    post "/admin/v1/receivers/{receiver}/replays" => replay .needs(Right::Support);
+};
 
 impl Admin {
-    async fn list_receivers(self: Arc<Self>) -> Result<Answer, Refusal> {
+    async fn list_receivers(self: Arc<Self>, _: Asked) -> Result<Answer, Refusal> {
         let mut answers = Vec::new();
         let receivers = self.dispatcher.receivers();
         for receiver in receivers.iter() {

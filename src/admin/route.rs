@@ -17,8 +17,22 @@ pub(super) struct Route {
     pub(super) path: &'static str,
     pub(super) access: Access,
     pub(super) right: Right,
-    pub(super) answer: fn(Arc<Admin>, Asked) -> Answering,
+    pub(super) answer: Handler,
 }
+
+/// Lists routes: method, path, handler, and what the route needs beyond the default of its method.
+macro_rules! routes {
+    ($($method:ident $path:literal => $handler:ident $(.$needs:ident($($right:expr)?))*;)*) => {
+        &[$(
+            Route::$method($path, |admin, asked| Box::pin(admin.$handler(asked)))
+                $(.$needs($($right)?))*
+        ),*]
+    };
+}
+
+pub(super) use routes;
+
+type Handler = fn(Arc<Admin>, Asked) -> Answering;
 
 pub(super) type Answering = BoxFuture<'static, Result<Answer, Refusal>>;
 
@@ -34,38 +48,23 @@ pub(super) enum Access {
 }
 
 impl Route {
-    pub(super) const fn get(
-        path: &'static str,
-        answer: fn(Arc<Admin>, Asked) -> Answering,
-    ) -> Self {
+    pub(super) const fn get(path: &'static str, answer: Handler) -> Self {
         Self::new("GET", path, answer).needs(Right::Read)
     }
 
-    pub(super) const fn post(
-        path: &'static str,
-        answer: fn(Arc<Admin>, Asked) -> Answering,
-    ) -> Self {
+    pub(super) const fn post(path: &'static str, answer: Handler) -> Self {
         Self::new("POST", path, answer)
     }
 
-    pub(super) const fn put(
-        path: &'static str,
-        answer: fn(Arc<Admin>, Asked) -> Answering,
-    ) -> Self {
+    pub(super) const fn put(path: &'static str, answer: Handler) -> Self {
         Self::new("PUT", path, answer)
     }
 
-    pub(super) const fn patch(
-        path: &'static str,
-        answer: fn(Arc<Admin>, Asked) -> Answering,
-    ) -> Self {
+    pub(super) const fn patch(path: &'static str, answer: Handler) -> Self {
         Self::new("PATCH", path, answer)
     }
 
-    pub(super) const fn delete(
-        path: &'static str,
-        answer: fn(Arc<Admin>, Asked) -> Answering,
-    ) -> Self {
+    pub(super) const fn delete(path: &'static str, answer: Handler) -> Self {
         Self::new("DELETE", path, answer)
     }
 
@@ -90,11 +89,7 @@ impl Route {
         }
     }
 
-    const fn new(
-        method: &'static str,
-        path: &'static str,
-        answer: fn(Arc<Admin>, Asked) -> Answering,
-    ) -> Self {
+    const fn new(method: &'static str, path: &'static str, answer: Handler) -> Self {
         Self {
             method,
             path,

@@ -18,7 +18,7 @@ use super::{
     now_ms,
     query::Query,
     refusal::{Refusal, response},
-    route::{Asked, Route},
+    route::{Asked, Route, routes},
 };
 use crate::{
     config::SellerConfig,
@@ -30,11 +30,9 @@ use crate::{
 /// statement at the same time.
 const TRIES_MAX: usize = 3;
 
-pub(super) const ROUTES: &[Route] = &[Route::get(
-    "/admin/v1/accounts/{account}/statements/{month}",
-    |admin, asked| Box::pin(admin.show_statement(asked)),
-)
-.with_query()];
+pub(super) const ROUTES: &[Route] = routes! {
+    get "/admin/v1/accounts/{account}/statements/{month}" => show_statement .with_query();
+};
 
 /// The file format of a statement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

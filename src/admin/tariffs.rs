@@ -4,15 +4,19 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
-use super::{Admin, Answer, ok, refusal::Refusal, route::Route};
+use super::{
+    Admin, Answer, ok,
+    refusal::Refusal,
+    route::{Asked, Route, routes},
+};
 use crate::{
     catalog::tariffs::{self, Tariff},
     text::time::rfc3339,
 };
 
-pub(super) const ROUTES: &[Route] = &[Route::get("/admin/v1/tariffs", |admin, _| {
-    Box::pin(admin.list_tariffs())
-})];
+pub(super) const ROUTES: &[Route] = routes! {
+    get "/admin/v1/tariffs" => list_tariffs;
+};
 
 /// The maximum number of tariff versions in an answer, the newest first.
 const SHOWN_MAX: usize = 50;
@@ -31,7 +35,7 @@ struct TariffAnswer<'a> {
 }
 
 impl Admin {
-    async fn list_tariffs(self: Arc<Self>) -> Result<Answer, Refusal> {
+    async fn list_tariffs(self: Arc<Self>, _: Asked) -> Result<Answer, Refusal> {
         let kept = tariffs::kept(&self.store).await;
         let kept = kept.map_err(|error| Refusal::of_ledger(&error, "tariffs"))?;
         let tariffs = kept.iter().take(SHOWN_MAX);

@@ -22,7 +22,7 @@ use super::{
     ok,
     query::{self, Query},
     refusal::Refusal,
-    route::{Asked, Route},
+    route::{Asked, Route, routes},
 };
 use crate::{
     ledger::{AnyLedger, latest::charged},
@@ -32,16 +32,10 @@ use crate::{
     },
 };
 
-pub(super) const ROUTES: &[Route] = &[
-    Route::get("/admin/v1/usage", |admin, asked| {
-        Box::pin(admin.show_usage(asked))
-    })
-    .with_query(),
-    Route::post("/admin/v1/usage/rebuild", |admin, asked| {
-        Box::pin(admin.rebuild_usage(asked))
-    })
-    .needs(Right::Everything),
-];
+pub(super) const ROUTES: &[Route] = routes! {
+    get "/admin/v1/usage" => show_usage .with_query();
+    post "/admin/v1/usage/rebuild" => rebuild_usage .needs(Right::Everything);
+};
 
 /// The largest number of rows in an answer.
 const ROWS_MAX: usize = 100_000;

@@ -13,23 +13,19 @@ use super::{
     fields::Fields,
     now_ms, ok,
     refusal::Refusal,
-    route::{Asked, Route},
+    route::{Asked, Route, routes},
 };
 use crate::text::{percent, time::rfc3339};
 
-pub(super) const ROUTES: &[Route] = &[
-    Route::get("/admin/v1/vendors", |admin, _| {
-        Box::pin(admin.list_vendors())
-    }),
-    Route::patch("/admin/v1/vendors/{vendor}", |admin, asked| {
-        Box::pin(admin.change_vendor(asked))
-    }),
-];
+pub(super) const ROUTES: &[Route] = routes! {
+    get "/admin/v1/vendors" => list_vendors;
+    patch "/admin/v1/vendors/{vendor}" => change_vendor;
+};
 
 const CHANGE_FIELDS: &[&str] = &["status"];
 
 impl Admin {
-    async fn list_vendors(self: Arc<Self>) -> Result<Answer, Refusal> {
+    async fn list_vendors(self: Arc<Self>, _: Asked) -> Result<Answer, Refusal> {
         let vendors = self.health.snapshot();
         let now_ms = now_ms();
         let vendors: Vec<VendorAnswer<'_>> = vendors
