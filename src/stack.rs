@@ -1,11 +1,10 @@
-//! The path of a caller's request through the layers, top to bottom; `operators` has the operators' path, and `parts` the
-//! layers' settings. Nothing else assembles services.
+//! The path of a caller's request through the layers, top to bottom; `operators` has the operators' path, `one_vendor`
+//! the path of a test of a vendor, and `parts` the layers' settings. Nothing else assembles services.
 //!
-//! Below the callers' router a request has another type after each layer, so that a wrong order does not compile.
-//! `server` passes requests to the top, with the client's address in each. The settler ends what `reserve` holds,
-//! without delaying the caller. Every [`Error`](tollgate_layers::Error) goes up to `respond`, the only layer that turns
-//! it into an HTTP answer; operators' refusals have a type of their own, which `AnswerRefusalsLayer` answers.
+//! Below the callers' router a request has another type after each layer, so that a wrong order does not compile. Every
+//! [`Error`](tollgate_layers::Error) goes up to `respond`, the only layer that turns it into an HTTP answer.
 
+mod one_vendor;
 mod operators;
 mod parts;
 
@@ -13,9 +12,8 @@ use std::{convert::Infallible, future::ready, sync::Arc};
 
 use http::{Request, Response};
 use tollgate_layers::{
-    body::AnswerBody, call::Attempt, in_flight, passthrough::PassthroughLayer,
-    rate_limit::RateVerdictLayer, request_number::RequestNumberLayer, respond,
-    translate::TranslateLayer, upstream::Upstream,
+    body::AnswerBody, in_flight, rate_limit::RateVerdictLayer, request_number::RequestNumberLayer,
+    respond, translate::TranslateLayer,
 };
 use tower::{Service, ServiceBuilder};
 
@@ -30,17 +28,16 @@ use crate::{
         server::RequestBody,
     },
     endpoints::{
-        catalog, connect, count_tokens::CountTokens, estimate, handler::HandlerService,
-        key_info::KeyInfo, openapi, own_keys::OwnKeys, page, payments, receipts::Receipts,
-        spending::Spending, usage_page,
+        catalog, connect, count_tokens::CountTokens, estimate, handler::handled, key_info::KeyInfo,
+        openapi, own_keys::OwnKeys, page, payments, receipts::Receipts, spending::Spending,
+        usage_page,
     },
     observe::record::{self, AttemptsLayer, ObserveLayer, RecordLayer},
 };
 
-pub use self::{
-    operators::{OperatorsAnswer, operators},
-    parts::Shared,
-};
+pub(crate) use self::one_vendor::one_vendor;
+pub use self::operators::{OperatorsAnswer, operators};
+pub use self::parts::Shared;
 
 /// The answer of the outermost layer of the callers' stack.
 pub type Answer = Response<
@@ -51,9 +48,7 @@ pub type Answer = Response<
 
 /// Builds the service for callers.
 #[rustfmt::skip] // A layer a line, with the statuses with which it refuses.
-pub fn callers(
-    shared: Shared<'_>,
-) -> impl Service<Request<RequestBody>, Response = Answer, Error = Infallible, Future: Send>
+pub fn callers(shared: Shared<'_>) -> impl Service<Request<RequestBody>, Response = Answer, Error = Infallible, Future: Send>
 + Clone + Send + Sync + 'static {
     let (parts, routes) = (Parts::new(shared), Routes::new(&shared.config.service));
     let Shared { live, store, upstream, payments: paying, .. } = shared;
@@ -81,7 +76,7 @@ pub fn callers(
         .layer(parts.key_minute_rate()); //   429          per key, per minute
     let free = limited.clone()
         .layer(parts.key_tokens()); //        429          calls that cost nothing
-    let changing = limited.clone()
+    let with_body = limited.clone()
         .layer(BodyLimitLayer::default()); // 408 413      64 KiB within 10 seconds, read on request of the handler
     let parsed = ServiceBuilder::new()
         .layer(parts.parse.clone()) //        400 408 413 415 503  bounds and parses the body; Request<B> → Request<Call>
@@ -113,14 +108,15 @@ pub fn callers(
     let inference = with_key(boxed(metered.service(from_boxed(inference))));
 
     // Counting tokens and estimates hold no money.
-    let count = parsed.clone().service(boxed(CountTokens::new(upstream.clone())));
-    let count = with_key(boxed(free.clone().service(count)));
+    let count = with_key(boxed(free.clone().service(parsed.clone().service(boxed(CountTokens::new(upstream.clone()))))));
     let estimate = ServiceBuilder::new()
         .map_request(estimate::as_call::<RequestBody>) //  sets the operation, which the path does not determine
         .layer(parsed)
-        .service(boxed(HandlerService(estimate::Estimate::new(store.clone(), parts.tariff.clone()))));
+        .service(handled(estimate::Estimate::new(store.clone(), parts.tariff.clone())));
     let estimate = with_key(boxed(free.service(estimate)));
 
+    let reading = |handler| with_key(boxed(limited.clone().service(handler)));
+    let changing = |handler| with_key(boxed(with_body.clone().service(handler)));
     let document = |answer: catalog::Answer<RequestBody>| {
         let live = Arc::clone(live);
         boxed(public.clone().service_fn(move |req: Request<RequestBody>| ready(answer(&live, &req))))
@@ -129,12 +125,12 @@ pub fn callers(
         Route::Chat | Route::Messages | Route::Responses | Route::Embeddings => inference.clone(),
         Route::CountTokens => count.clone(),
         Route::Estimate => estimate.clone(),
-        Route::Key | Route::Models | Route::Model => with_key(boxed(limited.clone().service(HandlerService(KeyInfo::new(Arc::clone(live), store.clone()))))),
-        Route::Receipts | Route::Receipt => with_key(boxed(limited.clone().service(HandlerService(Receipts::new(store.clone()))))),
-        Route::Spending => with_key(boxed(limited.clone().service(HandlerService(Spending::new(store.clone()))))),
-        Route::OwnKeys | Route::OwnKey => with_key(boxed(changing.clone().service(HandlerService(OwnKeys::new(Arc::clone(live), store.clone()))))),
-        Route::Payments | Route::AutoTopup => with_key(boxed(changing.clone().service(HandlerService(payments::KeyPayments::new(paying.clone()))))),
-        Route::Notification => boxed(notified.clone().service(HandlerService(payments::Notifications::new(paying.clone())))),
+        Route::Key | Route::Models | Route::Model => reading(handled(KeyInfo::new(Arc::clone(live), store.clone()))),
+        Route::Receipts | Route::Receipt => reading(handled(Receipts::new(store.clone()))),
+        Route::Spending => reading(handled(Spending::new(store.clone()))),
+        Route::OwnKeys | Route::OwnKey => changing(handled(OwnKeys::new(Arc::clone(live), store.clone()))),
+        Route::Payments | Route::AutoTopup => changing(handled(payments::KeyPayments::new(paying.clone()))),
+        Route::Notification => boxed(notified.clone().service(handled(payments::Notifications::new(paying.clone())))),
         Route::Catalog => document(catalog::answer),
         Route::Connect | Route::ConnectClient => document(connect::answer),
         Route::UsagePage | Route::UsagePageFile => document(usage_page::answer),
@@ -151,13 +147,4 @@ pub fn callers(
         .layer(HeadLayer::new(shared.limits.head.clone())) // 400 414 431  before any layer uses the head
         .layer(parts.wrong_paths()) //        429          per address: unknown paths count like known ones
         .service(Router::new(routes, service_of)) //       404 405
-}
-
-/// Builds only the layers on the way to a vendor, without a hold, to test a vendor's settings.
-pub(crate) fn one_vendor(upstream: Upstream) -> BoxedService<Attempt> {
-    let service = ServiceBuilder::new()
-        .layer(TranslateLayer::new())
-        .layer(PassthroughLayer::new(1_usize << 20))
-        .service(upstream);
-    boxed_with_body(service)
 }

@@ -1,14 +1,13 @@
 //! Handlers: endpoints that answer each request from state of their own.
 
-use std::task::{Context, Poll};
-
-use futures_util::future::BoxFuture;
 use http::{Request, Response};
 use tollgate_layers::{Error, body::AnswerBody};
-use tower::Service;
+use tower::service_fn;
+
+use crate::edge::router::{Answering, BoxedService, from_boxed};
 
 /// An endpoint, cloned for each request.
-pub trait Handler<B>: Clone + Send + 'static {
+pub trait Handler<B>: Clone + Send + Sync + 'static {
     /// Answers a request.
     fn handle(
         self,
@@ -16,20 +15,9 @@ pub trait Handler<B>: Clone + Send + 'static {
     ) -> impl Future<Output = Result<Response<AnswerBody>, Error>> + Send;
 }
 
-/// The service of a handler. It is always ready.
-#[derive(Clone, Debug)]
-pub struct HandlerService<H>(pub H);
-
-impl<H: Handler<B>, B: Send + 'static> Service<Request<B>> for HandlerService<H> {
-    type Response = Response<AnswerBody>;
-    type Error = Error;
-    type Future = BoxFuture<'static, Result<Response<AnswerBody>, Error>>;
-
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Error>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, req: Request<B>) -> Self::Future {
-        Box::pin(self.0.clone().handle(req))
-    }
+/// Boxes a handler as a service, which is always ready.
+pub(crate) fn handled<B: Send + 'static>(handler: impl Handler<B>) -> BoxedService<B> {
+    from_boxed(service_fn(move |req| -> Answering<AnswerBody, Error> {
+        Box::pin(handler.clone().handle(req))
+    }))
 }

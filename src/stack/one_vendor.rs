@@ -1,0 +1,17 @@
+//! The layers on the way to a vendor, without a hold: the path of a test of a vendor's settings.
+
+use tollgate_layers::{
+    call::Attempt, passthrough::PassthroughLayer, translate::TranslateLayer, upstream::Upstream,
+};
+use tower::ServiceBuilder;
+
+use crate::edge::router::{BoxedService, boxed_with_body};
+
+/// Builds the service that `tollgate vendor test` calls.
+pub(crate) fn one_vendor(upstream: Upstream) -> BoxedService<Attempt> {
+    let service = ServiceBuilder::new()
+        .layer(TranslateLayer::new())
+        .layer(PassthroughLayer::new(1_usize << 20))
+        .service(upstream);
+    boxed_with_body(service)
+}
