@@ -15,10 +15,13 @@ use tollgate_layers::model::ModelKind;
 use super::{
     failure::Failure,
     show::{self, counted},
-    vendor_add::{Sections, VendorArgs, advice, checked, full, preset, prices, unusable},
+    vendor_add::{advice, checked, unusable},
 };
 use crate::{
-    config::{Config, Preset, presets},
+    config::{
+        Config, Preset, presets,
+        sections::{Sections, VendorArgs, full, preset, prices},
+    },
     net::replace::replace_file,
 };
 
@@ -101,7 +104,7 @@ pub(super) fn init(mut args: InitArgs) -> Result<(), Failure> {
         made.write(&file, &format!("{key}\n"))?;
         args.args.key_file = Some(file);
     }
-    let sections = Sections::new(preset, &args.args, &BTreeSet::new())?;
+    let sections = Sections::new(preset, &args.args, &BTreeSet::new()).map_err(Failure::Usage)?;
     let text = head(&args, &admin_key)? + &sections.text;
     let (checked, mut missing) = checked(&text, &config)?;
     made.write(&config, &text)?;
@@ -125,8 +128,10 @@ fn questions(args: &mut InitArgs) -> Result<(&'static Preset, Option<String>), F
     let can_ask = io::stdin().is_terminal();
     let names: Vec<_> = presets().iter().map(|preset| preset.name).collect();
     let preset = match &args.vendor {
-        Some(name) => preset(name)?,
-        None if can_ask => ask(&format!("Vendor ({}): ", names.join(", ")), preset)?,
+        Some(name) => preset(name).map_err(Failure::Usage)?,
+        None if can_ask => ask(&format!("Vendor ({}): ", names.join(", ")), |name| {
+            preset(name).map_err(Failure::Usage)
+        })?,
         None => {
             return Err(Failure::Usage(format!(
                 "--vendor is missing: {}",
@@ -269,7 +274,10 @@ impl Drop for Made {
 fn head(args: &InitArgs, admin_key: &Path) -> Result<String, Failure> {
     let listen = args.listen.unwrap_or(LISTEN);
     let admin = SocketAddr::from((Ipv4Addr::LOCALHOST, listen.port().wrapping_add(1)));
-    let (admin_key, ledger) = (full(admin_key)?, full(&args.dir.join("tollgate.db"))?);
+    let (admin_key, ledger) = (
+        full(admin_key).map_err(Failure::Usage)?,
+        full(&args.dir.join("tollgate.db")).map_err(Failure::Usage)?,
+    );
     let rate = match &args.rate {
         None | Some(Rate::Market) => MARKET.to_owned(),
         Some(Rate::Fixed(number)) => format!(
@@ -327,7 +335,7 @@ curl -sS http://{callers}/v1/chat/completions -H "authorization: Bearer $KEY" -H
   -d '{{"model":{model},"max_tokens":50,"messages":[{{"role":"user","content":"Hello"}}]}}'
 tollgate account show acme
 "#,
-        dir = shell(&full(dir)?),
+        dir = shell(&full(dir).map_err(Failure::Usage)?),
         model = model.replace('\'', r"'\''"),
     ))
 }

@@ -11,10 +11,10 @@ use super::{
     client::Client,
     failure::Failure,
     show::{self, Cell, facts, rows, table},
-    vendor_add::{VendorArgs, vendor_add},
+    vendor_add::vendor_add,
     vendor_test::vendor_test,
 };
-use crate::admin::path_segment;
+use crate::{admin::path_segment, config::sections::VendorArgs};
 
 #[derive(Debug, Subcommand)]
 pub(super) enum VendorCommand {

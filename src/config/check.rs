@@ -103,6 +103,7 @@ impl Check<'_> {
             multiplier,
         );
         Some(Config {
+            file: None,
             listen: listen?,
             reuse_port: raw.reuse_port.unwrap_or(false),
             service: service?,

@@ -29,6 +29,7 @@ use crate::{
 mod check;
 mod costs;
 mod document;
+pub(crate) mod edit;
 mod error;
 mod files;
 mod idempotency;
@@ -50,6 +51,7 @@ mod raw;
 mod receivers;
 mod schema;
 mod secret;
+pub(crate) mod sections;
 mod seller;
 mod settings;
 #[cfg(test)]
@@ -84,6 +86,8 @@ pub(crate) use self::prices::MULTIPLIER_MAX;
 /// The whole configuration of a gateway, checked.
 #[derive(Clone, Debug)]
 pub struct Config {
+    /// The file that the configuration was read from; `None`: it was given as a text.
+    pub file: Option<PathBuf>,
     /// The address to which callers connect.
     pub listen: SocketAddr,
     /// Whether another process may listen on the same port (`SO_REUSEPORT`).
@@ -159,6 +163,10 @@ impl Config {
                 Err(errors.finish(|_| None))
             }
         };
+        let config = config.map(|config| Self {
+            file: Some(path.to_owned()),
+            ..config
+        });
         Loaded {
             config,
             files: files.into_inner(),

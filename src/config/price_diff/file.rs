@@ -9,19 +9,23 @@ use super::listed::When;
 
 /// A price in the file; its place is empty if it is a preset's.
 #[derive(Debug)]
-pub(super) struct Rate {
-    pub(super) value: Decimal,
-    pub(super) place: Range<usize>,
+pub(in crate::config) struct Rate {
+    pub(in crate::config) value: Decimal,
+    pub(in crate::config) place: Range<usize>,
 }
 
 /// The prices of a model, or the costs of a route.
-pub(super) struct Prices<'p> {
-    pub(super) currency: &'static str,
-    pub(super) lists: Vec<(When, BTreeMap<&'p str, Rate>)>,
+pub(in crate::config) struct Prices<'p> {
+    pub(in crate::config) currency: &'static str,
+    pub(in crate::config) lists: Vec<(When, BTreeMap<&'p str, Rate>)>,
 }
 
 impl<'p> Prices<'p> {
-    pub(super) fn read(table: &'p DeTable<'p>, prefix: &str, rules: &str) -> Option<Self> {
+    pub(in crate::config) fn read(
+        table: &'p DeTable<'p>,
+        prefix: &str,
+        rules: &str,
+    ) -> Option<Self> {
         let currency = ["usdt_mtok", "rub_mtok"];
         let has = |currency: &&str| table.get(format!("{prefix}{currency}").as_str()).is_some();
         let currency = currency.into_iter().find(has)?;
@@ -50,7 +54,7 @@ impl<'p> Prices<'p> {
         })
     }
 
-    pub(super) fn under(&self, when: &When) -> Option<&BTreeMap<&'p str, Rate>> {
+    pub(in crate::config) fn under(&self, when: &When) -> Option<&BTreeMap<&'p str, Rate>> {
         self.lists
             .iter()
             .find(|(known, _)| known == when)
@@ -80,12 +84,15 @@ fn plain(value: &DeValue<'_>) -> String {
     }
 }
 
-pub(super) fn string<'t>(table: &'t DeTable<'_>, name: &str) -> Option<&'t str> {
+pub(in crate::config) fn string<'t>(table: &'t DeTable<'_>, name: &str) -> Option<&'t str> {
     table.get(name)?.get_ref().as_str()
 }
 
 /// Returns the tables of a list; none if the field is not a list.
-pub(super) fn tables<'t, 'i>(table: &'t DeTable<'i>, name: &str) -> Vec<&'t DeTable<'i>> {
+pub(in crate::config) fn tables<'t, 'i>(
+    table: &'t DeTable<'i>,
+    name: &str,
+) -> Vec<&'t DeTable<'i>> {
     let items = table.get(name).and_then(|it| it.get_ref().as_array());
     let items = items.into_iter().flat_map(|items| items.iter());
     items.filter_map(|it| it.get_ref().as_table()).collect()

@@ -19,4 +19,4 @@ pub(super) struct Listed {
 pub(super) type Rates = BTreeMap<String, Decimal>;
 
 /// The fields of a rule that state its condition; empty for the usual price.
-pub(super) type When = BTreeMap<String, String>;
+pub(in crate::config) type When = BTreeMap<String, String>;

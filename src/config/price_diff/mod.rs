@@ -3,7 +3,7 @@
 //!
 //! Works on the text and not on the checked configuration, because a change replaces a value at its place.
 
-mod file;
+pub(super) mod file;
 mod listed;
 mod map;
 mod source;

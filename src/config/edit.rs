@@ -1,0 +1,802 @@
+//! Changes vendors, models and prices in the text of a configuration. Comments and order are kept.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::Serialize;
+use toml::de::{DeTable, DeValue};
+use toml_edit::{
+    Array, ArrayOfTables, DocumentMut, InlineTable, Item, Table, TableLike, Value, value,
+};
+
+use super::{
+    document::Document,
+    error::Errors,
+    presets::Preset,
+    price_diff::file::{Prices, string, tables},
+    sections::{Sections, Taken, VendorArgs},
+};
+
+/// A change of a configuration.
+pub(crate) enum Edit {
+    /// Appends a vendor and its models.
+    AddVendor {
+        preset: &'static Preset,
+        args: VendorArgs,
+    },
+    /// Sets the address or the key of a vendor; an empty address is that of the preset.
+    SetVendor {
+        vendor: String,
+        url: Option<String>,
+        key: Option<String>,
+    },
+    /// Removes a vendor, the routes to it, and the models that no other vendor serves.
+    RemoveVendor {
+        vendor: String,
+    },
+    /// Appends models of a vendor.
+    AddModels {
+        vendor: String,
+        args: VendorArgs,
+    },
+    RemoveModel {
+        model: String,
+    },
+    /// Sets base prices by class: the usual ones, or those from a time on.
+    SetPrice {
+        model: String,
+        prices: BTreeMap<String, String>,
+        valid_from: Option<String>,
+    },
+}
+
+/// A changed text, and what its reader should know.
+#[derive(Debug)]
+pub(crate) struct Edited {
+    pub(crate) text: String,
+    pub(crate) notes: Vec<String>,
+}
+
+impl Edit {
+    /// Changes a text. The result still has to be checked.
+    ///
+    /// # Errors
+    /// The name that does not exist, or the form of the file that has to be changed by hand.
+    pub(crate) fn apply(&self, text: &str) -> Result<Edited, String> {
+        let file = File::parse(text)?;
+        match self {
+            Self::AddVendor { preset, args } => file.append(|taken| {
+                let sections = Sections::new(preset, args, &taken.models)?;
+                if taken.vendors.contains(&sections.name) {
+                    let name = &sections.name;
+                    return Err(format!(
+                        "there is a vendor {name:?} already: give this one another name"
+                    ));
+                }
+                Ok((preset, sections))
+            }),
+            Self::AddModels { vendor, args } => {
+                let preset = file.preset_of(vendor)?;
+                file.append(|taken| {
+                    Ok((
+                        preset,
+                        Sections::of_models(preset, vendor, args, &taken.models)?,
+                    ))
+                })
+            }
+            Self::SetVendor { vendor, url, key } => {
+                file.set_vendor(vendor, url.as_deref(), key.as_deref())
+            }
+            Self::RemoveVendor { vendor } => file.remove_vendor(vendor),
+            Self::RemoveModel { model } => file.remove_model(model),
+            Self::SetPrice {
+                model,
+                prices,
+                valid_from: None,
+            } => file.set_price(model, prices),
+            Self::SetPrice {
+                model,
+                prices,
+                valid_from: Some(time),
+            } => file.set_dated_price(model, prices, time),
+        }
+    }
+
+    /// The name of the vendor or model that changes.
+    pub(crate) fn subject(&self) -> &str {
+        match self {
+            Self::AddVendor { preset, args } => args.name.as_deref().unwrap_or(preset.name),
+            Self::SetVendor { vendor, .. }
+            | Self::RemoveVendor { vendor }
+            | Self::AddModels { vendor, .. } => vendor,
+            Self::RemoveModel { model } | Self::SetPrice { model, .. } => model,
+        }
+    }
+}
+
+/// A text, with the values of its presets, and in the form that is edited.
+struct File<'t> {
+    text: &'t str,
+    document: Document<'t>,
+    edited: DocumentMut,
+}
+
+impl<'t> File<'t> {
+    fn parse(text: &'t str) -> Result<Self, String> {
+        let document = document(text)?;
+        // The parser's own message may quote a secret.
+        let edited = text
+            .parse()
+            .map_err(|_| "the file is not TOML".to_owned())?;
+        Ok(Self {
+            text,
+            document,
+            edited,
+        })
+    }
+
+    fn append(
+        &self,
+        sections: impl FnOnce(&Taken) -> Result<(&'static Preset, Sections), String>,
+    ) -> Result<Edited, String> {
+        let taken = Taken::read(self.text).map_err(|errors| errors.to_string())?;
+        let (preset, sections) = sections(&taken)?;
+        let mut notes = preset.about.notes.clone();
+        if !sections.present.is_empty() {
+            notes.push(format!(
+                "Already in the file: {}. A model without routes of its own is routed to {:?} too.",
+                sections.present.join(", "),
+                sections.name
+            ));
+        }
+        Ok(Edited {
+            text: format!("{}\n\n{}", self.text.trim_end(), sections.text.trim_start()),
+            notes,
+        })
+    }
+
+    fn index(&self, list: &str, field: &str, name: &str) -> Result<usize, String> {
+        let tables = tables(self.document.merged(), list);
+        let found = tables.iter().position(|it| string(it, field) == Some(name));
+        found.ok_or_else(|| format!("the file has no {list} {name:?}"))
+    }
+
+    fn preset_of(&self, vendor: &str) -> Result<&'static Preset, String> {
+        let index = self.index("vendor", "name", vendor)?;
+        let name = string(tables(self.document.merged(), "vendor")[index], "preset");
+        name.and_then(Preset::named).ok_or_else(|| {
+            format!("{vendor:?} has no preset: write [[model]] sections into the file by hand")
+        })
+    }
+
+    /// Returns the table of a vendor, and its preset.
+    fn vendor(&mut self, name: &str) -> Result<(&mut Table, Option<&'static Preset>), String> {
+        let index = self.index("vendor", "name", name)?;
+        let preset = self.preset_of(name).ok();
+        Ok((table(&mut self.edited, "vendor", index)?, preset))
+    }
+
+    fn set_vendor(
+        mut self,
+        name: &str,
+        url: Option<&str>,
+        key: Option<&str>,
+    ) -> Result<Edited, String> {
+        let (table, preset) = self.vendor(name)?;
+        match url {
+            Some("") if preset.is_none() => return Err("url: this vendor needs an address".into()),
+            Some("") => drop(table.remove("url")),
+            Some(url) => set(table, "url", url),
+            None => {}
+        }
+        if let Some(key) = key {
+            let setting = preset.and_then(Preset::key_setting);
+            match setting.as_deref().unwrap_or("key").split_once('.') {
+                _ if table.contains_key("keys") => {
+                    return Err("key: this vendor has several keys: change them in the file".into());
+                }
+                None if table.contains_key("login") => {
+                    return Err(
+                        "key: this vendor signs in by `login`: change it in the file".into(),
+                    );
+                }
+                None => set(table, "key", key),
+                Some((login, field)) => {
+                    let empty = || value(InlineTable::new());
+                    let login = table.entry(login).or_insert_with(empty);
+                    let login = login.as_table_like_mut();
+                    set(login.ok_or("login: not a table")?, field, key);
+                }
+            }
+        }
+        Ok(self.done(Vec::new()))
+    }
+
+    fn remove_vendor(mut self, name: &str) -> Result<Edited, String> {
+        let index = self.index("vendor", "name", name)?;
+        let models = tables(self.document.merged(), "model");
+        let only_here = |model: &DeTable<'_>| {
+            let routes = tables(model, "routes");
+            let is_here = |route: &&DeTable<'_>| string(route, "vendor") == Some(name);
+            !routes.is_empty() && routes.iter().all(is_here)
+        };
+        let gone: Vec<usize> = (0..models.len())
+            .filter(|it| only_here(models[*it]))
+            .collect();
+        let ids = gone.iter().filter_map(|it| string(models[*it], "id"));
+        let ids: Vec<String> = ids.map(str::to_owned).collect();
+        for index in 0..models.len() {
+            let model = table(&mut self.edited, "model", index)?;
+            let is_here = |vendor: Option<&Item>| vendor.and_then(Item::as_str) == Some(name);
+            match model.get_mut("routes") {
+                Some(Item::ArrayOfTables(routes)) => {
+                    routes.retain(|route| !is_here(route.get("vendor")));
+                }
+                Some(Item::Value(Value::Array(routes))) => routes.retain(|route| {
+                    let route = route.as_inline_table();
+                    route.and_then(|it| it.get("vendor")?.as_str()) != Some(name)
+                }),
+                _ => {}
+            }
+        }
+        for index in gone.into_iter().rev() {
+            remove(&mut self.edited, "model", index)?;
+        }
+        remove(&mut self.edited, "vendor", index)?;
+        let mut notes = Vec::new();
+        if !ids.is_empty() {
+            let ids = ids.join(", ");
+            notes.push(format!(
+                "No other vendor serves these models, so they are removed too: {ids}."
+            ));
+        }
+        Ok(self.done(notes))
+    }
+
+    fn remove_model(mut self, id: &str) -> Result<Edited, String> {
+        let index = self.index("model", "id", id)?;
+        remove(&mut self.edited, "model", index)?;
+        Ok(self.done(Vec::new()))
+    }
+
+    fn set_price(mut self, id: &str, prices: &BTreeMap<String, String>) -> Result<Edited, String> {
+        let index = self.index("model", "id", id)?;
+        let (currency, usual, is_preset_ruled) = {
+            let model = tables(self.document.merged(), "model")[index];
+            let known = known_prices(model, id)?;
+            let usual = known.lists.first().map(|(_, rates)| rates);
+            let usual = usual.into_iter().flatten();
+            let usual = usual.map(|(class, rate)| ((*class).to_owned(), rate.value.to_string()));
+            let usual: BTreeMap<String, String> = usual.collect();
+            (known.currency, usual, known.lists.len() > 1)
+        };
+        let model = table(&mut self.edited, "model", index)?;
+        let mut notes = Vec::new();
+        let own = model.get_mut(currency).and_then(Item::as_table_like_mut);
+        if let Some(own) = own {
+            for (class, price) in prices {
+                set(own, class, price);
+            }
+        } else {
+            if is_preset_ruled && !model.contains_key("price_rules") {
+                notes.push(
+                    "The preset's prices under conditions no longer apply: all calls are sold at this price.".into(),
+                );
+            }
+            let mut all = usual;
+            all.extend(prices.clone());
+            model.insert(currency, value(inline(&all)));
+        }
+        Ok(self.done(notes))
+    }
+
+    fn set_dated_price(
+        mut self,
+        id: &str,
+        prices: &BTreeMap<String, String>,
+        time: &str,
+    ) -> Result<Edited, String> {
+        let index = self.index("model", "id", id)?;
+        let (currency, has_rules) = {
+            let model = tables(self.document.merged(), "model")[index];
+            let known = known_prices(model, id)?;
+            (known.currency, known.lists.len() > 1)
+        };
+        let model = table(&mut self.edited, "model", index)?;
+        if has_rules && !model.contains_key("price_rules") {
+            return Err(format!(
+                "valid_from: the prices of {id:?} under conditions are its preset's, and a dated price has to be \
+                 among them: write price_rules into the file"
+            ));
+        }
+        let empty = || value(Array::new());
+        let is_of_time =
+            |rule: &dyn TableLike| rule.get("valid_from").and_then(Item::as_str) == Some(time);
+        match model.entry("price_rules").or_insert_with(empty) {
+            Item::ArrayOfTables(rules) => {
+                rules.retain(|rule| !is_of_time(rule));
+                let mut rule = Table::new();
+                rule.insert("valid_from", value(time));
+                rule.insert(currency, value(inline(prices)));
+                rules.push(rule);
+            }
+            Item::Value(Value::Array(rules)) => {
+                rules.retain(|rule| !rule.as_inline_table().is_some_and(|it| is_of_time(it)));
+                let mut rule = InlineTable::new();
+                rule.insert("valid_from", time.into());
+                rule.insert(currency, inline(prices).into());
+                rules.push(rule);
+            }
+            _ => return Err("price_rules: not a list".into()),
+        }
+        Ok(self.done(Vec::new()))
+    }
+
+    fn done(&self, notes: Vec<String>) -> Edited {
+        Edited {
+            text: self.edited.to_string(),
+            notes,
+        }
+    }
+}
+
+fn document(text: &str) -> Result<Document<'_>, String> {
+    let mut errors = Errors::default();
+    let document = Document::parse(text, &mut errors);
+    document.ok_or_else(|| errors.finish(|_| None).to_string())
+}
+
+fn known_prices<'p>(model: &'p DeTable<'p>, id: &str) -> Result<Prices<'p>, String> {
+    let known = Prices::read(model, "", "price_rules");
+    known.ok_or_else(|| format!("{id:?} has no price that could be changed"))
+}
+
+fn list<'d>(file: &'d mut DocumentMut, name: &str) -> Result<&'d mut ArrayOfTables, String> {
+    let list = file.get_mut(name).and_then(Item::as_array_of_tables_mut);
+    list.ok_or_else(|| format!("{name} is not written as [[{name}]]: change the file by hand"))
+}
+
+fn table<'d>(file: &'d mut DocumentMut, name: &str, index: usize) -> Result<&'d mut Table, String> {
+    let table = list(file, name)?.get_mut(index);
+    table.ok_or_else(|| format!("{name}: the list ends before number {index}"))
+}
+
+/// Removes a table with the comment directly above it. Earlier comments, after which there is an empty line, are kept.
+fn remove(file: &mut DocumentMut, name: &str, index: usize) -> Result<(), String> {
+    let list = list(file, name)?;
+    let above = list
+        .remove(index)
+        .decor()
+        .prefix()
+        .and_then(|it| it.as_str())
+        .map(str::to_owned);
+    let above = above.unwrap_or_default();
+    let Some((kept, _)) = above
+        .rsplit_once("\n\n")
+        .filter(|(kept, _)| kept.contains('#'))
+    else {
+        return Ok(());
+    };
+    if let Some(next) = list.get_mut(index) {
+        let own = next
+            .decor()
+            .prefix()
+            .and_then(|it| it.as_str())
+            .unwrap_or_default();
+        let prefix = format!("{kept}\n{own}");
+        next.decor_mut().set_prefix(prefix);
+    } else {
+        let rest = file.trailing().as_str().unwrap_or_default().to_owned();
+        file.set_trailing(format!("{kept}\n{rest}"));
+    }
+    Ok(())
+}
+
+/// Sets a text, and keeps the comment after the old value.
+fn set(table: &mut (impl TableLike + ?Sized), name: &str, text: &str) {
+    let mut new = Value::from(text);
+    if let Some(old) = table.get(name).and_then(Item::as_value) {
+        new.decor_mut().clone_from(old.decor());
+    }
+    table.insert(name, new.into());
+}
+
+fn inline(prices: &BTreeMap<String, String>) -> InlineTable {
+    let prices = prices.iter();
+    prices
+        .map(|(class, price)| (class.as_str(), price.as_str()))
+        .collect()
+}
+
+/// Vendors and models of a configuration, with the values of its presets.
+#[derive(Debug, Serialize)]
+pub(crate) struct Described {
+    pub(crate) vendors: Vec<DescribedVendor>,
+    pub(crate) models: Vec<DescribedModel>,
+}
+
+#[derive(Debug, Serialize)]
+pub(crate) struct DescribedVendor {
+    pub(crate) name: String,
+    pub(crate) preset: Option<String>,
+    pub(crate) url: Option<String>,
+    /// The reference to the key, like `${NAME}`; never the key.
+    pub(crate) key: Option<String>,
+}
+
+#[derive(Debug, Serialize)]
+pub(crate) struct DescribedModel {
+    pub(crate) id: String,
+    pub(crate) preset: Option<String>,
+    pub(crate) routes: Vec<DescribedRoute>,
+    /// `usdt_mtok` or `rub_mtok`.
+    pub(crate) currency: Option<&'static str>,
+    pub(crate) prices: BTreeMap<String, String>,
+    pub(crate) rules: Vec<DescribedRule>,
+}
+
+#[derive(Debug, Serialize)]
+pub(crate) struct DescribedRoute {
+    pub(crate) vendor: String,
+    pub(crate) model: String,
+}
+
+/// Prices under conditions.
+#[derive(Debug, Serialize)]
+pub(crate) struct DescribedRule {
+    pub(crate) when: String,
+    pub(crate) prices: BTreeMap<String, String>,
+}
+
+impl Described {
+    /// Describes a text.
+    ///
+    /// # Errors
+    /// If the text is not TOML.
+    pub(crate) fn read(text: &str) -> Result<Self, String> {
+        let document = document(text)?;
+        let root = document.merged();
+        let vendors = tables(root, "vendor").into_iter();
+        let models = tables(root, "model").into_iter();
+        Ok(Self {
+            vendors: vendors.filter_map(described_vendor).collect(),
+            models: models.filter_map(described_model).collect(),
+        })
+    }
+}
+
+fn described_vendor(table: &DeTable<'_>) -> Option<DescribedVendor> {
+    let text = |name: &str| string(table, name).map(str::to_owned);
+    let login = table.get("login").and_then(|it| it.get_ref().as_table());
+    let login = login.into_iter().flat_map(|it| it.values());
+    let login = login.filter_map(|it| it.get_ref().as_str());
+    let mut keys = string(table, "key").into_iter().chain(login);
+    Some(DescribedVendor {
+        name: text("name")?,
+        preset: text("preset"),
+        url: text("url"),
+        key: keys.find(|it| is_reference(it)).map(str::to_owned),
+    })
+}
+
+fn described_model(table: &DeTable<'_>) -> Option<DescribedModel> {
+    let text = |name: &str| string(table, name).map(str::to_owned);
+    let id = text("id")?;
+    let routes = tables(table, "routes").into_iter().filter_map(|route| {
+        Some(DescribedRoute {
+            vendor: string(route, "vendor")?.to_owned(),
+            model: string(route, "model").unwrap_or(&id).to_owned(),
+        })
+    });
+    let routes = routes.collect();
+    let known = Prices::read(table, "", "price_rules");
+    let currency = known.as_ref().map(|known| known.currency);
+    let lists = known.into_iter().flat_map(|known| known.lists);
+    let mut rules: Vec<DescribedRule> = lists
+        .map(|(when, rates)| {
+            let when: Vec<_> = when
+                .iter()
+                .map(|(field, it)| format!("{field} {it}"))
+                .collect();
+            let rates = rates.iter();
+            DescribedRule {
+                when: when.join(", "),
+                prices: rates
+                    .map(|(class, it)| ((*class).to_owned(), it.value.to_string()))
+                    .collect(),
+            }
+        })
+        .collect();
+    let usual = (!rules.is_empty()).then(|| rules.remove(0).prices);
+    Some(DescribedModel {
+        preset: text("preset"),
+        routes,
+        currency,
+        prices: usual.unwrap_or_default(),
+        rules,
+        id,
+    })
+}
+
+pub(crate) fn is_reference(text: &str) -> bool {
+    text.starts_with("${") || text.starts_with("file:")
+}
+
+/// Returns the references to secrets outside `[[vendor]]`: a vendor must not get the gateway's own secrets as its key.
+///
+/// # Errors
+/// If the text is not TOML.
+pub(crate) fn foreign_references(text: &str) -> Result<BTreeSet<String>, String> {
+    fn collect(value: &DeValue<'_>, into: &mut BTreeSet<String>) {
+        match value {
+            DeValue::String(text) if is_reference(text) => drop(into.insert(text.to_string())),
+            DeValue::Array(items) => items.iter().for_each(|it| collect(it.get_ref(), into)),
+            DeValue::Table(table) => table.values().for_each(|it| collect(it.get_ref(), into)),
+            _ => {}
+        }
+    }
+    let document = document(text)?;
+    let mut found = BTreeSet::new();
+    for (name, value) in document.merged().iter() {
+        if name.get_ref() != "vendor" {
+            collect(value.get_ref(), &mut found);
+        }
+    }
+    Ok(found)
+}
+
+/// Adjacent lines that a change removes and adds.
+#[derive(Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct Hunk {
+    /// The first line in the old text, counted from 1.
+    pub(crate) line: usize,
+    pub(crate) removed: Vec<String>,
+    pub(crate) added: Vec<String>,
+}
+
+/// Product of the numbers of differing lines up to which they are compared; beyond it they are one hunk.
+const COMPARED_MAX: usize = 4_000_000;
+
+/// Compares two texts by lines.
+pub(crate) fn difference(before: &str, after: &str) -> Vec<Hunk> {
+    let (old, new): (Vec<&str>, Vec<&str>) = (before.lines().collect(), after.lines().collect());
+    let start = old.iter().zip(&new).take_while(|(a, b)| a == b).count();
+    let ends = old[start..].iter().rev().zip(new[start..].iter().rev());
+    let end = ends.take_while(|(a, b)| a == b).count();
+    let (old, new) = (&old[start..old.len() - end], &new[start..new.len() - end]);
+    // Length of the longest common subsequence of the rests, by where they begin.
+    let width = new.len() + 1;
+    let is_compared = old.len().saturating_mul(new.len()) <= COMPARED_MAX;
+    let mut common = vec![
+        0_u32;
+        if is_compared {
+            (old.len() + 1) * width
+        } else {
+            0
+        }
+    ];
+    for (i, j) in (0..old.len())
+        .rev()
+        .flat_map(|i| (0..new.len()).rev().map(move |j| (i, j)))
+    {
+        if is_compared {
+            common[i * width + j] = match old[i] == new[j] {
+                true => common[(i + 1) * width + j + 1] + 1,
+                false => common[(i + 1) * width + j].max(common[i * width + j + 1]),
+            };
+        }
+    }
+    let (mut i, mut j, mut hunks) = (0, 0, Vec::<Hunk>::new());
+    let mut is_open = false;
+    while i < old.len() || j < new.len() {
+        if is_compared && i < old.len() && j < new.len() && old[i] == new[j] {
+            (i, j, is_open) = (i + 1, j + 1, false);
+            continue;
+        }
+        if !is_open {
+            hunks.push(Hunk {
+                line: start + i + 1,
+                removed: Vec::new(),
+                added: Vec::new(),
+            });
+            is_open = true;
+        }
+        let Some(hunk) = hunks.last_mut() else { break };
+        let adds = i == old.len()
+            || (is_compared
+                && j < new.len()
+                && common[i * width + j + 1] > common[(i + 1) * width + j]);
+        if adds {
+            hunk.added.push(new[j].to_owned());
+            j += 1;
+        } else {
+            hunk.removed.push(old[i].to_owned());
+            i += 1;
+        }
+    }
+    hunks
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FILE: &str = "# ours\n[admin]\nkey = \"${ADMIN}\"   # kept\n\n# the first vendor\n[[vendor]]\npreset = \"deepseek\"\n\
+        \n# another\n[[vendor]]\nname = \"v\"\nformat = \"chat\"\nurl = \"https://v.example\" # EU\nkey = \"${V}\"\n\n\
+        [[model]]\npreset = \"deepseek-flash\"\n\n# two routes\n[[model]]\nid = \"m\"\n\
+        usdt_mtok = { input = \"1\", cached_input = \"1\", output = \"2\", cache_write = \"1\" } # sold\n\
+        routes = [ { vendor = \"v\", model = \"m-1\" }, { vendor = \"deepseek\" } ]\n\n[[model]]\nid = \"n\"\n\
+        usdt_mtok = { input = \"1\", cached_input = \"1\", output = \"2\", cache_write = \"1\" }\n\
+        [[model.routes]]\nvendor = \"v\"\n\n# the end\n";
+
+    /// Returns the lines that a change removes and adds.
+    fn changed(edit: &Edit) -> Vec<String> {
+        let edited = edit.apply(FILE).unwrap();
+        let hunks = difference(FILE, &edited.text).into_iter();
+        let lines = hunks.flat_map(|it| {
+            let removed = it.removed.into_iter().map(|it| format!("-{it}"));
+            let added = it.added.into_iter().map(|it| format!("+{it}"));
+            removed.chain(added).collect::<Vec<_>>()
+        });
+        lines
+            .chain(edited.notes)
+            .filter(|it| it.len() > 1)
+            .collect()
+    }
+
+    fn prices(all: &[(&str, &str)]) -> BTreeMap<String, String> {
+        let all = all.iter();
+        all.map(|(class, price)| ((*class).to_owned(), (*price).to_owned()))
+            .collect()
+    }
+
+    fn priced(model: &str, all: &[(&str, &str)], from: Option<&str>) -> Edit {
+        Edit::SetPrice {
+            model: model.into(),
+            prices: prices(all),
+            valid_from: from.map(str::to_owned),
+        }
+    }
+
+    #[test]
+    fn changed_address_and_price_keep_the_comments_of_their_lines() {
+        let edit = Edit::SetVendor {
+            vendor: "v".into(),
+            url: Some("https://w.example".into()),
+            key: Some("file:/k".into()),
+        };
+        assert_eq!(
+            changed(&edit),
+            [
+                "-url = \"https://v.example\" # EU",
+                "-key = \"${V}\"",
+                "+url = \"https://w.example\" # EU",
+                "+key = \"file:/k\"",
+            ]
+        );
+        let lines = changed(&priced("m", &[("output", "3")], None));
+        assert_eq!(lines.len(), 2, "{lines:?}");
+        assert!(
+            lines[1].ends_with("output = \"3\", cache_write = \"1\" } # sold"),
+            "{lines:?}"
+        );
+    }
+
+    #[test]
+    fn first_own_price_of_a_preset_model_has_all_classes_and_a_note() {
+        let lines = changed(&priced("deepseek-flash", &[("input", "0.20")], None));
+        assert_eq!(
+            lines,
+            [
+                "+usdt_mtok = { cache_write = \"0.15\", cached_input = \"0.003\", input = \"0.20\", output = \"0.6\" }",
+                "The preset's prices under conditions no longer apply: all calls are sold at this price.",
+            ]
+        );
+    }
+
+    #[test]
+    fn dated_price_becomes_a_rule_and_replaces_that_of_the_same_time() {
+        let four = [
+            ("input", "5"),
+            ("cached_input", "5"),
+            ("output", "6"),
+            ("cache_write", "5"),
+        ];
+        let first = priced("m", &four, Some("2027-01-01")).apply(FILE).unwrap();
+        let again = priced("m", &[("input", "7")], Some("2027-01-01"))
+            .apply(&first.text)
+            .unwrap();
+        assert_eq!(
+            again.text.matches("valid_from").count(),
+            1,
+            "{}",
+            again.text
+        );
+        assert!(
+            again.text.contains(
+                "price_rules = [{ valid_from = \"2027-01-01\", usdt_mtok = { input = \"7\" } }]"
+            ),
+            "{}",
+            again.text
+        );
+        let refused = priced("deepseek-flash", &four, Some("2027-01-01")).apply(FILE);
+        assert!(refused.unwrap_err().starts_with("valid_from: "));
+    }
+
+    #[test]
+    fn removed_vendor_takes_its_routes_and_its_models_along() {
+        let edit = Edit::RemoveVendor { vendor: "v".into() };
+        let lines = changed(&edit);
+        assert!(lines.contains(&"-# another".to_owned()), "{lines:?}");
+        assert!(lines.contains(&"-id = \"n\"".to_owned()), "{lines:?}");
+        assert!(
+            lines.last().unwrap().ends_with("they are removed too: n."),
+            "{lines:?}"
+        );
+        let text = edit.apply(FILE).unwrap().text;
+        assert!(
+            text.contains("{ vendor = \"deepseek\" }") && !text.contains("\"v\""),
+            "{text}"
+        );
+        for kept in ["# ours", "# the first vendor", "# two routes", "# the end"] {
+            assert!(text.contains(kept), "{kept}: {text}");
+        }
+    }
+
+    #[test]
+    fn comments_above_a_removed_section_are_kept_if_an_empty_line_follows() {
+        let file =
+            "[admin]\n# about the models\n\n# of m\n[[model]]\nid = \"m\"\n[[model]]\nid = \"n\"\n";
+        let of = |model: &str| {
+            Edit::RemoveModel {
+                model: model.into(),
+            }
+            .apply(file)
+            .unwrap()
+            .text
+        };
+        assert_eq!(of("m").matches('#').count(), 1, "{}", of("m"));
+        assert_eq!(of("n").matches('#').count(), 2, "{}", of("n"));
+    }
+
+    #[test]
+    fn unknown_names_are_refused() {
+        for edit in [
+            Edit::RemoveVendor { vendor: "x".into() },
+            Edit::RemoveModel { model: "x".into() },
+            priced("x", &[], None),
+            Edit::AddModels {
+                vendor: "v".into(),
+                args: VendorArgs::default(),
+            },
+        ] {
+            edit.apply(FILE).unwrap_err();
+        }
+    }
+
+    #[test]
+    fn description_has_effective_values_and_references_to_keys() {
+        let described = serde_json::to_value(Described::read(FILE).unwrap()).unwrap();
+        assert_eq!(described["vendors"][0]["url"], "https://api.deepseek.com");
+        assert_eq!(described["vendors"][0]["key"], "${DEEPSEEK_API_KEY}");
+        assert_eq!(described["models"][0]["id"], "deepseek-flash");
+        assert_eq!(described["models"][0]["rules"].as_array().unwrap().len(), 1);
+        assert_eq!(described["models"][1]["routes"][1]["model"], "m");
+        let foreign = foreign_references(FILE).unwrap();
+        assert_eq!(Vec::from_iter(foreign), ["${ADMIN}"]);
+    }
+
+    #[test]
+    fn difference_has_only_the_lines_that_differ() {
+        let hunks = difference("a\nb\nc\nd\ne\n", "a\nB\nc\ne\nf\n");
+        let shown: Vec<_> = hunks
+            .iter()
+            .map(|it| (it.line, it.removed.join(","), it.added.join(",")))
+            .collect();
+        let hunk = |line, removed: &str, added: &str| (line, removed.to_owned(), added.to_owned());
+        assert_eq!(
+            shown,
+            [hunk(2, "b", "B"), hunk(4, "d", ""), hunk(6, "", "f")]
+        );
+        assert_eq!(difference("a\n", "a\n"), []);
+    }
+}
