@@ -15,6 +15,7 @@ mod auto_topups;
 mod body;
 mod calls;
 mod change;
+mod configuration;
 mod events;
 pub(crate) mod export;
 mod fields;
@@ -35,6 +36,7 @@ mod tariffs;
 #[cfg(test)]
 pub(crate) mod tests;
 mod usage;
+pub(crate) mod vendor_test;
 mod vendors;
 
 use std::{fmt, sync::Arc};
@@ -42,14 +44,14 @@ use std::{fmt, sync::Arc};
 use http::{Response, StatusCode};
 use tollgate_layers::failover::Health;
 
-use self::refusal::json_response;
+use self::{configuration::Configuration, refusal::json_response, vendor_test::OneVendor};
 use crate::{
     catalog::snapshot::Live,
     events::Dispatcher,
     ledger::AnyLedger,
     operators::{Operator, Right, Role},
     payments::Payments,
-    state::{readiness::Readiness, scrape::Scrape},
+    state::{config_file::ConfigFile, readiness::Readiness, scrape::Scrape},
     text::time::now_ms,
 };
 
@@ -78,6 +80,7 @@ pub struct Admin {
     scrape: Scrape,
     dispatcher: Dispatcher,
     payments: Payments,
+    configuration: Option<Configuration>,
 }
 
 impl Admin {
@@ -100,6 +103,16 @@ impl Admin {
             scrape,
             dispatcher,
             payments,
+            configuration: None,
+        }
+    }
+
+    /// Lets operators change the configuration's file and test vendors by calls through `one_vendor`.
+    #[must_use]
+    pub(crate) fn with_configuration(self, file: ConfigFile, one_vendor: OneVendor) -> Self {
+        Self {
+            configuration: Configuration::new(file, one_vendor),
+            ..self
         }
     }
 }

@@ -10,8 +10,8 @@ use http::{Method, Request};
 use tower::Service;
 
 use super::{
-    Admin, Answer, Operator, accounts, alerts, audit, auto_topups, calls, events, export, groups,
-    keys, leases, payments, probes,
+    Admin, Answer, Operator, accounts, alerts, audit, auto_topups, calls, configuration, events,
+    export, groups, keys, leases, payments, probes,
     query::Query,
     receipts, receivers,
     refusal::Refusal,
@@ -34,6 +34,7 @@ const ROOMS: &[&[Route]] = &[
     statements::ROUTES,
     export::ROUTES,
     vendors::ROUTES,
+    configuration::ROUTES,
     tariffs::ROUTES,
     audit::ROUTES,
     events::ROUTES,
@@ -317,6 +318,12 @@ mod tests {
                 ),
                 ("POST", "/admin/v1/usage/rebuild", Right::Everything),
                 ("PATCH", "/admin/v1/vendors/{vendor}", Right::Everything),
+                ("POST", "/admin/v1/configuration/changes", Right::Everything),
+                (
+                    "POST",
+                    "/admin/v1/configuration/vendors/{vendor}/test",
+                    Right::Everything
+                ),
                 ("POST", "/admin/v1/audit", Right::Money),
                 ("PUT", &*format!("{account}/alerts"), Right::Support),
                 ("PUT", "/admin/v1/keys/{key}/alerts", Right::Support),

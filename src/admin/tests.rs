@@ -4,6 +4,7 @@ use std::{
     cell::RefCell,
     convert::Infallible,
     io::{self, Write},
+    path::Path,
     sync::{Arc, Once},
     time::Duration,
 };
@@ -90,17 +91,37 @@ impl Write for ThreadLog {
     }
 }
 
-type Api = BoxCloneService<Request<Full<Bytes>>, stack::OperatorsAnswer, Infallible>;
+pub(crate) type Api = BoxCloneService<Request<Full<Bytes>>, stack::OperatorsAnswer, Infallible>;
 
 /// Returns an API over an empty ledger in memory, the catalog of `live` and its vendor `v`.
 fn admin() -> Api {
     admin_over(AnyLedger::Memory(MemoryLedger::new()), None, &[])
 }
 
+/// Returns an API over an empty ledger that edits this configuration file, which nothing applies.
+pub(crate) fn admin_of_file(file: &Path) -> Api {
+    let file = ConfigFile::new(Some(file.to_owned())).0;
+    admin_with(
+        AnyLedger::Memory(MemoryLedger::new()),
+        None,
+        &[],
+        Some(file),
+    )
+}
+
 fn admin_over(
     store: AnyLedger,
     payments: Option<PaymentsConfig>,
     receivers: &[ReceiverConfig],
+) -> Api {
+    admin_with(store, payments, receivers, None)
+}
+
+fn admin_with(
+    store: AnyLedger,
+    payments: Option<PaymentsConfig>,
+    receivers: &[ReceiverConfig],
+    file: Option<ConfigFile>,
 ) -> Api {
     let (live, health) = (Arc::new(live()), Health::new());
     let snapshot = live.snapshot();
@@ -131,15 +152,19 @@ fn admin_over(
     // Events are delivered only if a test delivers them itself.
     drop(dispatcher.replace(receivers));
     let admin = Admin::new(store, live, health, readiness, scrape, dispatcher, payments);
+    let admin = match file {
+        Some(file) => admin.with_configuration(file, stack::one_vendor),
+        None => admin,
+    };
     BoxCloneService::new(stack::operators(&config, &metrics, admin, console))
 }
 
-async fn asked(admin: &Api, method: Method, path: &str, body: &str) -> (u16, Value) {
+pub(crate) async fn asked(admin: &Api, method: Method, path: &str, body: &str) -> (u16, Value) {
     asked_by(&Operator::default(), admin, method, path, body).await
 }
 
 /// Sends a request as the console does, on behalf of an operator.
-async fn asked_by(
+pub(crate) async fn asked_by(
     who: &Operator,
     admin: &Api,
     method: Method,

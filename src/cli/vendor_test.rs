@@ -1,43 +1,21 @@
 //! `tollgate vendor test` and `tollgate check --live`: calls vendors without a gateway, with one plain call and one
 //! stream.
 
-use std::{path::Path, sync::Arc, time::Duration};
+use std::{path::Path, sync::Arc};
 
-use bytes::Bytes;
-use http::{Request, StatusCode};
-use http_body_util::BodyExt;
-use rust_decimal::Decimal;
 use serde_json::{Value, json};
-use tokio::time::{Instant, timeout};
-use tollgate_layers::{
-    Error,
-    call::{Attempt, Format, Operation, Priced},
-    error::{VendorAnswered, VendorUnreached},
-    model::{Model, ModelKind, Route},
-    parse,
-    price::{CallTimes, PriceList},
-    upstream::Upstream,
-    usage::Meter,
-};
-use tower::ServiceExt;
+use tollgate_layers::model::Route;
 
 use super::{
     check::mistakes,
     failure::Failure,
-    show::{self, Cell, counted, table},
+    show::{self, Cell, table},
 };
 use crate::{
-    catalog::prices::{Markup, ModelUsdt},
+    admin::vendor_test::{calls, target},
     config::{Config, ModelConfig},
     stack,
-    text::{causes::chain, similar::hint, time::now_ms},
 };
-
-/// The maximum output tokens of a test call: the lowest ceiling that every format accepts.
-const OUTPUT_TOKENS: u64 = 16;
-const CALL_TIME_MAX: Duration = Duration::from_secs(60);
-/// The maximum characters of an answer that are shown.
-const TEXT_CHARS_MAX: usize = 40;
 
 const CALL: &[Cell] = &[
     Cell::text("vendor", "/vendor"),
@@ -62,25 +40,8 @@ pub(super) async fn vendor_test(
     as_json: bool,
 ) -> Result<(), Failure> {
     let config = Config::load(file).map_err(|errors| mistakes(file, &errors))?;
-    let models = &config.live.models;
-    let is_meant = |it: &ModelConfig, route: &Route| {
-        *route.vendor.name == *vendor
-            && model.is_none_or(|model| it.id == model || route.model == model)
-    };
-    let found = models.iter().find_map(|it| {
-        let route = it.routes.iter().find(|route| is_meant(it, route))?;
-        Some((it, route))
-    });
-    let Some(target) = found else {
-        let routes = models.iter().flat_map(|model| &model.routes);
-        let names = routes.map(|route| &*route.vendor.name);
-        let problem = match model {
-            Some(model) => format!("no model {model:?} has a route to the vendor {vendor:?}"),
-            None => format!("no model has a route to the vendor {vendor:?}"),
-        };
-        return Err(Failure::Usage(problem + &hint(vendor, names)));
-    };
-    report(&calls(&[target]).await, as_json)
+    let target = target(&config, vendor, model).map_err(Failure::Usage)?;
+    report(&calls(stack::one_vendor, &[target]).await, as_json)
 }
 
 /// Calls each vendor of a configuration.
@@ -97,7 +58,7 @@ pub(super) async fn all(config: &Config, as_json: bool) -> Result<(), Failure> {
             }
         }
     }
-    report(&calls(&targets).await, as_json)
+    report(&calls(stack::one_vendor, &targets).await, as_json)
 }
 
 fn report(calls: &[Value], as_json: bool) -> Result<(), Failure> {
@@ -120,189 +81,4 @@ fn report(calls: &[Value], as_json: bool) -> Result<(), Failure> {
         )
     });
     Err(Failure::Refused(lines.collect::<Vec<_>>().join("\n")))
-}
-
-async fn calls(targets: &[(&ModelConfig, &Arc<Route>)]) -> Vec<Value> {
-    let upstream = Upstream::new(CALL_TIME_MAX);
-    let mut calls = Vec::new();
-    for (model, route) in targets {
-        for stream in [false, true] {
-            if stream && model.kind == ModelKind::Embedding {
-                continue;
-            }
-            calls.push(call(&upstream, model, route, stream).await);
-        }
-    }
-    calls
-}
-
-/// Makes one call and describes its result as JSON.
-async fn call(upstream: &Upstream, model: &ModelConfig, route: &Arc<Route>, stream: bool) -> Value {
-    let meter = Meter::default();
-    let began = Instant::now();
-    let answer = timeout(
-        CALL_TIME_MAX,
-        answer(upstream, model, route, stream, &meter),
-    );
-    let answer = answer.await.unwrap_or(Err(Error::VendorTimeout {
-        awaited: "end of the answer",
-    }));
-    let ms = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
-    let reading = meter.read();
-    let mut shown = json!({
-        "vendor": &*route.vendor.name, "model": route.model, "ms": ms,
-        "call": match (model.kind, stream) {
-            (ModelKind::Embedding, _) => "embedding",
-            (_, true) => "stream",
-            (_, false) => "plain",
-        },
-    });
-    match answer {
-        Ok(text) => {
-            shown["result"] = "ok".into();
-            shown["answer"] = text.into();
-        }
-        Err(error) => {
-            shown["result"] = "failed".into();
-            shown["problem"] = chain(&error).into();
-            shown["advice"] = advice(&error, route).into();
-        }
-    }
-    if let Some(usage) = reading.usage {
-        shown["input"] = usage.input_total().into();
-        shown["output"] = usage.output.into();
-        let prices = dollars(model);
-        let charged = prices.map(|it| {
-            let vendor = (&*route.vendor.name, route.model.as_str());
-            let times = CallTimes::at(now_ms());
-            it.charge_of(usage, &reading.served, &times, vendor.0, vendor.1)
-        });
-        let cost = charged.map(|(charge, cost)| cost.unwrap_or(charge.cost));
-        shown["cost_usdt"] = cost.map(|cost| cost.to_string()).into();
-    }
-    shown
-}
-
-/// Returns the text of the vendor's answer.
-async fn answer(
-    upstream: &Upstream,
-    model: &ModelConfig,
-    route: &Arc<Route>,
-    stream: bool,
-    meter: &Meter,
-) -> Result<String, Error> {
-    let is_embedding = model.kind == ModelKind::Embedding;
-    let (operation, body) = if is_embedding {
-        (
-            Operation::Embeddings,
-            json!({ "model": model.id, "input": "Hello" }),
-        )
-    } else {
-        let body = json!({
-            "model": model.id, "messages": [{ "role": "user", "content": "Answer with one word: ok" }],
-            "max_completion_tokens": OUTPUT_TOKENS, "stream": stream,
-        });
-        (Operation::Chat, body)
-    };
-    let call = parse::call(operation, &Bytes::from(body.to_string()), 10)?;
-    let priced = Priced {
-        call: Arc::new(call),
-        model: Arc::new(
-            Model::new(&*model.id, model.output_tokens_max.max(OUTPUT_TOKENS)).kind(model.kind),
-        ),
-        prices: dollars(model)
-            .unwrap_or_else(|| PriceList::from(tollgate_layers::price::Price::default())),
-        output_tokens: OUTPUT_TOKENS,
-        meter: meter.clone(),
-    };
-    let attempt = Attempt {
-        priced,
-        route: route.speaking(Format::Chat),
-        credential: 0,
-    };
-    let res = stack::one_vendor(upstream.clone())
-        .oneshot(Request::new(attempt))
-        .await?;
-    let body = res.into_body().collect().await?.to_bytes();
-    let text = if stream {
-        streamed_text(&body)
-    } else if is_embedding {
-        let answer: Value = serde_json::from_slice(&body).unwrap_or_default();
-        let length = answer["data"][0]["embedding"]
-            .as_array()
-            .map_or(0, Vec::len);
-        counted(length as u64, "number")
-    } else {
-        let answer: Value = serde_json::from_slice(&body).unwrap_or_default();
-        let text = answer["choices"][0]["message"]["content"].as_str();
-        text.unwrap_or_default().to_owned()
-    };
-    let text: String = text.chars().take(TEXT_CHARS_MAX).collect();
-    Ok(text.replace(|c: char| c.is_control(), " "))
-}
-
-/// Returns the text of a stream of the chat format.
-fn streamed_text(body: &[u8]) -> String {
-    let body = String::from_utf8_lossy(body);
-    let events = body.lines().filter_map(|line| line.strip_prefix("data: "));
-    let events = events.filter_map(|event| serde_json::from_str::<Value>(event).ok());
-    let texts = events.filter_map(|event| {
-        let text = event["choices"][0]["delta"]["content"].as_str();
-        text.map(str::to_owned)
-    });
-    texts.collect()
-}
-
-/// Returns the model's prices in USDT instead of rubles.
-fn dollars(model: &ModelConfig) -> Option<PriceList> {
-    let markup = Markup {
-        multiplier: Decimal::ONE,
-        version: 0,
-    };
-    markup.rubles(&ModelUsdt::from(model), Decimal::ONE)
-}
-
-/// Returns advice to the operator: the setting or the fact to change.
-fn advice(error: &Error, route: &Route) -> String {
-    let model = &route.model;
-    match error {
-        Error::VendorKeyRefused {
-            status: StatusCode::PAYMENT_REQUIRED,
-        } => "top up the account at the vendor".to_owned(),
-        Error::VendorKeyRefused {
-            status: StatusCode::FORBIDDEN,
-        } => format!(
-            "allow the key the model {model:?}, or call from a country that the vendor serves (proxy)"
-        ),
-        Error::VendorKeyRefused { .. } => "check key or login of the vendor".to_owned(),
-        Error::VendorLimit { .. } => "raise the limit at the vendor, or try again later".to_owned(),
-        Error::VendorUnavailable(cause) => {
-            if let Some(answered) = cause.downcast_ref::<VendorAnswered>() {
-                return match answered.status {
-                    StatusCode::NOT_FOUND => {
-                        format!("check url, path and the route's model {model:?}")
-                    }
-                    _ => "try again later; the vendor reports a fault of its own".to_owned(),
-                };
-            }
-            match cause.downcast_ref::<VendorUnreached>() {
-                Some(VendorUnreached(text)) if text.starts_with("login: ") => {
-                    "check login of the vendor".to_owned()
-                }
-                Some(VendorUnreached(text)) if text.contains("certificate") => {
-                    "give the authority that issued the certificate in ca_file".to_owned()
-                }
-                Some(_) => "check url, proxy and the firewall".to_owned(),
-                None => "try again later; the connection broke".to_owned(),
-            }
-        }
-        Error::VendorTimeout { .. } => "check url and proxy, or try again later".to_owned(),
-        Error::VendorRefused { .. } => {
-            "check the model's fields, such as output_field, system_role and sampling".to_owned()
-        }
-        Error::VendorBroken(_) => {
-            "check format and url: the answer is not one of this format".to_owned()
-        }
-        _ => "see the problem".to_owned(),
-    }
 }

@@ -39,6 +39,7 @@ use crate::{
     payments::Payments,
     stack::{self, Shared},
     state::{
+        config_file::ConfigFile,
         limits::LiveLimits,
         rates::KeyRates,
         readiness::{self, Readiness},
@@ -148,6 +149,7 @@ impl Gateway {
         dispatcher.begin().await;
         let mut admin_address = None;
         let (admin_end, admin_open) = watch::channel(false);
+        let (config_file, reloads) = ConfigFile::new(config.file.clone());
         if let Some(admin) = &config.admin {
             let listener = listen(
                 passed.admin,
@@ -173,7 +175,8 @@ impl Gateway {
                 Scrape::new(Arc::clone(&metrics), sources),
                 dispatcher.clone(),
                 payments.clone(),
-            );
+            )
+            .with_configuration(config_file, stack::one_vendor);
             let console = ConsoleLayer::new(admin, Arc::clone(&live));
             let service = stack::operators(admin, &metrics, api, console);
             let settings = ServerSettings {
@@ -274,6 +277,7 @@ impl Gateway {
             receivers: config.receivers.clone(),
             rate: config.live.rate.clone(),
             exporter,
+            reloads,
         })
     }
 }

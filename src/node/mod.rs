@@ -26,7 +26,7 @@ use crate::{
     events::Dispatcher,
     ledger::AnyLedger,
     observe::{metrics::Metrics, traces::Exporter},
-    state::{limits::LiveLimits, readiness::Readiness},
+    state::{config_file::ReloadRequests, limits::LiveLimits, readiness::Readiness},
 };
 
 /// A gateway that is running.
@@ -69,6 +69,8 @@ pub struct Gateway {
     rate: RateConfig,
     /// The task that exports the spans of calls.
     exporter: Option<Exporter>,
+    /// Requests of operators to apply the configuration file.
+    reloads: ReloadRequests,
 }
 
 impl Gateway {

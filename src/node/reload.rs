@@ -81,13 +81,14 @@ impl Reload {
         }
     }
 
-    /// Applies the files now, even if they are unchanged.
-    pub async fn now(&mut self, gateway: &mut Gateway) {
+    /// Applies the files now, even if they are unchanged. Returns whether they are in force.
+    pub async fn now(&mut self, gateway: &mut Gateway) -> bool {
         self.put_off = false;
         let ended = catch_round("the reload", self.read(gateway, None)).await;
         if ended.is_none() {
             gateway.metrics().reloaded(false);
         }
+        ended == Some(true)
     }
 
     async fn look_once(&mut self, gateway: &mut Gateway) {
@@ -96,7 +97,7 @@ impl Reload {
         if found == self.known {
             self.changed = None;
         } else if self.changed.as_ref() == Some(&found) {
-            self.read(gateway, Some(&found)).await;
+            let _applied = self.read(gateway, Some(&found)).await;
         } else {
             self.look_soon(found);
         }
@@ -109,12 +110,13 @@ impl Reload {
     }
 
     /// Reads and applies the files. If the files differ from `found`, they are still being written, and are checked
-    /// again soon.
-    async fn read(&mut self, gateway: &mut Gateway, found: Option<&Files>) {
+    /// again soon. Returns whether they are in force.
+    async fn read(&mut self, gateway: &mut Gateway, found: Option<&Files>) -> bool {
         let file = self.file.clone();
         let Loaded { config, files } = off_thread(move || Config::read(&file)).await;
         if found.is_some_and(|found| !found.agrees_with(&files)) {
-            return self.look_soon(files);
+            self.look_soon(files);
+            return false;
         }
         let config = match config {
             Ok(config) => config,
@@ -123,7 +125,8 @@ impl Reload {
                     tracing::error!(file = %self.file.display(), "not reloaded: {error}");
                 }
                 gateway.metrics().reloaded(false);
-                return self.settled(files);
+                self.settled(files);
+                return false;
             }
         };
         match gateway.reload(&config).await {
@@ -144,6 +147,7 @@ impl Reload {
                 self.every = config.reload_poll;
                 self.next_look = self.every.map(|every| Instant::now() + every);
                 self.settled(files);
+                true
             }
             Err(error) => {
                 if !self.put_off {
@@ -153,6 +157,7 @@ impl Reload {
                 self.put_off = true;
                 self.changed = Some(files);
                 self.next_look = Some(Instant::now() + self.every.unwrap_or(ASK_AGAIN));
+                false
             }
         }
     }

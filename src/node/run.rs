@@ -37,7 +37,11 @@ pub async fn serve(config: Config, file: &Path, files: Files) -> anyhow::Result<
     loop {
         tokio::select! {
             () = stop.next() => break,
-            Some(()) = hangup.recv() => reload.now(&mut gateway).await,
+            Some(()) = hangup.recv() => drop(reload.now(&mut gateway).await),
+            Some(done) = gateway.reloads.recv() => {
+                // The operator may have stopped waiting.
+                let _ = done.send(reload.now(&mut gateway).await);
+            }
             () = reload.due() => reload.look(&mut gateway).await,
         }
     }

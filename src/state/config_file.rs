@@ -1,0 +1,50 @@
+//! The configuration file of this process, and requests to apply it.
+
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use tokio::{
+    sync::{mpsc, oneshot},
+    time::timeout,
+};
+
+/// How long a request waits for the file to be applied.
+const APPLY_TIME_MAX: Duration = Duration::from_secs(10);
+
+/// The file that this process was started with.
+#[derive(Clone, Debug)]
+pub struct ConfigFile {
+    path: Option<PathBuf>,
+    requests: mpsc::Sender<oneshot::Sender<bool>>,
+}
+
+/// Requests to apply the file. Each is answered by whether its content is in force.
+pub type ReloadRequests = mpsc::Receiver<oneshot::Sender<bool>>;
+
+impl ConfigFile {
+    /// Creates the handle of a file; `None`: the configuration is not from a file.
+    #[must_use]
+    pub fn new(path: Option<PathBuf>) -> (Self, ReloadRequests) {
+        let (requests, received) = mpsc::channel(1);
+        (Self { path, requests }, received)
+    }
+
+    /// Returns the path of the file.
+    #[must_use]
+    pub fn path(&self) -> Option<&Path> {
+        self.path.as_deref()
+    }
+
+    /// Requests that the file is applied now, and returns whether it is in force. If the process is busy or applies no
+    /// files, it returns `false`, and the next check of the files applies it.
+    pub async fn apply(&self) -> bool {
+        let (done, applied) = oneshot::channel();
+        let asked = async {
+            self.requests.send(done).await.ok()?;
+            applied.await.ok()
+        };
+        matches!(timeout(APPLY_TIME_MAX, asked).await, Ok(Some(true)))
+    }
+}
