@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use toml::de::{DeTable, DeValue};
 use toml_edit::{
     Array, ArrayOfTables, DocumentMut, InlineTable, Item, Table, TableLike, Value, value,
@@ -408,13 +408,13 @@ fn inline(prices: &BTreeMap<String, String>) -> InlineTable {
 }
 
 /// Vendors and models of a configuration, with the values of its presets.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Deserialize, Serialize)]
 pub(crate) struct Described {
     pub(crate) vendors: Vec<DescribedVendor>,
     pub(crate) models: Vec<DescribedModel>,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Deserialize, Serialize)]
 pub(crate) struct DescribedVendor {
     pub(crate) name: String,
     pub(crate) preset: Option<String>,
@@ -423,25 +423,25 @@ pub(crate) struct DescribedVendor {
     pub(crate) key: Option<String>,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Deserialize, Serialize)]
 pub(crate) struct DescribedModel {
     pub(crate) id: String,
     pub(crate) preset: Option<String>,
     pub(crate) routes: Vec<DescribedRoute>,
     /// `usdt_mtok` or `rub_mtok`.
-    pub(crate) currency: Option<&'static str>,
+    pub(crate) currency: Option<String>,
     pub(crate) prices: BTreeMap<String, String>,
     pub(crate) rules: Vec<DescribedRule>,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Deserialize, Serialize)]
 pub(crate) struct DescribedRoute {
     pub(crate) vendor: String,
     pub(crate) model: String,
 }
 
 /// Prices under conditions.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Deserialize, Serialize)]
 pub(crate) struct DescribedRule {
     pub(crate) when: String,
     pub(crate) prices: BTreeMap<String, String>,
@@ -489,7 +489,7 @@ fn described_model(table: &DeTable<'_>) -> Option<DescribedModel> {
     });
     let routes = routes.collect();
     let known = Prices::read(table, "", "price_rules");
-    let currency = known.as_ref().map(|known| known.currency);
+    let currency = known.as_ref().map(|known| known.currency.to_owned());
     let lists = known.into_iter().flat_map(|known| known.lists);
     let mut rules: Vec<DescribedRule> = lists
         .map(|(when, rates)| {
@@ -545,7 +545,7 @@ pub(crate) fn foreign_references(text: &str) -> Result<BTreeSet<String>, String>
 }
 
 /// Adjacent lines that a change removes and adds.
-#[derive(Debug, PartialEq, Eq, Serialize)]
+#[derive(Debug, PartialEq, Eq, Deserialize, Serialize)]
 pub(crate) struct Hunk {
     /// The first line in the old text, counted from 1.
     pub(crate) line: usize,

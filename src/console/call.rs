@@ -213,7 +213,7 @@ fn computation(price: &Price, usage: &Usage, vendor: Option<&Usage>) -> (Vec<Lin
     (lines, sum)
 }
 
-fn class_in_words(class: Class) -> &'static str {
+pub(super) fn class_in_words(class: Class) -> &'static str {
     match class {
         Class::CacheWrite1h => english("Input tokens written to the cache for an hour"),
         Class::CacheWrite12h => english("Input tokens written to the cache for 12 hours"),

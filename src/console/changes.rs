@@ -70,6 +70,16 @@ pub(super) fn wanted(segments: &[&str], form: &Form) -> Option<Change> {
             };
             Change::patch(path, json!({ "status": status }), done)
         }
+        (["console", "vendors", name], "test") => {
+            let model = form.get("model");
+            let body = if model.is_empty() {
+                json!({})
+            } else {
+                json!({ "model": model })
+            };
+            let path = format!("/admin/v1/configuration/vendors/{name}/test");
+            Change::post(path, body, "tested")
+        }
         (["console", "events"], action) => of_receiver(action, form),
         (["console", "audit"], _) => Some(Change {
             method: Method::POST,
@@ -216,7 +226,7 @@ fn levels(form: &Form) -> Value {
     json!({ "levels_rub": words(form.get("levels_rub")) })
 }
 
-fn words(text: &str) -> Vec<&str> {
+pub(super) fn words(text: &str) -> Vec<&str> {
     let words = text.split([' ', ',', '\t']);
     words.filter(|word| !word.is_empty()).collect()
 }
@@ -270,6 +280,10 @@ pub(super) fn said(done: &str) -> Option<&'static str> {
         "deleted" => english("The key is deleted."),
         "out" => english("The vendor is disabled."),
         "back" => english("The vendor is enabled."),
+        "configured" => english("The configuration file was changed, and the change is in force."),
+        "configured-later" => english(
+            "The configuration file was changed. The gateway applies it with the next check of its files.",
+        ),
         "replayed" => english("The event was sent again and accepted."),
         "stopped" => english("The receiver is stopped: its events are kept until it is resumed."),
         "going" => english("The receiver gets events again."),

@@ -20,6 +20,11 @@ impl Form {
         Self(pairs.filter(|(name, _)| !name.is_empty()).collect())
     }
 
+    /// Returns all fields, in the order in which they were sent.
+    pub(crate) fn pairs(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.0.iter().map(|(name, value)| (&**name, &**value))
+    }
+
     /// Returns the value of a field, trimmed; empty if it is missing.
     pub(crate) fn get(&self, name: &str) -> &str {
         let found = self.0.iter().find(|(given, _)| given == name);

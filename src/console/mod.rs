@@ -9,6 +9,7 @@ mod api;
 mod call;
 mod calls;
 mod changes;
+mod configuration;
 mod events;
 mod form;
 mod history;

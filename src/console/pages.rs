@@ -12,6 +12,7 @@ use super::{
     Answer, Visit,
     api::Refused,
     changes::{self, Change},
+    configuration::Configuration,
     events,
     form::Form,
     page, plots,
@@ -98,6 +99,11 @@ impl Frame<'_> {
         filled(text, self.language, &[&first, &second])
     }
 
+    /// Encodes a name as a segment of a path.
+    pub(super) fn segment(&self, name: &str) -> String {
+        encoded(name)
+    }
+
     /// Formats an amount of rubles, without the unit.
     pub(super) fn rub(&self, amount: impl fmt::Display) -> Safe {
         shown::rubles(&amount, self.language)
@@ -131,7 +137,7 @@ impl Frame<'_> {
             ("/console/calls", english("Calls")),
             ("/console/usage", english("Usage")),
             ("/console/vendors", english("Vendors")),
-            ("/console/prices", english("Prices")),
+            ("/console/prices", english("Models and prices")),
             ("/console/events", english("Events")),
             ("/console/audit", english("Audit")),
         ]
@@ -192,6 +198,10 @@ impl Visit {
     /// Returns the page of a path. If a change was posted to the path, makes the change first.
     pub(super) async fn answer(self, segments: &[&str]) -> Result<Answer, Refusal> {
         let mut problem = None;
+        if self.posted && segments == ["console", "configuration"] {
+            return self.configure().await;
+        }
+        let mut tested = None;
         let change = if self.posted && changes::is_unconfirmed(&self.form) {
             problem = Some(Refused {
                 status: StatusCode::UNPROCESSABLE_ENTITY,
@@ -223,6 +233,7 @@ impl Visit {
             match answer {
                 Ok(answer) if done == "key" => return self.key_made(answer),
                 Ok(answer) if done == "audit" => return Ok(self.audited(&answer)),
+                Ok(answer) if done == "tested" => tested = Some(answer),
                 Ok(answer) if done == "replayed" && events::not_taken(&answer).is_some() => {
                     problem = events::not_taken(&answer);
                 }
@@ -248,6 +259,8 @@ impl Visit {
             ["console", "calls", number] => self.call(number).await?,
             ["console", "usage"] => self.usage().await?,
             ["console", "vendors"] => self.vendors(problem).await?,
+            ["console", "vendors", name] => self.vendor(name, problem, tested).await?,
+            ["console", "models", id] => self.model(id).await?,
             ["console", "prices"] => self.prices().await?,
             ["console", "events"] => self.events(problem).await?,
             ["console", "audit"] => Ok(self.audit(problem, None)),
@@ -290,7 +303,7 @@ impl Visit {
     }
 
     /// Shows a page with a refusal of the admin API.
-    fn refused(&self, title: &'static str, refused: &Refused) -> Answer {
+    pub(super) fn refused(&self, title: &'static str, refused: &Refused) -> Answer {
         let page = self.frame(title, "", Some(refused));
         written(refused.status, &ToldHtml { page })
     }
@@ -319,11 +332,7 @@ impl Visit {
         };
         let mut quiet = Vec::new();
         for vendor in &vendors {
-            for route in vendor
-                .routes
-                .iter()
-                .filter(|route| !matches!(&*route.state, "answering" | "untried"))
-            {
+            for route in vendor.routes.iter().filter(|route| !route.is_well()) {
                 quiet.push((&*vendor.name, &*route.model, &*route.state));
             }
         }
@@ -480,9 +489,15 @@ impl Visit {
             Err(refused) => return Ok(Err(refused)),
         };
         let page = self.frame("Vendors", "Vendors", problem);
+        // A gateway without a file has no configuration to change.
+        let configuration = self.configuration().await?.ok();
         Ok(Ok(written(
             status_of(problem),
-            &VendorsHtml { page, vendors },
+            &VendorsHtml {
+                page,
+                vendors,
+                configuration,
+            },
         )))
     }
 
@@ -564,6 +579,6 @@ pages! {
         plot: Option<Plot>,
         tables: Vec<(&'static str, Vec<(String, Sums)>)>,
     }
-    VendorsHtml "vendors.html" { vendors: Vec<Vendor> }
+    VendorsHtml "vendors.html" { vendors: Vec<Vendor>, configuration: Option<Configuration> }
     AuditHtml "audit.html" { breaches: Vec<&'a str>, facts: Option<Vec<(String, String)>> }
 }

@@ -42,6 +42,8 @@ struct PricesHtml<'a> {
     rate: Option<String>,
     rows: Vec<PriceRow>,
     former: Vec<Former>,
+    /// Whether the models are in a file that can be changed.
+    has_file: bool,
 }
 
 struct PriceRow {
@@ -78,7 +80,7 @@ impl Visit {
         Ok(Ok(written(
             status_of(problem.as_ref()),
             &PricesHtml {
-                page: self.frame("Prices", "Prices", problem.as_ref()),
+                page: self.frame("Models and prices", "Models and prices", problem.as_ref()),
                 days,
                 days_max: DAYS_BACK_MAX,
                 now_has: now_has.to_string(),
@@ -89,6 +91,7 @@ impl Visit {
                 rate: snapshot.rate().map(|reading| reading.rate.to_string()),
                 rows: price_rows(&snapshot),
                 former: former_prices(&tariffs),
+                has_file: self.configuration().await?.is_ok(),
             },
         )))
     }

@@ -129,6 +129,13 @@ pub(super) struct Route {
     pub(super) last_error: Option<LastError>,
 }
 
+impl Route {
+    /// Whether the route gets calls, as far as is known.
+    pub(super) fn is_well(&self) -> bool {
+        matches!(&*self.state, "answering" | "untried")
+    }
+}
+
 #[derive(Deserialize)]
 pub(super) struct LastError {
     pub(super) at: String,

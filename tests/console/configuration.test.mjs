@@ -1,0 +1,151 @@
+// An operator's first day without a terminal: a vendor from a preset, its test, a price, an account, a key, a payment, a
+// statement. TOLLGATE_BIN is the gateway's binary. The vendor is a fake that answers in the chat format.
+
+import assert from 'node:assert/strict';
+import { readFileSync, readdirSync, statSync } from 'node:fs';
+import { createServer } from 'node:http';
+import { join } from 'node:path';
+import { after, before, describe, it } from 'node:test';
+import { SCREENS, launch, sound, visitor } from './browser.mjs';
+import { ADMIN_KEY, config, leftovers, places, start } from './gateway.mjs';
+
+const KEY = 'sk-typed-in-the-browser-0123456789';
+const USAGE = { prompt_tokens: 20, completion_tokens: 5, total_tokens: 25 };
+const LANGUAGES = { 'en-GB': 1, 'ru-RU': 0 };
+
+/// A vendor that answers calls with its key, and refuses others with a text that is markup.
+async function vendor(left) {
+  const http = createServer(async (req, res) => {
+    let text = '';
+    for await (const part of req) text += part;
+    const { model, stream } = JSON.parse(text);
+    if (req.headers.authorization !== `Bearer ${KEY}`) {
+      res.writeHead(401, { 'content-type': 'application/json' }).end('{"error":{"message":"<script>alert(1)</script>"}}');
+      return;
+    }
+    const chunk = (delta, more) => `data: ${JSON.stringify({ id: 'c', object: 'chat.completion.chunk', created: 0, model, choices: [{ index: 0, delta, finish_reason: null }], ...more })}\n\n`;
+    if (stream) {
+      res.writeHead(200, { 'content-type': 'text/event-stream' });
+      const end = `data: ${JSON.stringify({ id: 'c', object: 'chat.completion.chunk', created: 0, model, choices: [{ index: 0, delta: {}, finish_reason: 'stop' }], usage: USAGE })}\n\n`;
+      res.end(`${chunk({ role: 'assistant', content: '<b>ok</b>' })}${end}data: [DONE]\n\n`);
+      return;
+    }
+    const message = { role: 'assistant', content: '<b>ok</b>' };
+    res.writeHead(200, { 'content-type': 'application/json' });
+    res.end(JSON.stringify({ id: 'c', object: 'chat.completion', created: 0, model, choices: [{ index: 0, message, finish_reason: 'stop' }], usage: USAGE }));
+  });
+  await new Promise((resolve) => http.listen(0, '127.0.0.1', resolve));
+  left.add(() => http.close());
+  return `http://127.0.0.1:${http.address().port}`;
+}
+
+const folded = (page, summary) => page.locator('details', { has: page.locator('summary', { hasText: new RegExp(`^${summary}$`) }) });
+
+describe('an operator without a terminal', () => {
+  let browser;
+  before(async () => {
+    browser = await launch();
+  });
+  after(() => browser.close());
+
+  for (const screen of Object.keys(SCREENS)) {
+    for (const locale of Object.keys(LANGUAGES)) {
+      it(`sells the first call: ${screen}, ${locale}`, async () => {
+        const left = leftovers();
+        try {
+          await firstDay(browser, left, screen, locale);
+        } finally {
+          await left.clear();
+        }
+      });
+    }
+  }
+});
+
+async function firstDay(browser, left, screen, locale) {
+  const t = (...both) => both[LANGUAGES[locale]];
+  const [url, at] = [await vendor(left), await places()];
+  await start(at, config(at, { ledger: `sqlite:${join(left.folder, 'books.db')}` }), left);
+  const file = () => readFileSync(join(left.folder, 'tollgate.toml'), 'utf8');
+  const visit = await visitor(browser, { screen, locale });
+  const { page } = visit;
+  const shot = (title) => sound(visit, `day-${locale.slice(0, 2)}-${title}`);
+  const nav = (ru, en) => page.getByRole('navigation').getByRole('link', { name: t(ru, en), exact: true }).click();
+  const button = (ru, en) => page.getByRole('button', { name: t(ru, en), exact: true });
+  const open = async (ru, en) => {
+    const form = folded(page, t(ru, en));
+    if (!(await form.evaluate((details) => details.open))) await form.locator('summary').click();
+    return form;
+  };
+
+  await page.goto(`${at.admin}/`);
+  await page.getByLabel(t('Пароль или ключ администратора', 'Password or admin key')).fill(ADMIN_KEY);
+  await button('Войти', 'Sign in').click();
+  await nav('Поставщики', 'Vendors');
+
+  // A vendor from a preset: what would be written, then the key, then the file.
+  let form = await open('Добавить поставщика', 'Add a vendor');
+  await form.getByRole('combobox', { name: t('Шаблон', 'Preset') }).selectOption('deepseek');
+  await form.getByLabel(t('Адрес, если не как в шаблоне', 'Address, if not that of the preset')).fill(url);
+  await form.getByLabel(t('Ввести ключ на следующей странице', 'I type the key on the next page')).check();
+  await shot('vendor-new');
+  const before = file();
+  await form.getByRole('button').click();
+  await page.getByText('+ preset = "deepseek"').waitFor();
+  assert.equal(file(), before, 'a preview writes nothing');
+  await page.getByLabel(t('Ключ поставщика', 'Key of the vendor')).fill(KEY);
+  await shot('vendor-change');
+  await button('Записать файл', 'Write the file').click();
+  await page.getByText(t('изменение действует', 'the change is in force')).waitFor();
+  await page.getByRole('heading', { name: t('Поставщик deepseek', 'Vendor deepseek') }).waitFor();
+  assert.ok(file().startsWith(before.trimEnd()) && file().includes('preset = "deepseek"'), file());
+  assert.ok(!file().includes(KEY) && !(await page.content()).includes(KEY));
+  const keys = readdirSync(left.folder).filter((name) => name.endsWith('.key'));
+  assert.deepEqual(keys, ['deepseek.key']);
+  assert.equal(statSync(join(left.folder, keys[0])).mode & 0o777, 0o600);
+  await page.getByRole('combobox', { name: t('Модель', 'Model') }).selectOption('deepseek-flash');
+  await button('Проверить поставщика', 'Test the vendor').click();
+  await page.getByRole('heading', { name: t('Результат проверки', 'Result of the test') }).waitFor();
+  assert.equal(await page.getByText('<b>ok</b>').count(), 2, 'a plain call and a stream');
+  await shot('vendor');
+
+  // A price of a model that had the preset's.
+  await nav('Модели и цены', 'Models and prices');
+  await page.getByRole('link', { name: 'm', exact: true }).click();
+  await page.getByRole('heading', { name: t('Модель m', 'Model m') }).waitFor();
+  form = await open('Изменить цену', 'Change the price');
+  await form.getByLabel(t('Выход', 'Output'), { exact: true }).fill('2,5');
+  await shot('model');
+  await form.getByRole('button').click();
+  await page.getByText('output = "2.5"').waitFor();
+  await shot('price-change');
+  await button('Записать файл', 'Write the file').click();
+  await page.getByText(t('изменение действует', 'the change is in force')).waitFor();
+  assert.ok(file().includes('output = "2.5", cache_write = "1"'));
+
+  // An account with money, a key, a call.
+  await nav('Счета', 'Accounts');
+  form = await open('Новый счёт', 'New account');
+  await form.getByLabel('ID').fill('acme');
+  await form.getByRole('button').click();
+  await page.waitForURL(/accounts\/acme/);
+  form = await open('Пополнить', 'Top up');
+  await form.getByLabel(t('Сумма, ₽', 'Amount, ₽')).fill('1 000,50');
+  await form.getByLabel(t('ID платежа', 'Payment ID')).fill('invoice-17');
+  await form.getByRole('button').click();
+  await page.getByText(t('Платёж зачислен', 'The payment is booked')).waitFor();
+  form = await open('Новый ключ', 'New key');
+  await form.getByRole('button').click();
+  const secret = await page.locator('#secret').innerText();
+  const answer = await fetch(`${at.url}/v1/chat/completions`, {
+    method: 'POST',
+    headers: { authorization: `Bearer ${secret}`, 'content-type': 'application/json' },
+    body: JSON.stringify({ model: 'deepseek-flash', messages: [{ role: 'user', content: 'Hello' }] }),
+  });
+  assert.equal(answer.status, 200, await answer.clone().text());
+
+  await page.goto(`${at.admin}/console/accounts/acme/statements`);
+  await page.getByText('invoice-17').first().waitFor();
+  await shot('statements');
+  await visit.context.close();
+}
