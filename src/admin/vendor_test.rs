@@ -14,15 +14,15 @@ use tollgate_layers::{
     error::{VendorAnswered, VendorUnreached},
     model::{Model, ModelKind, Route},
     parse,
-    price::{CallTimes, PriceList},
+    price::{CallTimes, Currency, PriceList},
     upstream::Upstream,
     usage::Meter,
 };
 use tower::ServiceExt;
 
 use crate::{
-    catalog::prices::{Markup, ModelUsdt},
-    config::{Config, ModelConfig},
+    catalog::prices::{BasePrices, Markup},
+    config::{Config, ModelConfig, Tariff},
     edge::router::BoxedService,
     text::{causes::chain, similar::hint, time::now_ms},
 };
@@ -121,14 +121,25 @@ async fn call(
     if let Some(usage) = reading.usage {
         shown["input"] = usage.input_total().into();
         shown["output"] = usage.output.into();
-        let prices = dollars(model);
+        let prices = base_prices(model);
         let charged = prices.map(|it| {
             let vendor = (&*route.vendor.name, route.model.as_str());
             let times = CallTimes::at(now_ms());
             it.charge_of(usage, &reading.served, &times, vendor.0, vendor.1)
         });
-        let cost = charged.map(|(charge, cost)| cost.unwrap_or(charge.cost));
-        shown["cost_usdt"] = cost.map(|cost| cost.to_string()).into();
+        if let Some((charge, cost)) = charged {
+            let known = model.route_costs.iter();
+            let known = known
+                .filter(|it| {
+                    (it.vendor.as_str(), it.model.as_str()) == (&*route.vendor.name, &*route.model)
+                })
+                .map(|it| it.base.currency);
+            let field = match known.last().unwrap_or(model.base.currency) {
+                Currency::Usdt => "cost_usdt",
+                Currency::Rub => "cost_rub",
+            };
+            shown[field] = cost.unwrap_or(charge.cost).to_string().into();
+        }
     }
     shown
 }
@@ -160,7 +171,7 @@ async fn answer(
         model: Arc::new(
             Model::new(&*model.id, model.output_tokens_max.max(OUTPUT_TOKENS)).kind(model.kind),
         ),
-        prices: dollars(model)
+        prices: base_prices(model)
             .unwrap_or_else(|| PriceList::from(tollgate_layers::price::Price::default())),
         output_tokens: OUTPUT_TOKENS,
         meter: meter.clone(),
@@ -201,13 +212,13 @@ fn streamed_text(body: &[u8]) -> String {
     texts.collect()
 }
 
-/// Returns the model's prices in USDT instead of rubles.
-fn dollars(model: &ModelConfig) -> Option<PriceList> {
+/// Returns the model's prices in their own currency instead of rubles.
+fn base_prices(model: &ModelConfig) -> Option<PriceList> {
     let markup = Markup {
-        multiplier: Decimal::ONE,
+        tariff: Tariff::AT_COST,
         version: 0,
     };
-    markup.rubles(&ModelUsdt::from(model), Decimal::ONE)
+    markup.rubles(&BasePrices::from(model), Decimal::ONE)
 }
 
 /// Returns advice to the operator: the setting or the fact to change.

@@ -5,13 +5,13 @@ use std::{collections::HashMap, sync::Arc};
 use foldhash::fast::FixedState;
 use tollgate_layers::{key::AccountId, price::PriceList, reserve::ledger::TariffVersion};
 
-use super::prices::{Markup, ModelUsdt};
+use super::prices::{BasePrices, Markup};
 use crate::config::{LiveConfig, Row};
 
 /// The prices of one model for the customers of one price rule.
 #[derive(Clone, Debug)]
 pub(super) struct OwnPrices {
-    pub(super) usdt: Arc<ModelUsdt>,
+    pub(super) base: Arc<BasePrices>,
     pub(super) markup: Markup,
     pub(super) prices: Option<PriceList>,
 }
@@ -40,11 +40,10 @@ impl Customers {
         let mut slots = HashMap::new();
         for (rule, model) in lists.used() {
             let by = &lists.rules[rule];
-            let multiplier = by.multiplier.unwrap_or(config.tariff.sell_rate_multiplier);
             let own = OwnPrices {
-                usdt: Arc::new(ModelUsdt::by_rule(&config.models[model], by)),
+                base: Arc::new(BasePrices::by_rule(&config.models[model], by)),
                 markup: Markup {
-                    multiplier,
+                    tariff: by.tariff(config.tariff),
                     version: version.id,
                 },
                 prices: None,

@@ -7,7 +7,6 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use http::HeaderValue;
-use rust_decimal::Decimal;
 use sha2::{Digest, Sha256};
 use tollgate_layers::{
     model::Model,
@@ -16,7 +15,7 @@ use tollgate_layers::{
     respond::Language,
 };
 
-use crate::config::UsdtRates;
+use crate::config::{BaseRates, Tariff};
 
 /// The functions by which endpoints render documents from a snapshot.
 #[derive(Clone, Copy, Debug)]
@@ -37,8 +36,8 @@ pub struct CatalogView<'a> {
     pub urls: &'a PublicUrls,
     /// The version of the tariff in force.
     pub version: TariffVersion,
-    /// The factor between the vendor's base price at the exchange rate and the price.
-    pub sell_rate_multiplier: Decimal,
+    /// The factors between base prices and prices.
+    pub tariff: Tariff,
     /// Whether models have prices now; without a fresh exchange rate they have none.
     pub priced: bool,
     /// The models, in the order of the catalog.
@@ -57,7 +56,7 @@ pub struct ModelView<'a> {
     /// When another price comes into force for ordinary calls, in Unix milliseconds, if the prices depend on the time.
     pub changes_at_ms: Option<u64>,
     /// The base prices in force times the multiplier, in dollars, for clients that compute in dollars.
-    pub usd_mtok: Option<UsdtRates>,
+    pub usd_mtok: Option<BaseRates>,
 }
 
 /// Addresses and settings that documents for callers show in addition to models and prices.

@@ -1,4 +1,4 @@
-//! Computes prices from base prices: `usdt × exchange rate × multiplier`, rounded up once.
+//! Computes prices from base prices: `usdt × exchange rate × multiplier`, or `rubles × multiplier`, rounded up once.
 //!
 //! No other module multiplies a price. Prices under a condition and those of a price list for some customers are
 //! computed here, too, with the [`Markup`] that applies to them.
@@ -8,17 +8,17 @@ use std::sync::Arc;
 use rust_decimal::{Decimal, RoundingStrategy, prelude::ToPrimitive};
 use tollgate_layers::{
     money::{MICRO, MicroRub},
-    price::{Condition, Price, PriceList, Rate, Rates, RouteCost},
+    price::{Condition, Currency, Price, PriceList, Rate, Rates, RouteCost},
 };
 
-use crate::config::{CustomerRule, ModelConfig, RouteCostConfig, UsdtRates};
+use crate::config::{BaseRates, CustomerRule, ModelConfig, RouteCostConfig, Tariff};
 
-/// The multiplier that turns a vendor's base prices into the prices that customers pay.
+/// The multipliers that turn base prices into the prices that customers pay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Markup {
-    /// The configured `tariff.sell_rate_multiplier`.
-    pub multiplier: Decimal,
-    /// The tariff version to which the multiplier belongs.
+    /// The multipliers, one per currency of base prices.
+    pub tariff: Tariff,
+    /// The tariff version to which the multipliers belong.
     pub version: u64,
 }
 
@@ -26,29 +26,30 @@ impl Markup {
     /// Returns all prices of a model in rubles at `exchange_rate`, each rate rounded up at the sixth digit. `None` if
     /// a price exceeds what money can hold.
     #[must_use]
-    pub fn rubles(&self, usdt: &ModelUsdt, exchange_rate: Decimal) -> Option<PriceList> {
+    pub fn rubles(&self, base: &BasePrices, exchange_rate: Decimal) -> Option<PriceList> {
         let cost = Self {
-            multiplier: Decimal::ONE,
+            tariff: Tariff::AT_COST,
             ..*self
         };
-        let costs = usdt.costs.iter().map(|route| {
+        let costs = base.costs.iter().map(|route| {
             Some(RouteCost {
                 vendor: route.vendor.clone(),
                 model: route.model.clone(),
-                prices: cost.list(&route.usdt_mtok, &route.rules, None, exchange_rate)?,
+                prices: cost.list(&route.base, &route.rules, None, exchange_rate)?,
             })
         });
         let costs: Vec<_> = costs.collect::<Option<_>>()?;
-        let rule = usdt.rule.as_ref();
-        let prices = self.list(&usdt.usual, &usdt.rules, rule, exchange_rate)?;
+        let rule = base.rule.as_ref();
+        let prices = self.list(&base.usual, &base.rules, rule, exchange_rate)?;
         let prices = prices.costs(costs);
-        Some(prices.unpriced_call(self.rate(UNPRICED_CALL_USDT, exchange_rate)?))
+        let call = self.rate(UNPRICED_CALL_USDT, Currency::Usdt, exchange_rate)?;
+        Some(prices.unpriced_call(call))
     }
 
     fn list(
         &self,
-        usual: &UsdtRates,
-        rules: &[(Condition, UsdtRates)],
+        usual: &BaseRates,
+        rules: &[(Condition, BaseRates)],
         customers_rule: Option<&Arc<str>>,
         exchange_rate: Decimal,
     ) -> Option<PriceList> {
@@ -67,48 +68,59 @@ impl Markup {
         Some(PriceList::from(usual).rules(rules))
     }
 
-    fn price(&self, usdt: &UsdtRates, exchange_rate: Decimal) -> Option<Price> {
-        let rubles = |usdt| self.rate(usdt, exchange_rate);
+    fn price(&self, base: &BaseRates, exchange_rate: Decimal) -> Option<Price> {
+        let rubles = |rate| self.rate(rate, base.currency, exchange_rate);
         let mut classes = Rates::default();
-        for (class, usdt) in usdt.classes.iter() {
-            if let Some(usdt) = usdt {
-                *classes.get_mut(class) = Some(rubles(usdt)?);
+        for (class, rate) in base.classes.iter() {
+            if let Some(rate) = rate {
+                *classes.get_mut(class) = Some(rubles(rate)?);
             }
         }
         Some(Price {
-            input: rubles(usdt.input)?,
-            cached_input: rubles(usdt.cached_input)?,
-            output: rubles(usdt.output)?,
-            cache_write: rubles(usdt.cache_write)?,
+            input: rubles(base.input)?,
+            cached_input: rubles(base.cached_input)?,
+            output: rubles(base.output)?,
+            cache_write: rubles(base.cache_write)?,
             version: self.version,
             exchange_rate: exchange_rate.normalize().to_string(),
+            currency: base.currency,
             classes,
             ..Price::default()
         })
     }
 
-    fn rate(&self, usdt: Decimal, exchange_rate: Decimal) -> Option<Rate> {
-        let product = usdt
-            .checked_mul(exchange_rate)?
-            .checked_mul(self.multiplier)?;
-        rounded_up(product)
+    fn rate(&self, base: Decimal, currency: Currency, exchange_rate: Decimal) -> Option<Rate> {
+        let rubles = match currency {
+            Currency::Usdt => base.checked_mul(exchange_rate)?,
+            Currency::Rub => base,
+        };
+        rounded_up(rubles.checked_mul(self.tariff.multiplier(currency))?)
     }
 
-    /// Returns base prices in dollars, multiplied by the markup. `None` if a price exceeds what a decimal can hold.
+    /// Returns base prices in dollars, multiplied by the markup. Prices in rubles are rounded to a millionth. `None` if a
+    /// price exceeds what a decimal can hold.
     #[must_use]
-    pub fn dollars(&self, usdt: &UsdtRates) -> Option<UsdtRates> {
-        let times = |usdt: Decimal| Some(usdt.checked_mul(self.multiplier)?.normalize());
-        let mut classes = usdt.classes;
-        for (class, usdt) in usdt.classes.iter() {
-            if let Some(usdt) = usdt {
-                *classes.get_mut(class) = Some(times(usdt)?);
+    pub fn dollars(&self, base: &BaseRates, exchange_rate: Decimal) -> Option<BaseRates> {
+        let times = |rate: Decimal| {
+            let asked = rate.checked_mul(self.tariff.multiplier(base.currency))?;
+            let dollars = match base.currency {
+                Currency::Usdt => asked,
+                Currency::Rub => asked.checked_div(exchange_rate)?.round_dp(6),
+            };
+            Some(dollars.normalize())
+        };
+        let mut classes = base.classes;
+        for (class, rate) in base.classes.iter() {
+            if let Some(rate) = rate {
+                *classes.get_mut(class) = Some(times(rate)?);
             }
         }
-        Some(UsdtRates {
-            input: times(usdt.input)?,
-            cached_input: times(usdt.cached_input)?,
-            output: times(usdt.output)?,
-            cache_write: times(usdt.cache_write)?,
+        Some(BaseRates {
+            currency: Currency::Usdt,
+            input: times(base.input)?,
+            cached_input: times(base.cached_input)?,
+            output: times(base.output)?,
+            cache_write: times(base.cache_write)?,
             classes,
         })
     }
@@ -120,44 +132,44 @@ const UNPRICED_CALL_USDT: Decimal = Decimal::from_parts(1, 0, 0, false, 2);
 
 /// All base prices of a model, with and without conditions.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ModelUsdt {
+pub struct BasePrices {
     /// The base prices without a condition.
-    pub usual: UsdtRates,
+    pub usual: BaseRates,
     /// The base prices under conditions.
-    pub rules: Vec<(Condition, UsdtRates)>,
+    pub rules: Vec<(Condition, BaseRates)>,
     /// The amounts that vendors charge for the model, by route.
     pub costs: Vec<RouteCostConfig>,
     /// The customers' price rule that the base prices belong to; `None` for the prices that apply to everybody.
     pub rule: Option<Arc<str>>,
 }
 
-impl ModelUsdt {
+impl BasePrices {
     /// Creates a model's base prices under a customers' price rule.
     #[must_use]
     pub fn by_rule(config: &ModelConfig, rule: &CustomerRule) -> Self {
-        let mut usdt = Self::from(config);
+        let mut base = Self::from(config);
         if let Some((usual, rules)) = &rule.base {
-            usdt.usual = *usual;
-            usdt.rules.clone_from(rules);
+            base.usual = *usual;
+            base.rules.clone_from(rules);
         }
-        usdt.rule = Some(Arc::clone(&rule.name));
-        usdt
+        base.rule = Some(Arc::clone(&rule.name));
+        base
     }
 }
 
-impl ModelUsdt {
+impl BasePrices {
     /// Returns the base prices under exactly this condition; the usual ones if no rule has it.
     #[must_use]
-    pub fn under(&self, condition: &Condition) -> &UsdtRates {
+    pub fn under(&self, condition: &Condition) -> &BaseRates {
         let rule = self.rules.iter().find(|(it, _)| it == condition);
         rule.map_or(&self.usual, |(_, rates)| rates)
     }
 }
 
-impl From<&ModelConfig> for ModelUsdt {
+impl From<&ModelConfig> for BasePrices {
     fn from(config: &ModelConfig) -> Self {
         Self {
-            usual: config.usdt_mtok,
+            usual: config.base,
             rules: config.price_rules.clone(),
             costs: config.route_costs.clone(),
             rule: None,
@@ -179,16 +191,17 @@ mod tests {
 
     use super::*;
 
-    fn usdt(cache_write_1h: Option<&str>) -> ModelUsdt {
+    fn usdt(cache_write_1h: Option<&str>) -> BasePrices {
         let decimal = |text: &str| text.parse().unwrap();
-        let usual = UsdtRates {
+        let usual = BaseRates {
+            currency: Currency::Usdt,
             input: decimal("0.25"),
             cached_input: decimal("0.000000001"),
             output: decimal("2.00"),
             cache_write: decimal("0.3125"),
             classes: ByClass::default().with(Class::CacheWrite1h, cache_write_1h.map(decimal)),
         };
-        ModelUsdt {
+        BasePrices {
             usual,
             rules: Vec::new(),
             costs: Vec::new(),
@@ -197,8 +210,12 @@ mod tests {
     }
 
     fn markup(multiplier: &str) -> Markup {
+        let multiplier = multiplier.parse().unwrap();
         Markup {
-            multiplier: multiplier.parse().unwrap(),
+            tariff: Tariff {
+                sell_rate_multiplier: multiplier,
+                sell_rub_multiplier: multiplier,
+            },
             version: 7,
         }
     }
@@ -238,7 +255,9 @@ mod tests {
 
     #[test]
     fn dollar_prices_are_exact_and_have_no_trailing_zeros() {
-        let asked = markup("1.150").dollars(&usdt(Some("0.5")).usual).unwrap();
+        let asked = markup("1.150")
+            .dollars(&usdt(Some("0.5")).usual, Decimal::ONE)
+            .unwrap();
         assert_eq!(asked.input.to_string(), "0.2875");
         assert_eq!(asked.output.to_string(), "2.3");
         assert_eq!(
@@ -246,8 +265,42 @@ mod tests {
             "0.575"
         );
         assert_eq!(
-            markup("1").dollars(&usdt(None).usual).unwrap().classes,
+            markup("1")
+                .dollars(&usdt(None).usual, Decimal::ONE)
+                .unwrap()
+                .classes,
             ByClass::default()
+        );
+    }
+
+    #[test]
+    fn price_in_rubles_follows_its_own_multiplier_alone() {
+        let mut base = usdt(Some("0.5"));
+        base.usual.currency = Currency::Rub;
+        let tariff = Tariff {
+            sell_rate_multiplier: Decimal::TEN,
+            sell_rub_multiplier: "1.15".parse().unwrap(),
+        };
+        let markup = Markup { tariff, version: 7 };
+        let at = |rate: &str| markup.rubles(&base, rate.parse().unwrap()).unwrap();
+        let [low, high] = ["1", "90.50"].map(|rate| Arc::unwrap_or_clone(at(rate).usual));
+        assert_eq!(low.input.to_string(), "0.2875");
+        assert_eq!(low.cached_input.to_string(), "0.000001");
+        assert_eq!(
+            (low.currency, &*high.exchange_rate),
+            (Currency::Rub, "90.5")
+        );
+        assert_eq!(
+            Price {
+                exchange_rate: "1".into(),
+                ..high
+            },
+            low
+        );
+        let dollars = markup.dollars(&base.usual, Decimal::TWO).unwrap();
+        assert_eq!(
+            (dollars.input.to_string(), dollars.output.to_string()),
+            ("0.14375".into(), "1.15".into())
         );
     }
 
@@ -281,7 +334,7 @@ mod tests {
         u64::try_from(exact.div_ceil(10_u128.pow(21))).unwrap()
     }
 
-    fn base(rates: &serde_json::Value) -> UsdtRates {
+    fn base(rates: &serde_json::Value) -> BaseRates {
         let of = |class: &str| {
             Some(
                 rates
@@ -293,7 +346,8 @@ mod tests {
             )
         };
         let input = of("input").unwrap();
-        UsdtRates {
+        BaseRates {
+            currency: Currency::Usdt,
             input,
             cached_input: of("cached_input").unwrap_or(input),
             output: of("output").unwrap_or(input),
@@ -311,7 +365,7 @@ mod tests {
         let mut seen = 0;
         for (name, list) in lists.as_object().unwrap() {
             let rules = list["rules"].as_array().unwrap();
-            let usdt = ModelUsdt {
+            let usdt = BasePrices {
                 usual: base(&list["usual"]),
                 rules: rules
                     .iter()

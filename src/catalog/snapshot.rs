@@ -22,10 +22,10 @@ use super::{
     documents::{
         ByLanguage, CatalogView, Document, ModelView, PriceDocuments, PublicUrls, Renderers,
     },
-    prices::{Markup, ModelUsdt},
+    prices::{BasePrices, Markup},
 };
 use crate::{
-    config::{Config, ModelConfig, PaymentsConfig, SellerConfig},
+    config::{Config, ModelConfig, PaymentsConfig, SellerConfig, Tariff},
     text::{similar::nearest, time::now_ms},
 };
 
@@ -200,13 +200,13 @@ impl Snapshot {
             .map(|(place, entry)| (entry.model.id.clone(), place))
             .collect();
         let markup = Markup {
-            multiplier: config.tariff.sell_rate_multiplier,
+            tariff: config.tariff,
             version: version.id,
         };
         let unpriced = CatalogView {
             urls: &urls,
             version,
-            sell_rate_multiplier: markup.multiplier,
+            tariff: markup.tariff,
             priced: false,
             models: entries.iter().map(Entry::unpriced).collect(),
         };
@@ -242,10 +242,10 @@ impl Snapshot {
         self.version
     }
 
-    /// Returns the tariff's multiplier: what customers pay for one ruble of base price.
+    /// Returns the tariff's multipliers: what customers pay for one ruble of base price.
     #[must_use]
-    pub const fn multiplier(&self) -> Decimal {
-        self.markup.multiplier
+    pub const fn tariff(&self) -> Tariff {
+        self.markup.tariff
     }
 
     /// Returns the seller's details, if the configuration has them.
@@ -270,7 +270,7 @@ impl Snapshot {
 
     /// Returns the models whose vendor cost is known.
     pub fn models_with_costs(&self) -> impl Iterator<Item = &Arc<Model>> {
-        let costed = |entry: &&Entry| !entry.usdt.costs.is_empty();
+        let costed = |entry: &&Entry| !entry.base.costs.is_empty();
         let entries = self.entries.iter();
         entries.filter(costed).map(|entry| &entry.model)
     }
@@ -344,7 +344,7 @@ impl Snapshot {
             return next;
         }
         for entry in &mut next.entries {
-            let prices = self.markup.rubles(&entry.usdt, reading.rate);
+            let prices = self.markup.rubles(&entry.base, reading.rate);
             if prices.is_none() {
                 tracing::error!(model = entry.model.id, rate = %reading.rate, "price out of range, model not callable");
             }
@@ -353,9 +353,9 @@ impl Snapshot {
                 entry.prices = prices;
             }
             for own in &mut entry.own {
-                let prices = own.markup.rubles(&own.usdt, reading.rate);
+                let prices = own.markup.rubles(&own.base, reading.rate);
                 if prices.is_none() {
-                    let (model, rule) = (&entry.model.id, own.usdt.rule.as_deref());
+                    let (model, rule) = (&entry.model.id, own.base.rule.as_deref());
                     tracing::error!(model, rule, rate = %reading.rate, "price out of range, model not callable");
                 }
                 if prices != own.prices {
@@ -368,15 +368,18 @@ impl Snapshot {
 
     /// Renders the documents that show the prices in force at this time.
     fn rendered(mut self, now_ms: u64) -> Self {
+        let Some(exchange_rate) = self.rate.map(|reading| reading.rate) else {
+            return self;
+        };
         let entries = self.entries.iter();
         let models: Vec<_> = entries
-            .map(|entry| entry.priced(&self.markup, now_ms))
+            .map(|entry| entry.priced(&self.markup, exchange_rate, now_ms))
             .collect();
         let changes_at_ms = models.iter().filter_map(|view| view.changes_at_ms).min();
         let priced = CatalogView {
             urls: &self.urls,
             version: self.version,
-            sell_rate_multiplier: self.markup.multiplier,
+            tariff: self.markup.tariff,
             priced: true,
             models,
         };
@@ -419,7 +422,7 @@ struct Entry {
     model: Arc<Model>,
     display_name: Option<Arc<str>>,
     description: Option<Arc<str>>,
-    usdt: Arc<ModelUsdt>,
+    base: Arc<BasePrices>,
     prices: Option<PriceList>,
     /// Prices that apply only to some customers.
     own: Vec<OwnPrices>,
@@ -442,7 +445,7 @@ impl Entry {
             model: Arc::new(model),
             display_name: config.display_name.as_deref().map(Arc::from),
             description: config.description.as_deref().map(Arc::from),
-            usdt: Arc::new(config.into()),
+            base: Arc::new(config.into()),
             prices: None,
             own: Vec::new(),
         }
@@ -467,16 +470,16 @@ impl Entry {
         }
     }
 
-    fn priced(&self, markup: &Markup, now_ms: u64) -> ModelView<'_> {
+    fn priced(&self, markup: &Markup, exchange_rate: Decimal, now_ms: u64) -> ModelView<'_> {
         let prices = self.prices.as_ref();
         let in_force = prices.map(|prices| &**prices.in_force(now_ms));
-        let usdt = in_force.map(|price| self.usdt.under(&price.condition));
+        let base = in_force.map(|price| self.base.under(&price.condition));
         ModelView {
             model: &self.model,
             prices,
             in_force,
             changes_at_ms: prices.and_then(|prices| prices.changes_at(now_ms)),
-            usd_mtok: usdt.and_then(|usdt| markup.dollars(usdt)),
+            usd_mtok: base.and_then(|base| markup.dollars(base, exchange_rate)),
         }
     }
 }

@@ -5,10 +5,13 @@ use std::collections::BTreeMap;
 
 use rust_decimal::Decimal;
 use serde::{Deserialize, Serialize};
-use tollgate_ledger::contract::{BookError, Documents, TariffVersion};
+use tollgate_ledger::{
+    contract::{BookError, Documents, TariffVersion},
+    price::Currency,
+};
 
 use crate::{
-    config::{LiveConfig, UsdtRates},
+    config::{BaseRates, LiveConfig},
     ledger::AnyLedger,
 };
 
@@ -19,11 +22,15 @@ const PREFIX: &str = "tariff/";
 pub(crate) struct Tariff {
     /// The time at which the version came into force, in Unix milliseconds.
     pub(crate) since_ms: u64,
+    /// The multiplier of base prices in USDT.
     pub(crate) multiplier: Decimal,
+    /// The multiplier of base prices in rubles.
+    #[serde(default = "one", skip_serializing_if = "is_one")]
+    pub(crate) rub_multiplier: Decimal,
     pub(crate) models: BTreeMap<String, Prices>,
 }
 
-/// The base prices of a model, in USDT per million tokens.
+/// The base prices of a model, per million tokens.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Prices {
     #[serde(flatten)]
@@ -39,15 +46,26 @@ pub(crate) struct Prices {
 /// The four rates that every model has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Rates {
+    #[serde(default, skip_serializing_if = "Currency::is_default")]
+    pub(crate) currency: Currency,
     pub(crate) input: Decimal,
     pub(crate) cached_input: Decimal,
     pub(crate) output: Decimal,
     pub(crate) cache_write: Decimal,
 }
 
+const fn one() -> Decimal {
+    Decimal::ONE
+}
+
+fn is_one(multiplier: &Decimal) -> bool {
+    *multiplier == Decimal::ONE
+}
+
 impl Rates {
-    fn of(rates: &UsdtRates) -> Self {
+    fn of(rates: &BaseRates) -> Self {
         Self {
+            currency: rates.currency,
             input: rates.input.normalize(),
             cached_input: rates.cached_input.normalize(),
             output: rates.output.normalize(),
@@ -57,13 +75,21 @@ impl Rates {
 }
 
 impl Tariff {
+    /// Returns the multiplier of base prices in this currency.
+    pub(crate) const fn multiplier_of(&self, currency: Currency) -> Decimal {
+        match currency {
+            Currency::Usdt => self.multiplier,
+            Currency::Rub => self.rub_multiplier,
+        }
+    }
+
     fn of(version: TariffVersion, config: &LiveConfig) -> Self {
         let prices = config.models.iter().map(|model| {
             let cost = model.route_costs.first();
-            let others = model.usdt_mtok.classes.iter();
+            let others = model.base.classes.iter();
             let prices = Prices {
-                usual: Rates::of(&model.usdt_mtok),
-                cost: cost.map(|cost| Rates::of(&cost.usdt_mtok)),
+                usual: Rates::of(&model.base),
+                cost: cost.map(|cost| Rates::of(&cost.base)),
                 more: !model.price_rules.is_empty()
                     || others.filter(|(_, rate)| rate.is_some()).count() > 0,
             };
@@ -72,6 +98,7 @@ impl Tariff {
         Self {
             since_ms: version.effective_from_ms,
             multiplier: config.tariff.sell_rate_multiplier.normalize(),
+            rub_multiplier: config.tariff.sell_rub_multiplier.normalize(),
             models: prices.collect(),
         }
     }

@@ -20,7 +20,7 @@ use super::{
 use crate::{
     config::{
         Config, Preset, presets,
-        sections::{Sections, VendorArgs, full, preset, prices},
+        sections::{Sections, VendorArgs, folder, full, preset, prices},
     },
     net::replace::replace_file,
 };
@@ -105,7 +105,8 @@ pub(super) fn init(mut args: InitArgs) -> Result<(), Failure> {
         args.args.key_file = Some(file);
     }
     let sections = Sections::new(preset, &args.args, &BTreeSet::new()).map_err(Failure::Usage)?;
-    let text = head(&args, &admin_key)? + &sections.text;
+    let in_rubles = preset.is_in_rubles() || args.args.rub_mtok.is_some();
+    let text = head(&args, &admin_key, in_rubles)? + &sections.text;
     let (checked, mut missing) = checked(&text, &config)?;
     made.write(&config, &text)?;
     for warning in &checked.warnings {
@@ -114,8 +115,10 @@ pub(super) fn init(mut args: InitArgs) -> Result<(), Failure> {
     let models = counted(sections.models.len() as u64, "model");
     let files = made.keep();
     eprintln!(
-        "\nwrote {files}, readable by you alone\nvendor {:?} with {models}, sold at the vendor's price × rate × {}",
-        sections.name, args.multiplier
+        "\nwrote {files}, readable by you alone\nvendor {:?} with {models}, sold at the vendor's price × {}{}",
+        sections.name,
+        if in_rubles { "" } else { "rate × " },
+        args.multiplier
     );
     eprint!("{}", advice(preset, &missing));
     eprintln!("next, in this shell (each part is explained in docs/operators.md):\n");
@@ -154,6 +157,11 @@ fn questions(args: &mut InitArgs) -> Result<(&'static Preset, Option<String>), F
         let typed = without_echo(|| ask(&question, |text| Ok(text.to_owned())))?;
         key = Some(typed).filter(|text| !text.is_empty());
     }
+    if let (Some(about), None) = (&about.folder, &args.args.folder) {
+        args.args.folder = Some(ask(&format!("{about}: "), |text| {
+            folder(text).map_err(Failure::Usage)
+        })?);
+    }
     if about.models.is_empty() && args.args.models.is_empty() {
         let question =
             "Model, as the vendor names it (or ID=NAME, if your customers use another name): ";
@@ -162,7 +170,8 @@ fn questions(args: &mut InitArgs) -> Result<(&'static Preset, Option<String>), F
             text => Ok(text.to_owned()),
         })?];
     }
-    if about.models.is_empty() && args.args.usdt_mtok.is_none() {
+    let is_priced = args.args.usdt_mtok.is_some() || args.args.rub_mtok.is_some();
+    if about.models.is_empty() && !is_priced {
         let question = "Price by your contract (USDT per million tokens of input and of output, like 0.30,1.20): ";
         args.args.usdt_mtok = Some(ask(question, |text| prices(text).map_err(Failure::Usage))?);
     }
@@ -271,7 +280,7 @@ impl Drop for Made {
 }
 
 /// Returns the sections above the vendors.
-fn head(args: &InitArgs, admin_key: &Path) -> Result<String, Failure> {
+fn head(args: &InitArgs, admin_key: &Path, in_rubles: bool) -> Result<String, Failure> {
     let listen = args.listen.unwrap_or(LISTEN);
     let admin = SocketAddr::from((Ipv4Addr::LOCALHOST, listen.port().wrapping_add(1)));
     let (admin_key, ledger) = (
@@ -286,16 +295,22 @@ fn head(args: &InitArgs, admin_key: &Path) -> Result<String, Failure> {
         ),
     };
     let quoted = |text: String| serde_json::Value::from(text).to_string();
+    let tariff = match in_rubles {
+        true => ("sell_rub_multiplier", "rubles"),
+        false => ("sell_rate_multiplier", "USDT × rate"),
+    };
     Ok(format!(
         "# Written by `tollgate init`. docs/settings.md has every setting, deploy/tollgate.toml an example of each.\n\
          listen = \"{listen}\"\n\n\
          [admin]\nlisten = \"{admin}\"\nkey = {}\n\n\
          [ledger]\nurl = {}\n\n\
          {rate}\n\
-         [tariff]\nsell_rate_multiplier = {}             # price = the vendor's × rate × this\n\n",
+         [tariff]\n{} = {}             # price = the vendor's in {} × this\n\n",
         quoted(format!("file:{admin_key}")),
         quoted(format!("sqlite:{ledger}")),
-        quoted(args.multiplier.clone())
+        tariff.0,
+        quoted(args.multiplier.clone()),
+        tariff.1,
     ))
 }
 
@@ -303,7 +318,7 @@ fn head(args: &InitArgs, admin_key: &Path) -> Result<String, Failure> {
 fn commands(dir: &Path, config: &Config, missing: &BTreeSet<String>) -> Result<String, Failure> {
     let models = &config.live.models;
     let chats = models.iter().filter(|model| model.kind == ModelKind::Chat);
-    let cheapest = chats.min_by_key(|model| model.usdt_mtok.output);
+    let cheapest = chats.min_by_key(|model| model.base.output);
     let model = cheapest.map_or_else(String::new, |model| {
         serde_json::Value::from(model.id.clone()).to_string()
     });
@@ -409,7 +424,9 @@ mod tests {
     fn failed_run_leaves_nothing_behind() {
         let dir = TempDir::new().unwrap();
         for (flags, says) in [
-            ("--vendor gigachat", "has no models"),
+            ("--vendor vllm", "has no models"),
+            ("--vendor yandexgpt", "--folder is missing"),
+            ("--vendor gigachat --multiplier many", "sell_rub_multiplier"),
             (
                 "--vendor deepseek --multiplier many",
                 "sell_rate_multiplier",

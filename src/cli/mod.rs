@@ -153,8 +153,7 @@ enum Command {
     #[command(after_help = "Examples:\n  tollgate init --dir ~/tollgate\n  \
                             tollgate init --dir /srv/tollgate --vendor deepseek --key-env DEEPSEEK_API_KEY --listen 0.0.0.0:8080 \
                             --rate 90.50\n  \
-                            tollgate init --vendor gigachat --key-file sber.key --ca-file russian-root.pem --models GigaChat-2 \
-                            --usdt-mtok 0.72,0.72")]
+                            tollgate init --vendor gigachat --key-file sber.key --ca-file russian-root.pem --models GigaChat-2")]
     Init(init::InitArgs),
 
     /// Run the gateway

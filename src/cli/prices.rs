@@ -74,8 +74,7 @@ pub(super) fn prices(command: &PricesCommand) -> Result<(), Failure> {
         None => PriceSource::Presets,
         Some(map) => source(map)?,
     };
-    let multiplier = config.live.tariff.sell_rate_multiplier;
-    let diff = PriceDiff::new(&before, &source, multiplier);
+    let diff = PriceDiff::new(&before, &source, config.live.tariff);
     let diff = diff.map_err(|errors| mistakes(file, &errors))?;
     if !args.json {
         for note in &diff.notes {

@@ -35,7 +35,7 @@ pub(super) enum VendorCommand {
         after_help = "Examples:\n  tollgate vendor add deepseek --config tollgate.toml\n  \
                       tollgate vendor add openai --name openai-eu --url https://eu.api.openai.com/v1 --key-env OPENAI_EU_KEY \
                       --models gpt-5.4,gpt-5.4-mini --config tollgate.toml\n  \
-                      tollgate vendor add gigachat --models GigaChat-2 --usdt-mtok 0.72,0.72 --config tollgate.toml"
+                      tollgate vendor add vllm --models qwen3 --rub-mtok 20,60 --config tollgate.toml"
     )]
     Add {
         /// The preset: `tollgate preset list` lists them

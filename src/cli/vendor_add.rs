@@ -128,6 +128,7 @@ mod tests {
     use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 
     use tempfile::TempDir;
+    use tollgate_layers::price::Currency;
 
     use super::*;
     use crate::config::{
@@ -213,7 +214,7 @@ mod tests {
         let args = VendorArgs {
             key_env: Some("SBER_KEY".into()),
             models: vec!["GigaChat-2".into(), "max=GigaChat-2-Max".into()],
-            usdt_mtok: Some(prices("0.72, 0.72").unwrap()),
+            rub_mtok: Some(prices("70, 72").unwrap()),
             ..args()
         };
         let text = added("gigachat", &args).unwrap();
@@ -227,7 +228,13 @@ mod tests {
             (&*model.id, &*model.routes[0].model),
             ("max", "GigaChat-2-Max")
         );
-        assert_eq!(model.usdt_mtok.cached_input.to_string(), "0.72");
+        let base = &model.base;
+        assert_eq!(
+            (base.cached_input.to_string(), base.currency),
+            ("70".into(), Currency::Rub)
+        );
+        // The preset's price of the other model, which is the vendor's.
+        assert_eq!(config.live.models[1].base.input.to_string(), "65");
         assert!(
             model.routes[0].dialect.functions,
             "as the preset says of every model"
@@ -261,10 +268,11 @@ mod tests {
             ),
             ("opnai", args(), "did you mean openai?"),
             ("openai", of("gpt-5.4-minis"), "did you mean gpt-5.4-mini?"),
+            ("vllm", args(), "has no models: name yours and its price"),
             (
-                "gigachat",
+                "yandexgpt",
                 args(),
-                "has no models: name yours and its price",
+                "--folder is missing: Folder of Yandex Cloud",
             ),
             ("openai", file, "vendor[1].key: cannot read /no/such/key"),
         ] {
@@ -279,6 +287,11 @@ mod tests {
         for preset in presets() {
             let mut args = args();
             args.name = Some("another".into());
+            args.folder = preset
+                .about
+                .folder
+                .as_ref()
+                .map(|_| "b1gexample".to_owned());
             if preset.about.models.is_empty() {
                 args.models = vec!["a model".into()];
                 args.usdt_mtok = Some(prices("1,2").unwrap());

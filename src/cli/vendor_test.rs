@@ -26,6 +26,8 @@ const CALL: &[Cell] = &[
     Cell::number("input", "/input"),
     Cell::number("output", "/output"),
     Cell::number("usdt", "/cost_usdt"),
+    Cell::number("rub", "/cost_rub"),
+    Cell::number("rub", "/cost_rub"),
     Cell::text("answer", "/answer"),
 ];
 

@@ -12,7 +12,7 @@ use secrecy::SecretString;
 use tollgate_layers::respond::Language;
 
 use super::{
-    Config, LiveConfig, ModelConfig, Tariff,
+    Config, LiveConfig, ModelConfig, RateConfig,
     error::Errors,
     raw::RawConfig,
     secret::{Env, secret},
@@ -81,7 +81,8 @@ impl Check<'_> {
         let idempotency = self.idempotency(&raw.idempotency);
         let limits = self.limits(&raw.limits);
         let rate = self.rate(raw.rate);
-        let multiplier = self.multiplier(raw.tariff.sell_rate_multiplier.as_deref());
+        let tariff = self.tariff(&raw.tariff, &raw.model);
+        let exchange_rate = rate.as_ref().and_then(RateConfig::fixed);
         let names: Vec<_> = raw.vendor.iter().map(|raw| raw.name.clone()).collect();
         let call_time_max = limits.as_ref().map(|limits| limits.call_time_max);
         let vendors = self.vendors(raw.vendor, call_time_max.unwrap_or(CALL_TIME_MAX));
@@ -93,14 +94,15 @@ impl Check<'_> {
         });
         let models = self.models(raw.model, &vendors);
         self.unused(&names, models.as_deref());
-        if let Some((models, multiplier)) = models.as_deref().zip(multiplier) {
-            self.sold_below_cost(models, multiplier);
+        if let Some((models, tariff)) = models.as_deref().zip(tariff) {
+            self.sold_below_cost(models, tariff, exchange_rate);
         }
         let price_lists = self.price_lists(
             raw.account_group,
             raw.price_rule,
             models.as_deref(),
-            multiplier,
+            tariff,
+            exchange_rate,
         );
         Some(Config {
             file: None,
@@ -122,9 +124,7 @@ impl Check<'_> {
             limits: limits?,
             live: LiveConfig {
                 rate: rate?,
-                tariff: Tariff {
-                    sell_rate_multiplier: multiplier?,
-                },
+                tariff: tariff?,
                 models: models?,
                 price_lists: price_lists?,
                 seller: seller?,

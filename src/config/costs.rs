@@ -1,4 +1,4 @@
-//! `cost_usdt_mtok` and `cost_rules` of a route: what its vendor charges. Warns if a vendor charges more than callers
+//! `cost_usdt_mtok`, `cost_rub_mtok` and `cost_rules` of a route: what its vendor charges. Warns if a vendor charges more than callers
 //! pay.
 
 use std::collections::BTreeSet;
@@ -6,10 +6,15 @@ use std::collections::BTreeSet;
 use rust_decimal::Decimal;
 use tollgate_layers::{
     model::ModelKind,
-    price::{CallTimes, Class, Condition, Label, Served},
+    price::{CallTimes, Class, Condition, Currency, Label, Served},
 };
 
-use super::{ModelConfig, UsdtRates, check::Check, prices::minutes_of_week, raw::RawRoute};
+use super::{
+    BaseRates, ModelConfig, Tariff,
+    check::Check,
+    prices::{field, minutes_of_week},
+    raw::RawRoute,
+};
 
 /// The amounts that a vendor charges for a model.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,18 +26,20 @@ pub struct RouteCostConfig {
     /// The name that the vendor gives the model.
     pub model: String,
     /// The cost of a call that meets no condition.
-    pub usdt_mtok: UsdtRates,
+    pub base: BaseRates,
     /// Costs under conditions; no condition is empty and no two are ambiguous.
-    pub rules: Vec<(Condition, UsdtRates)>,
+    pub rules: Vec<(Condition, BaseRates)>,
 }
 
 /// Selling prices of a model, general ones or those of a customers' rule.
 pub(super) struct Sale<'a> {
     pub(super) model: &'a ModelConfig,
     /// The base prices, before the multiplier.
-    pub(super) usual: &'a UsdtRates,
-    pub(super) rules: &'a [(Condition, UsdtRates)],
-    pub(super) multiplier: Decimal,
+    pub(super) usual: &'a BaseRates,
+    pub(super) rules: &'a [(Condition, BaseRates)],
+    pub(super) tariff: Tariff,
+    /// Rubles per USDT, if the file fixes them. Without, prices and costs in different currencies are not compared.
+    pub(super) exchange_rate: Option<Decimal>,
     /// The path of the customers' rule in the file, if the prices come from one.
     pub(super) customers: Option<&'a str>,
 }
@@ -48,7 +55,8 @@ impl Check<'_> {
         for (route, raw) in raw.iter_mut().enumerate() {
             let path = format!("{path}[{route}]");
             let rules = std::mem::take(&mut raw.cost_rules);
-            let Some(cost) = raw.cost_usdt_mtok.take() else {
+            let tables = (raw.cost_usdt_mtok.take(), raw.cost_rub_mtok.take());
+            if let (None, None) = tables {
                 if !rules.is_empty() {
                     let path = format!("{path}.cost_usdt_mtok");
                     let advice =
@@ -57,18 +65,19 @@ impl Check<'_> {
                     costs = None;
                 }
                 continue;
-            };
-            let usual = self.usdt_rates(Some(cost), &format!("{path}.cost_usdt_mtok"));
+            }
+            let prefix = format!("{path}.cost_");
+            let usual = self.base_rates(tables.0.as_ref(), tables.1.as_ref(), &prefix);
             let rules = self.price_rules(rules, &format!("{path}.cost_rules"), usual.as_ref());
             let model = raw.model.as_deref().filter(|model| !model.is_empty());
             costs = costs
                 .zip(usual.zip(rules))
-                .map(|(mut costs, (usdt_mtok, rules))| {
+                .map(|(mut costs, (base, rules))| {
                     costs.push(RouteCostConfig {
                         route,
                         vendor: raw.vendor.clone().unwrap_or_default(),
                         model: model.or(id).unwrap_or_default().to_owned(),
-                        usdt_mtok,
+                        base,
                         rules,
                     });
                     costs
@@ -78,7 +87,12 @@ impl Check<'_> {
     }
 
     /// Warns of each class that is sold below a vendor's cost, by condition.
-    pub(super) fn sold_below_cost(&mut self, models: &[ModelConfig], multiplier: Decimal) {
+    pub(super) fn sold_below_cost(
+        &mut self,
+        models: &[ModelConfig],
+        tariff: Tariff,
+        exchange_rate: Option<Decimal>,
+    ) {
         for (index, model) in models.iter().enumerate() {
             for cost in &model.route_costs {
                 let path = format!("model[{index}].routes[{}]", cost.route);
@@ -86,9 +100,10 @@ impl Check<'_> {
                 self.cost_at_another_moment(model, cost, &path);
                 let sale = Sale {
                     model,
-                    usual: &model.usdt_mtok,
+                    usual: &model.base,
                     rules: &model.price_rules,
-                    multiplier,
+                    tariff,
+                    exchange_rate,
                     customers: None,
                 };
                 self.sale_below_cost(&sale, cost, &path);
@@ -119,7 +134,7 @@ impl Check<'_> {
     /// Warns if the hours of prices and costs are compared with different moments: then a call over the end of the hours
     /// is sold at one rate and bought at the other.
     fn cost_at_another_moment(&mut self, model: &ModelConfig, cost: &RouteCostConfig, path: &str) {
-        let moment = |rules: &[(Condition, UsdtRates)]| {
+        let moment = |rules: &[(Condition, BaseRates)]| {
             let timed = rules.iter().find(|(condition, _)| condition.has_hours());
             timed.map(|(condition, _)| condition.hours_at.as_str())
         };
@@ -140,7 +155,7 @@ impl Check<'_> {
         let mut seen = BTreeSet::new();
         for (condition, times) in situations(sale, cost) {
             let (price, sold) = met(sale.usual, sale.rules, &condition, &times);
-            let (rule, taken) = met(&cost.usdt_mtok, &cost.rules, &condition, &times);
+            let (rule, taken) = met(&cost.base, &cost.rules, &condition, &times);
             if !seen.insert((price, rule)) {
                 continue;
             }
@@ -150,10 +165,12 @@ impl Check<'_> {
                 .iter()
                 .filter_map(|(place, rules)| Some(rules[(*place)?].0));
             let condition = met.fold(condition, |all, it| all.and(&it).unwrap_or(all));
+            let table = field(taken.currency);
             let path = match rule {
-                None => format!("{path}.cost_usdt_mtok"),
-                Some(rule) => format!("{path}.cost_rules[{rule}].usdt_mtok"),
+                None => format!("{path}.cost_{table}"),
+                Some(rule) => format!("{path}.cost_rules[{rule}].{table}"),
             };
+            let (sold_in, taken_in) = (sold.currency, taken.currency);
             let when = match condition.is_empty() {
                 true => "a usual call".to_owned(),
                 false => format!("a call of {condition}"),
@@ -165,27 +182,36 @@ impl Check<'_> {
                 }
                 let Some(asked) = sold
                     .of_class(class)
-                    .and_then(|base| base.checked_mul(sale.multiplier))
+                    .and_then(|base| base.checked_mul(sale.tariff.multiplier(sold_in)))
                 else {
                     continue;
                 };
-                if taken <= asked {
+                let least = match (taken_in, sold_in, sale.exchange_rate) {
+                    (Currency::Usdt, Currency::Rub, Some(rate)) => taken.checked_mul(rate),
+                    (Currency::Rub, Currency::Usdt, Some(rate)) => taken.checked_div(rate),
+                    _ => Some(taken).filter(|_| taken_in == sold_in),
+                };
+                if least.is_none_or(|least| least <= asked) {
                     continue;
                 }
                 let (model, vendor) = (&sale.model.id, &cost.vendor);
                 let (asked, taken) = (asked.normalize(), taken.normalize());
+                let taken = match taken_in == sold_in {
+                    true => taken.to_string(),
+                    false => format!("{taken} {taken_in}"),
+                };
                 match sale.customers {
                     None => self.warnings.add(
                         format!("{path}.{class}"),
                         format!(
-                            "{when} is sold below cost: model {model:?} sells for {asked} USDT, with the multiplier, and \
+                            "{when} is sold below cost: model {model:?} sells for {asked} {sold_in}, with the multiplier, and \
                              {vendor:?} charges {taken}"
                         ),
                     ),
                     Some(rule) => self.warnings.add(
                         rule,
                         format!(
-                            "{when} of model {model:?} is sold below cost: {class} is {asked} USDT by this rule, with the \
+                            "{when} of model {model:?} is sold below cost: {class} is {asked} {sold_in} by this rule, with the \
                              multiplier, and {vendor:?} charges {taken}"
                         ),
                     ),
@@ -198,7 +224,7 @@ impl Check<'_> {
 /// Returns, for each combination of a price's condition and a cost's condition, the smallest call that meets both, at
 /// each time at which other conditions apply.
 fn situations(sale: &Sale<'_>, cost: &RouteCostConfig) -> Vec<(Condition, CallTimes)> {
-    let with_usual = |rules: &[(Condition, UsdtRates)]| {
+    let with_usual = |rules: &[(Condition, BaseRates)]| {
         let conditions = rules.iter().map(|(condition, _)| *condition);
         std::iter::once(Condition::default())
             .chain(conditions)
@@ -231,7 +257,7 @@ fn situations(sale: &Sale<'_>, cost: &RouteCostConfig) -> Vec<(Condition, CallTi
 }
 
 /// Returns one time of the week for each set of conditions that apply together because of the time.
-fn moments(sales: &[(Condition, UsdtRates)], costs: &[(Condition, UsdtRates)]) -> Vec<CallTimes> {
+fn moments(sales: &[(Condition, BaseRates)], costs: &[(Condition, BaseRates)]) -> Vec<CallTimes> {
     let conditions = sales.iter().chain(costs).map(|(condition, _)| condition);
     let timed: Vec<_> = conditions.filter(|it| it.has_time()).collect();
     let mut seen = BTreeSet::new();
@@ -246,11 +272,11 @@ fn moments(sales: &[(Condition, UsdtRates)], costs: &[(Condition, UsdtRates)]) -
 
 /// Returns the rates that apply to a call that just meets a condition, and the path of their rule.
 fn met<'a>(
-    usual: &'a UsdtRates,
-    rules: &'a [(Condition, UsdtRates)],
+    usual: &'a BaseRates,
+    rules: &'a [(Condition, BaseRates)],
     call: &Condition,
     times: &CallTimes,
-) -> (Option<usize>, &'a UsdtRates) {
+) -> (Option<usize>, &'a BaseRates) {
     let input = call.above_input_tokens.map_or(0, |above| above + 1);
     let served = Served {
         service_tier: call.service_tier,
@@ -266,7 +292,7 @@ fn met<'a>(
 }
 
 /// Returns the tiers, speeds and regions that rules name.
-fn words(rules: &[(Condition, UsdtRates)]) -> impl Iterator<Item = (&'static str, String)> {
+fn words(rules: &[(Condition, BaseRates)]) -> impl Iterator<Item = (&'static str, String)> {
     rules.iter().flat_map(|(condition, _)| words_of(condition))
 }
 
@@ -282,7 +308,7 @@ fn words_of(condition: &Condition) -> impl Iterator<Item = (&'static str, String
         .map(|(field, word)| (field, word.to_string()))
 }
 
-impl UsdtRates {
+impl BaseRates {
     fn by_name(&self) -> impl Iterator<Item = (&'static str, Decimal)> {
         let four = [
             ("input", self.input),
@@ -479,6 +505,28 @@ mod tests {
                 assert!(notes[0].contains(part), "{part}: {notes:#?}");
             }
         }
+    }
+
+    #[test]
+    fn costs_in_another_currency_are_compared_at_a_fixed_rate() {
+        // The model sells for 3 USDT with the multiplier, at 90.50 ₽ per USDT.
+        let cost = |rate: &str| format!("cost_rub_mtok = {}", rates(rate));
+        assert_eq!(noted(&config(&[], &cost("271.5"))), [""; 0]);
+        let dear = config(&[], &cost("271.6"));
+        let notes = noted(&dear);
+        assert_eq!(notes.len(), 4, "{notes:#?}");
+        assert!(
+            notes[0].contains("routes[0].cost_rub_mtok.input: ")
+                && notes[0]
+                    .contains("sells for 3 USDT, with the multiplier, and \"v\" charges 271.6 ₽"),
+            "{notes:#?}"
+        );
+        // A rate that is not fixed is unknown before the gateway runs.
+        let fed = dear.replace(
+            "fixed = \"90.50\"",
+            "url = \"https://rates.example/\"\nselect = \"/rate\"",
+        );
+        assert_eq!(noted(&fed), [""; 0]);
     }
 
     #[test]

@@ -68,10 +68,10 @@ pub use self::{
     idempotency::IdempotencyConfig,
     oidc::OidcConfig,
     payments::{CloudPaymentsConfig, PaymentsConfig, ProviderSecret, StripeConfig, YooKassaConfig},
-    presets::{About, ModelAbout, Preset, presets},
+    presets::{About, FOLDER, ModelAbout, Preset, presets},
     price_diff::{PriceChange, PriceDiff, PriceSource},
     price_lists::{CustomerRule, PriceLists, Row},
-    prices::{Tariff, UsdtRates},
+    prices::{BaseRates, Tariff},
     receivers::{MailConfig, MailTls, ReceiverConfig, TelegramConfig, WayConfig},
     schema::schema,
     seller::SellerConfig,
@@ -399,6 +399,17 @@ pub struct RateConfig {
     pub sources: Vec<RateSource>,
 }
 
+impl RateConfig {
+    /// Returns the rate, if the operator fixes it before any other source.
+    #[must_use]
+    pub fn fixed(&self) -> Option<Decimal> {
+        match self.sources.first()? {
+            RateSource::Fixed(rate) => Some(*rate),
+            RateSource::Http(_) => None,
+        }
+    }
+}
+
 /// A section `[[rate.source]]`: a source of the exchange rate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RateSource {
@@ -459,9 +470,9 @@ pub struct ModelConfig {
     /// Description of the model, shown before its price where a client lets people choose a model.
     pub description: Option<String>,
     /// The base prices of the model.
-    pub usdt_mtok: UsdtRates,
+    pub base: BaseRates,
     /// Base prices under conditions; no condition is empty and no two are ambiguous.
-    pub price_rules: Vec<(Condition, UsdtRates)>,
+    pub price_rules: Vec<(Condition, BaseRates)>,
     /// The costs at the model's vendors, if they are known.
     pub route_costs: Vec<RouteCostConfig>,
     /// The largest number of output tokens that a call may request.

@@ -2,12 +2,16 @@
 
 use std::collections::HashSet;
 
-use tollgate_layers::model::{Dialect, ModelKind};
+use tollgate_layers::{
+    model::{Dialect, ModelKind},
+    price::Currency,
+};
 
 use super::{
     ModelConfig,
     check::{Check, TOKENS_MAX},
-    raw::{RawModel, RawPriceRule, RawUsdt},
+    prices::field,
+    raw::{RawModel, RawPriceRule, RawRates},
     vendor::Vendors,
 };
 
@@ -72,8 +76,8 @@ impl Check<'_> {
             DISPLAY_NAME_CHARS_MAX,
         );
         let description = self.line(raw.description, &at("description"), DESCRIPTION_CHARS_MAX);
-        let usdt_mtok = self.usdt_rates(raw.usdt_mtok, &at("usdt_mtok"));
-        let price_rules = self.price_rules(raw.price_rules, &at("price_rules"), usdt_mtok.as_ref());
+        let base = self.base_rates(raw.usdt_mtok.as_ref(), raw.rub_mtok.as_ref(), &at(""));
+        let price_rules = self.price_rules(raw.price_rules, &at("price_rules"), base.as_ref());
         let route_costs = self.route_costs(&mut raw.routes, &at("routes"), id.as_deref());
         if raw.output_tokens_max.is_none() && has_output {
             self.errors.missing(
@@ -146,7 +150,7 @@ impl Check<'_> {
             kind: kind?,
             display_name: display_name?,
             description: description?,
-            usdt_mtok: usdt_mtok?,
+            base: base?,
             price_rules: price_rules?,
             route_costs: route_costs?,
             output_tokens_max: max?,
@@ -175,6 +179,7 @@ impl Check<'_> {
     /// Refuses settings that are useless for a model without output, if the model `is_known` to have none. The rate of
     /// input is copied to all other classes, so that nothing is free.
     fn input_alone(&mut self, raw: &mut RawModel, path: &str, is_known: bool) {
+        let at = |field: &str| format!("{path}.{field}");
         for (name, given) in [
             ("output_tokens_max", &mut raw.output_tokens_max),
             ("output_tokens_min", &mut raw.output_tokens_min),
@@ -188,36 +193,45 @@ impl Check<'_> {
                 self.errors.add(format!("{path}.{name}"), INPUT_ALONE);
             }
         }
-        if let Some(rates) = &mut raw.usdt_mtok {
-            self.rate_of_input(rates, &format!("{path}.usdt_mtok"), is_known);
-        }
-        let rules = format!("{path}.price_rules");
-        self.rates_of_input(&mut raw.price_rules, &rules, is_known);
+        let tables = [&mut raw.usdt_mtok, &mut raw.rub_mtok];
+        self.rates_of_input(tables, &at(""), is_known);
+        self.rules_of_input(&mut raw.price_rules, &at("price_rules"), is_known);
         for (index, route) in raw.routes.iter_mut().enumerate() {
-            let path = format!("{path}.routes[{index}]");
-            if let Some(rates) = &mut route.cost_usdt_mtok {
-                self.rate_of_input(rates, &format!("{path}.cost_usdt_mtok"), is_known);
-            }
-            let rules = format!("{path}.cost_rules");
-            self.rates_of_input(&mut route.cost_rules, &rules, is_known);
+            let at = |field: &str| format!("{path}.routes[{index}].cost_{field}");
+            let tables = [&mut route.cost_usdt_mtok, &mut route.cost_rub_mtok];
+            self.rates_of_input(tables, &at(""), is_known);
+            self.rules_of_input(&mut route.cost_rules, &at("rules"), is_known);
         }
     }
 
     /// Checks prices under conditions as `input_alone` checks a model's prices.
-    pub(super) fn rates_of_input(
+    pub(super) fn rules_of_input(
         &mut self,
         rules: &mut [RawPriceRule],
         path: &str,
         is_known: bool,
     ) {
         for (index, rule) in rules.iter_mut().enumerate() {
-            if let Some(rates) = &mut rule.usdt_mtok {
-                self.rate_of_input(rates, &format!("{path}[{index}].usdt_mtok"), is_known);
+            let tables = [&mut rule.usdt_mtok, &mut rule.rub_mtok];
+            self.rates_of_input(tables, &format!("{path}[{index}]."), is_known);
+        }
+    }
+
+    /// Checks the tables of a price in each currency. `prefix` is the path of the table that contains them.
+    pub(super) fn rates_of_input(
+        &mut self,
+        tables: [&mut Option<RawRates>; 2],
+        prefix: &str,
+        is_known: bool,
+    ) {
+        for (currency, rates) in Currency::ALL.into_iter().zip(tables) {
+            if let Some(rates) = rates {
+                self.rate_of_input(rates, &format!("{prefix}{}", field(currency)), is_known);
             }
         }
     }
 
-    pub(super) fn rate_of_input(&mut self, rates: &mut RawUsdt, path: &str, is_known: bool) {
+    fn rate_of_input(&mut self, rates: &mut RawRates, path: &str, is_known: bool) {
         for (name, given) in [
             ("cached_input", &mut rates.cached_input),
             ("output", &mut rates.output),

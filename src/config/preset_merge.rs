@@ -6,7 +6,7 @@ use toml::{
     de::{DeArray, DeString, DeTable, DeValue},
 };
 
-use super::presets::{ABOUT_MODEL, Preset, presets};
+use super::presets::{ABOUT_MODEL, FOLDER, Preset, presets};
 use crate::{config::error::Errors, text::similar::hint};
 
 /// The fields of the merged configuration that come from a preset, with the preset's name.
@@ -106,6 +106,15 @@ impl Merge<'_> {
                     value(DeValue::Table(route))
                 });
                 let routes: DeArray<'_> = routes.collect();
+                if preset.about.folder.is_some() && !own.contains_key("routes") {
+                    let name = preset.vendor_model(model).unwrap_or_default();
+                    let problem = format!(
+                        "the vendor's name of the model contains your folder: write routes = [{{ vendor = {0:?}, preset = \
+                         {model:?}, model = {name:?} }}] with the folder in place of {FOLDER}",
+                        preset.name
+                    );
+                    self.errors.add(format!("{path}.routes"), problem);
+                }
                 under.insert(key("routes"), value(DeValue::Array(routes)));
                 self.lay(own, &under, &path, preset.name);
             }

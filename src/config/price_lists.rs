@@ -11,13 +11,17 @@ use std::{
 };
 
 use rust_decimal::Decimal;
-use tollgate_layers::{key::AccountId, model::ModelKind, price::Condition};
+use tollgate_layers::{
+    key::AccountId,
+    model::ModelKind,
+    price::{Condition, Currency},
+};
 
 use super::{
-    ModelConfig, UsdtRates,
+    BaseRates, ModelConfig, Tariff,
     check::Check,
     costs::Sale,
-    prices::fingerprint,
+    prices::{field, fingerprint},
     raw::{RawAccountGroup, RawCustomerRule},
 };
 use crate::text::similar::hint;
@@ -47,9 +51,22 @@ pub struct CustomerRule {
     /// The name of the rule, which receipts show.
     pub name: Arc<str>,
     /// The multiplier that replaces `tariff.sell_rate_multiplier`, above zero.
-    pub multiplier: Option<Decimal>,
+    pub rate_multiplier: Option<Decimal>,
+    /// The multiplier that replaces `tariff.sell_rub_multiplier`, above zero.
+    pub rub_multiplier: Option<Decimal>,
     /// Base prices that replace the models' own, both the usual ones and those under conditions.
-    pub base: Option<(UsdtRates, Vec<(Condition, UsdtRates)>)>,
+    pub base: Option<(BaseRates, Vec<(Condition, BaseRates)>)>,
+}
+
+impl CustomerRule {
+    /// Returns the tariff with the multipliers of this rule.
+    #[must_use]
+    pub fn tariff(&self, tariff: Tariff) -> Tariff {
+        Tariff {
+            sell_rate_multiplier: self.rate_multiplier.unwrap_or(tariff.sell_rate_multiplier),
+            sell_rub_multiplier: self.rub_multiplier.unwrap_or(tariff.sell_rub_multiplier),
+        }
+    }
 }
 
 impl PriceLists {
@@ -72,11 +89,16 @@ impl PriceLists {
     pub(super) fn fingerprint_lines(&self) -> impl Iterator<Item = String> {
         self.rules.iter().map(|rule| {
             let mut line = format!("price_rule {:?}", rule.name);
-            if let Some(multiplier) = rule.multiplier {
-                line += &format!(" sell_rate_multiplier {}", multiplier.normalize());
+            for (name, multiplier) in [
+                ("sell_rate_multiplier", rule.rate_multiplier),
+                ("sell_rub_multiplier", rule.rub_multiplier),
+            ] {
+                if let Some(multiplier) = multiplier {
+                    line += &format!(" {name} {}", multiplier.normalize());
+                }
             }
             if let Some((usual, rules)) = &rule.base {
-                line += &format!(" usdt_mtok {}", fingerprint(usual, rules));
+                line += &format!(" {} {}", field(usual.currency), fingerprint(usual, rules));
             }
             line
         })
@@ -147,7 +169,8 @@ impl Check<'_> {
         groups: Vec<RawAccountGroup>,
         rules: Vec<RawCustomerRule>,
         models: Option<&[ModelConfig]>,
-        tariff_multiplier: Option<Decimal>,
+        tariff: Option<Tariff>,
+        exchange_rate: Option<Decimal>,
     ) -> Option<PriceLists> {
         let groups = self.account_groups(groups);
         let mut names = BTreeSet::new();
@@ -175,7 +198,8 @@ impl Check<'_> {
             .map(|(rule, model)| {
                 let path = format!("price_rule[{rule}]");
                 let (rule, model) = (&lists.rules[rule], &models[model]);
-                self.warn_rule_below_cost(rule, model, tariff_multiplier?, &path);
+                self.warn_rule_below_cost(rule, model, (tariff?, exchange_rate), &path);
+                self.warn_without_effect(rule, model, &path);
                 self.fits_model(rule, model, &path).then_some(())
             })
             .collect();
@@ -251,30 +275,35 @@ impl Check<'_> {
         }
         let known = self.known_groups(&raw.groups, &at("groups"), groups);
         let models = self.model_patterns(raw.models, &at("models"));
-        let multiplier = match &raw.sell_rate_multiplier {
+        let multipliers = [
+            ("sell_rate_multiplier", &raw.sell_rate_multiplier),
+            ("sell_rub_multiplier", &raw.sell_rub_multiplier),
+        ];
+        let [rate_multiplier, rub_multiplier] = multipliers.map(|(name, given)| match given {
             None => Some(None),
-            Some(text) => self
-                .multiplier_at(text, &at("sell_rate_multiplier"))
-                .map(Some),
-        };
-        if raw.sell_rate_multiplier.is_none() && raw.usdt_mtok.is_none() {
+            Some(text) => self.multiplier_at(text, &at(name)).map(Some),
+        });
+        let tables = (raw.usdt_mtok.as_ref(), raw.rub_mtok.as_ref());
+        let has_base = tables.0.or(tables.1).is_some();
+        if !has_base && multipliers.iter().all(|(_, given)| given.is_none()) {
             // Invalid fields were removed, and their mistakes recorded, so they are not reported as missing.
-            let mut fields = ["sell_rate_multiplier", "usdt_mtok"].into_iter();
+            let names = multipliers.map(|(name, _)| name);
+            let mut fields = names.into_iter().chain(Currency::ALL.map(field));
             if !fields.any(|field| self.errors.told(&at(field))) {
-                let problem = "has no price: give sell_rate_multiplier or usdt_mtok";
+                let problem = "has no price: give sell_rate_multiplier, sell_rub_multiplier, usdt_mtok or rub_mtok";
                 self.errors.add(path, problem);
             }
             return None;
         }
-        let base = match raw.usdt_mtok {
-            None if raw.price_rules.is_empty() => Some(None),
-            None => {
-                let problem = "need usdt_mtok, which is missing";
+        let base = match has_base {
+            false if raw.price_rules.is_empty() => Some(None),
+            false => {
+                let problem = "need usdt_mtok or rub_mtok, which are missing";
                 self.errors.add(at("price_rules"), problem);
                 None
             }
-            given => {
-                let usual = self.usdt_rates(given, &at("usdt_mtok"));
+            true => {
+                let usual = self.base_rates(tables.0, tables.1, &at(""));
                 let rules = self.price_rules(raw.price_rules, &at("price_rules"), usual.as_ref());
                 usual.zip(rules).map(Some)
             }
@@ -282,7 +311,8 @@ impl Check<'_> {
         known.then_some(Scoped {
             rule: CustomerRule {
                 name: name?.into(),
-                multiplier: multiplier?,
+                rate_multiplier: rate_multiplier?,
+                rub_multiplier: rub_multiplier?,
                 base: base?,
             },
             all,
@@ -309,11 +339,10 @@ impl Check<'_> {
         if meant.any(|kind| kind != ModelKind::Embedding) {
             return;
         }
-        if let Some(rates) = &mut raw.usdt_mtok {
-            self.rate_of_input(rates, &format!("{path}.usdt_mtok"), is_known);
-        }
+        let tables = [&mut raw.usdt_mtok, &mut raw.rub_mtok];
+        self.rates_of_input(tables, &format!("{path}."), is_known);
         let rules = format!("{path}.price_rules");
-        self.rates_of_input(&mut raw.price_rules, &rules, is_known);
+        self.rules_of_input(&mut raw.price_rules, &rules, is_known);
     }
 
     fn known_groups(&mut self, given: &[String], path: &str, groups: Option<&Groups>) -> bool {
@@ -461,12 +490,13 @@ impl Check<'_> {
         let Some((usual, rules)) = &rule.base else {
             return true;
         };
-        if let Some((class, is_surplus)) = usual.class_apart(&model.usdt_mtok) {
+        if let Some((class, is_surplus)) = usual.class_apart(&model.base) {
             let problem = match is_surplus {
                 true => format!("model {:?} does not sell {class}: remove it", model.id),
                 false => format!("model {:?} sells {class}: add it", model.id),
             };
-            self.errors.add(format!("{path}.usdt_mtok"), problem);
+            self.errors
+                .add(format!("{path}.{}", field(usual.currency)), problem);
             return false;
         }
         let priced = |condition: &Condition| rules.iter().any(|(it, _)| it == condition);
@@ -486,22 +516,38 @@ impl Check<'_> {
         &mut self,
         rule: &CustomerRule,
         model: &ModelConfig,
-        tariff_multiplier: Decimal,
+        (tariff, exchange_rate): (Tariff, Option<Decimal>),
         path: &str,
     ) {
         let (usual, rules) = match &rule.base {
             Some((usual, rules)) => (usual, rules),
-            None => (&model.usdt_mtok, &model.price_rules),
+            None => (&model.base, &model.price_rules),
         };
         let sale = Sale {
             model,
             usual,
             rules,
-            multiplier: rule.multiplier.unwrap_or(tariff_multiplier),
+            tariff: rule.tariff(tariff),
+            exchange_rate,
             customers: Some(path),
         };
         for cost in &model.route_costs {
             self.sale_below_cost(&sale, cost, path);
+        }
+    }
+
+    /// Warns of a model whose prices are in a currency that no multiplier of the rule is for.
+    fn warn_without_effect(&mut self, rule: &CustomerRule, model: &ModelConfig, path: &str) {
+        let (given, other) = match model.base.currency {
+            Currency::Usdt => (rule.rate_multiplier, "sell_rate_multiplier"),
+            Currency::Rub => (rule.rub_multiplier, "sell_rub_multiplier"),
+        };
+        if rule.base.is_none() && given.is_none() {
+            let problem = format!(
+                "does not change the price of model {:?}, which is in {}: give {other}, or take the model out",
+                model.id, model.base.currency
+            );
+            self.warnings.add(path, problem);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Checks of `[tariff]` and `model.usdt_mtok`: everything that a price is computed from except the exchange rate.
+//! Checks of `[tariff]` and of base prices: everything that a price is computed from except the exchange rate.
 //!
 //! Prices under conditions and customers' price rules enter the fingerprint under names of their own, and only if they
 //! are given: a file without them keeps its tariff version.
@@ -6,8 +6,8 @@
 use rust_decimal::Decimal;
 use sha2::{Digest, Sha256};
 use tollgate_layers::price::{
-    ByClass, CallTimes, Class, Condition, Hours, Label, Moment, Served, TimeError, Weekdays,
-    ambiguous,
+    ByClass, CallTimes, Class, Condition, Currency, Hours, Label, Moment, Served, TimeError,
+    Weekdays, ambiguous,
 };
 
 use crate::text::time::parse_rfc3339_ms;
@@ -15,19 +15,48 @@ use crate::text::time::parse_rfc3339_ms;
 use super::{
     LiveConfig, ModelConfig,
     check::{Check, TOKENS_MAX},
-    raw::{RawPriceRule, RawUsdt},
+    raw::{RawModel, RawPriceRule, RawRates, RawTariff},
 };
 
 /// The section `[tariff]`: how prices follow from the exchange rate.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tariff {
-    /// Price = base price × exchange rate × this multiplier. The multiplier is above zero.
+    /// Price = base price in USDT × exchange rate × this multiplier. The multiplier is above zero.
     pub sell_rate_multiplier: Decimal,
+    /// Price = base price in rubles × this multiplier. The multiplier is above zero.
+    pub sell_rub_multiplier: Decimal,
 }
 
-/// Base prices: USDT per million tokens, each above zero.
+impl Tariff {
+    /// The tariff that sells at base prices.
+    pub const AT_COST: Self = Self {
+        sell_rate_multiplier: Decimal::ONE,
+        sell_rub_multiplier: Decimal::ONE,
+    };
+
+    /// Returns the multiplier of base prices in this currency.
+    #[must_use]
+    pub const fn multiplier(&self, currency: Currency) -> Decimal {
+        match currency {
+            Currency::Usdt => self.sell_rate_multiplier,
+            Currency::Rub => self.sell_rub_multiplier,
+        }
+    }
+}
+
+/// Returns the field of the configuration that has base prices in this currency.
+pub(super) const fn field(currency: Currency) -> &'static str {
+    match currency {
+        Currency::Usdt => "usdt_mtok",
+        Currency::Rub => "rub_mtok",
+    }
+}
+
+/// Base prices: USDT or rubles per million tokens, each above zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct UsdtRates {
+pub struct BaseRates {
+    /// The currency of all rates.
+    pub currency: Currency,
     /// The rate of ordinary input.
     pub input: Decimal,
     /// The rate of input that is read from the vendor's cache.
@@ -36,7 +65,7 @@ pub struct UsdtRates {
     pub output: Decimal,
     /// The rate of input that is written to the vendor's cache.
     pub cache_write: Decimal,
-    /// Prices of further classes; for [`Kind::Call`], USDT per call.
+    /// Prices of further classes; for [`Kind::Call`], per call.
     ///
     /// [`Kind::Call`]: tollgate_layers::price::Kind::Call
     pub classes: ByClass<Option<Decimal>>,
@@ -54,13 +83,16 @@ impl LiveConfig {
             .collect();
         lines.extend(self.price_lists.fingerprint_lines());
         lines.sort();
-        lines.insert(
-            0,
-            format!(
-                "sell_rate_multiplier {}",
-                self.tariff.sell_rate_multiplier.normalize()
-            ),
-        );
+        let Tariff {
+            sell_rate_multiplier,
+            sell_rub_multiplier,
+        } = self.tariff;
+        if sell_rub_multiplier != Decimal::ONE {
+            let line = format!("sell_rub_multiplier {}", sell_rub_multiplier.normalize());
+            lines.insert(0, line);
+        }
+        let line = format!("sell_rate_multiplier {}", sell_rate_multiplier.normalize());
+        lines.insert(0, line);
         let digest = Sha256::digest(lines.join("\n"));
         digest.iter().map(|byte| format!("{byte:02x}")).collect()
     }
@@ -68,13 +100,13 @@ impl LiveConfig {
 
 impl ModelConfig {
     fn fingerprint_line(&self) -> String {
-        let prices = fingerprint(&self.usdt_mtok, &self.price_rules);
+        let prices = fingerprint(&self.base, &self.price_rules);
         format!("{:?} {prices}", self.id)
     }
 }
 
 /// Returns the digest of base prices, both the usual ones and those under conditions.
-pub(super) fn fingerprint(usual: &UsdtRates, rules: &[(Condition, UsdtRates)]) -> String {
+pub(super) fn fingerprint(usual: &BaseRates, rules: &[(Condition, BaseRates)]) -> String {
     let mut line = usual.fingerprint();
     let mut rules: Vec<_> = rules
         .iter()
@@ -85,11 +117,12 @@ pub(super) fn fingerprint(usual: &UsdtRates, rules: &[(Condition, UsdtRates)]) -
     line
 }
 
-impl UsdtRates {
+impl BaseRates {
     /// Returns the line of base prices in the fingerprint. Classes beyond the first four are written with their names:
     /// a model without them has the same line as in versions that had only four classes.
     fn fingerprint(&self) -> String {
         let Self {
+            currency,
             input,
             cached_input,
             output,
@@ -99,6 +132,9 @@ impl UsdtRates {
         let [input, cached_input, output, cache_write] =
             [input, cached_input, output, cache_write].map(|rate| rate.normalize());
         let mut line = format!("{input} {cached_input} {output} {cache_write}");
+        if *currency == Currency::Rub {
+            line.insert_str(0, "rub ");
+        }
         for (class, rate) in classes.iter() {
             if let Some(rate) = rate {
                 line += &format!(" {class} {}", rate.normalize());
@@ -126,15 +162,33 @@ pub(super) fn minutes_of_week(from_ms: u64) -> impl Iterator<Item = CallTimes> {
 pub(crate) const MULTIPLIER_MAX: u32 = 1_000;
 
 impl Check<'_> {
-    pub(super) fn multiplier(&mut self, given: Option<&str>) -> Option<Decimal> {
-        const PATH: &str = "tariff.sell_rate_multiplier";
-        if given.is_none() {
+    /// Checks `[tariff]` of a file with these models.
+    pub(super) fn tariff(&mut self, raw: &RawTariff, models: &[RawModel]) -> Option<Tariff> {
+        const USDT: &str = "tariff.sell_rate_multiplier";
+        const RUB: &str = "tariff.sell_rub_multiplier";
+        let has_rub = models.iter().any(|model| model.rub_mtok.is_some());
+        let has_usdt = !has_rub || models.iter().any(|model| model.usdt_mtok.is_some());
+        if raw.sell_rate_multiplier.is_none() && has_usdt {
             self.warnings.add(
-                PATH,
+                USDT,
                 "is absent: models are sold at cost, the base price × the exchange rate; if that is intended, write \"1\"",
             );
         }
-        self.multiplier_at(given.unwrap_or("1"), PATH)
+        if raw.sell_rub_multiplier.is_none() && has_rub {
+            self.warnings.add(
+                RUB,
+                "is absent: models priced in rubles are sold at cost; if that is intended, write \"1\"",
+            );
+        }
+        let mut multiplier = |given: &Option<String>, path: &str| {
+            self.multiplier_at(given.as_deref().unwrap_or("1"), path)
+        };
+        let usdt = multiplier(&raw.sell_rate_multiplier, USDT);
+        let rub = multiplier(&raw.sell_rub_multiplier, RUB);
+        Some(Tariff {
+            sell_rate_multiplier: usdt?,
+            sell_rub_multiplier: rub?,
+        })
     }
 
     pub(super) fn multiplier_at(&mut self, given: &str, path: &str) -> Option<Decimal> {
@@ -153,39 +207,52 @@ impl Check<'_> {
         Some(multiplier)
     }
 
-    pub(super) fn usdt_rates(&mut self, raw: Option<RawUsdt>, path: &str) -> Option<UsdtRates> {
-        let Some(raw) = raw else {
-            self.errors.missing(
-                path,
-                "a model without a full price cannot be called: give input, cached_input, output and cache_write",
-            );
-            return None;
+    /// Checks a price, which is in one of two tables. `prefix` is the path of the table that contains them.
+    pub(super) fn base_rates(
+        &mut self,
+        usdt: Option<&RawRates>,
+        rub: Option<&RawRates>,
+        prefix: &str,
+    ) -> Option<BaseRates> {
+        let (currency, raw) = match (usdt, rub) {
+            (Some(usdt), None) => (Currency::Usdt, usdt),
+            (None, Some(rub)) => (Currency::Rub, rub),
+            (Some(_), Some(_)) => {
+                let problem = format!("a price has one currency: remove it, or {prefix}usdt_mtok");
+                self.errors.add(format!("{prefix}rub_mtok"), problem);
+                return None;
+            }
+            (None, None) => {
+                self.errors.missing(
+                    &format!("{prefix}usdt_mtok"),
+                    "a model without a full price cannot be called: give input, cached_input, output and cache_write, or \
+                     rub_mtok with them",
+                );
+                return None;
+            }
         };
+        self.rates(raw, currency, &format!("{prefix}{}", field(currency)))
+    }
+
+    fn rates(&mut self, raw: &RawRates, currency: Currency, path: &str) -> Option<BaseRates> {
         let [input, cached_input, output, cache_write] = [
-            ("input", raw.input),
-            ("cached_input", raw.cached_input),
-            ("output", raw.output),
-            ("cache_write", raw.cache_write),
+            ("input", &raw.input),
+            ("cached_input", &raw.cached_input),
+            ("output", &raw.output),
+            ("cache_write", &raw.cache_write),
         ]
         .map(|(name, given)| {
             let path = format!("{path}.{name}");
-            let advice = "a model without a full price cannot be called: give USDT per million tokens, like \"0.25\"";
-            let text = self.required(given, &path, advice)?;
+            let advice = format!(
+                "a model without a full price cannot be called: give {currency} per million tokens, like \"0.25\""
+            );
+            let text = self.required(given.clone(), &path, &advice)?;
             self.decimal(&text, &path, 9, 1_000_000)
         });
         let mut classes = Some(ByClass::default());
-        for (class, given) in [
-            (Class::CacheWrite1h, raw.cache_write_1h),
-            (Class::CacheWrite12h, raw.cache_write_12h),
-            (Class::InputAudio, raw.input_audio),
-            (Class::InputImage, raw.input_image),
-            (Class::OutputAudio, raw.output_audio),
-            (Class::OutputImage, raw.output_image),
-            (Class::WebSearchCall, raw.web_search_call),
-        ] {
-            let Some(text) = given else { continue };
+        for (class, text) in raw.further() {
             let path = format!("{path}.{class}");
-            let rate = self.decimal(&text, &path, 9, 1_000_000);
+            let rate = self.decimal(text, &path, 9, 1_000_000);
             let is_write = matches!(class, Class::CacheWrite1h | Class::CacheWrite12h);
             if is_write
                 && rate
@@ -209,7 +276,8 @@ impl Check<'_> {
                 "is above input: what is read from a cache costs less",
             );
         }
-        Some(UsdtRates {
+        Some(BaseRates {
+            currency,
             input: input?,
             cached_input: cached_input?,
             output: output?,
@@ -222,8 +290,8 @@ impl Check<'_> {
         &mut self,
         raw: Vec<RawPriceRule>,
         path: &str,
-        usual: Option<&UsdtRates>,
-    ) -> Option<Vec<(Condition, UsdtRates)>> {
+        usual: Option<&BaseRates>,
+    ) -> Option<Vec<(Condition, BaseRates)>> {
         let rules: Vec<_> = raw
             .into_iter()
             .enumerate()
@@ -261,8 +329,8 @@ impl Check<'_> {
         &mut self,
         raw: RawPriceRule,
         path: &str,
-        usual: Option<&UsdtRates>,
-    ) -> Option<(Condition, UsdtRates)> {
+        usual: Option<&BaseRates>,
+    ) -> Option<(Condition, BaseRates)> {
         let above = self.optional(
             raw.above_input_tokens,
             &format!("{path}.above_input_tokens"),
@@ -274,8 +342,8 @@ impl Check<'_> {
             ("inference_geo", raw.inference_geo),
         ]
         .map(|(name, given)| self.word(given, &format!("{path}.{name}")));
-        let path_of_rates = format!("{path}.usdt_mtok");
-        let rates = self.usdt_rates(raw.usdt_mtok, &path_of_rates);
+        let tables = (raw.usdt_mtok.as_ref(), raw.rub_mtok.as_ref());
+        let rates = self.base_rates(tables.0, tables.1, &format!("{path}."));
         let hours_utc = self.times(Hours::from_spans(&raw.hours_utc), path, "hours_utc");
         let weekdays = self.times(Weekdays::from_names(&raw.weekdays), path, "weekdays");
         let moments = [Moment::Request, Moment::FirstByte, Moment::End];
@@ -319,6 +387,15 @@ impl Check<'_> {
             return None;
         }
         let (rates, usual) = (rates?, usual?);
+        let path_of_rates = format!("{path}.{}", field(rates.currency));
+        if rates.currency != usual.currency {
+            let problem = format!(
+                "the usual price is {}: write this one so",
+                field(usual.currency)
+            );
+            self.errors.add(path_of_rates, problem);
+            return None;
+        }
         if let Some((class, is_surplus)) = rates.class_apart(usual) {
             let problem = match is_surplus {
                 true => format!("the usual price has no {class}: remove it, or add it there"),
@@ -395,7 +472,7 @@ impl Check<'_> {
         }
         if served.unusual() == Served::default() {
             let problem =
-                format!("{word:?} is the usual service: its price is the model's usdt_mtok");
+                format!("{word:?} is the usual service: its price is the model's usual one");
             self.errors.add(path, problem);
             return None;
         }
@@ -405,6 +482,8 @@ impl Check<'_> {
 
 #[cfg(test)]
 mod tests {
+    use tollgate_layers::price::Currency;
+
     use crate::config::testing::{SMALL, assert_mistakes, changed, parse};
 
     #[test]
@@ -476,6 +555,76 @@ mod tests {
                 "{errors}"
             );
         }
+    }
+
+    const RUB: &str = "rub_mtok = { input = \"25\", cached_input = \"2\", output = \"200\", cache_write = \"25\" }";
+
+    /// Returns the small file with a price in rubles and these lines more in the model.
+    fn in_rubles(more: &str) -> String {
+        let usual = "usdt_mtok = { input = \"0.25\", cached_input = \"0.025\", output = \"2.00\", cache_write = \"0.25\" }";
+        assert!(SMALL.contains(usual));
+        SMALL.replace(usual, RUB) + "\n" + more
+    }
+
+    #[test]
+    fn price_has_one_currency_in_usual_price_and_rules() {
+        let config = parse(&in_rubles("")).unwrap();
+        let base = &config.live.models[0].base;
+        assert_eq!(
+            (base.currency, base.input.to_string()),
+            (Currency::Rub, "25".into())
+        );
+        let ruled =
+            |table: &str| in_rubles(&rule("speed = \"fast\"", "").replace("usdt_mtok", table));
+        assert!(parse(&ruled("rub_mtok")).is_ok());
+        let both = SMALL.replace("family = \"M\"", &format!("family = \"M\"\n{RUB}"));
+        for (text, field, problem) in [
+            (
+                both,
+                "model[0].rub_mtok",
+                "a price has one currency: remove it, or model[0].usdt_mtok",
+            ),
+            (
+                ruled("usdt_mtok"),
+                "model[0].price_rules[0].usdt_mtok",
+                "the usual price is rub_mtok: write this one so",
+            ),
+            (
+                SMALL
+                    .replace("usdt_mtok", "rub_mtok")
+                    .replace("\"0.25\"", "\"0\""),
+                "model[0].rub_mtok.input",
+                "above 0",
+            ),
+        ] {
+            let errors = parse(&text).unwrap_err().to_string();
+            assert!(
+                errors.contains(&format!("{field}:")) && errors.contains(problem),
+                "{errors}"
+            );
+        }
+    }
+
+    #[test]
+    fn multiplier_of_rubles_is_needed_only_with_prices_in_rubles() {
+        let noted = |text: &str| {
+            let config = parse(text).unwrap();
+            let noted = config
+                .warnings
+                .iter()
+                .filter(|it| it.path.starts_with("tariff"));
+            noted.map(|it| it.path.clone()).collect::<Vec<_>>()
+        };
+        assert_eq!(noted(SMALL), ["tariff.sell_rate_multiplier"]);
+        assert_eq!(noted(&in_rubles("")), ["tariff.sell_rub_multiplier"]);
+        let given = in_rubles("").replace(
+            "[admin]",
+            "[tariff]\nsell_rub_multiplier = \"1.2\"\n[admin]",
+        );
+        assert_eq!(noted(&given), [""; 0]);
+        let tariff = parse(&given).unwrap().live.tariff;
+        assert_eq!(tariff.multiplier(Currency::Rub).to_string(), "1.2");
+        assert_eq!(tariff.multiplier(Currency::Usdt).to_string(), "1");
     }
 
     #[test]
@@ -634,6 +783,11 @@ mod tests {
             (
                 "[admin]",
                 "[tariff]\nsell_rate_multiplier = \"1.15\"\n[admin]",
+            ),
+            ("usdt_mtok", "rub_mtok"),
+            (
+                "[admin]",
+                "[tariff]\nsell_rub_multiplier = \"1.15\"\n[admin]",
             ),
         ] {
             assert_ne!(fingerprint(&changed(from, to)), first, "{to}");

@@ -12,7 +12,7 @@ use serde_json::Value;
 use super::{
     document::Document,
     error::{ConfigErrors, Errors},
-    presets::{Preset, presets},
+    presets::{FOLDER, Preset, presets},
     price_diff::file::{string, tables},
 };
 use crate::text::{
@@ -42,9 +42,15 @@ pub(crate) struct VendorArgs {
     /// has another name for it
     #[arg(long, value_delimiter = ',', value_name = "MODEL")]
     pub(crate) models: Vec<String>,
+    /// Folder at the vendor that the key belongs to, a part of the vendor's names of models (YandexGPT)
+    #[arg(long, value_name = "ID", value_parser = folder)]
+    pub(crate) folder: Option<String>,
     /// Price in USDT of a million tokens of input and of output, for models that the preset lacks
-    #[arg(long, value_name = "INPUT,OUTPUT", value_parser = prices)]
+    #[arg(long, value_name = "INPUT,OUTPUT", value_parser = prices, conflicts_with = "rub_mtok")]
     pub(crate) usdt_mtok: Option<Prices>,
+    /// Price in rubles instead, which does not follow the rate of USDT
+    #[arg(long, value_name = "INPUT,OUTPUT", value_parser = prices)]
+    pub(crate) rub_mtok: Option<Prices>,
     /// Largest output of models that the preset lacks, in tokens
     #[arg(long, value_name = "TOKENS", default_value_t = OUTPUT_TOKENS_MAX)]
     pub(crate) output_tokens_max: u64,
@@ -72,6 +78,15 @@ pub(crate) fn prices(text: &str) -> Result<Prices, String> {
         _ => {
             Err("write the price of input, a comma and the price of output, like 0.30,1.20".into())
         }
+    }
+}
+
+/// Parses the id of a folder.
+pub(crate) fn folder(text: &str) -> Result<String, String> {
+    let is_id = |text: &str| !text.is_empty() && text.bytes().all(|it| it.is_ascii_alphanumeric());
+    match is_id(text) {
+        true => Ok(text.to_owned()),
+        false => Err("letters and digits, like b1gexample0123456789".into()),
     }
 }
 
@@ -205,12 +220,29 @@ impl Sections {
                 _ => format!("{}/{wanted}", preset.name),
             };
             let _ = write!(self.text, "\n[[model]]\npreset = {}\n", quoted(&name));
+            if let Some(about) = &preset.about.folder {
+                let Some(folder) = &args.folder else {
+                    return Err(format!("--folder is missing: {about}"));
+                };
+                let called = preset.vendor_model(wanted).unwrap_or_default();
+                let _ = writeln!(
+                    self.text,
+                    "routes = [ {{ vendor = {}, preset = {}, model = {} }} ]",
+                    quoted(&self.name),
+                    quoted(&name),
+                    quoted(&called.replace(FOLDER, folder))
+                );
+            }
             return Ok(());
         }
-        let Some(Prices { input, output }) = &args.usdt_mtok else {
+        let (table, currency, given) = match &args.rub_mtok {
+            Some(prices) => ("rub_mtok", "Rubles", Some(prices)),
+            None => ("usdt_mtok", "USDT", args.usdt_mtok.as_ref()),
+        };
+        let Some(Prices { input, output }) = given else {
             let models = preset.about.models.keys().map(String::as_str);
             return Err(format!(
-                "the preset {:?} has no model {id:?}{}: add its price, like --usdt-mtok 0.30,1.20 (USDT per million tokens)",
+                "the preset {:?} has no model {id:?}{}: add its price, like --usdt-mtok 0.30,1.20 (USDT per million tokens) or --rub-mtok",
                 preset.name,
                 hint(id, models)
             ));
@@ -219,10 +251,10 @@ impl Sections {
         let _ = write!(
             self.text,
             "\n[[model]]\nid = {}\nfamily = {family}\n\
-             # USDT per million tokens; cached input and cache writes are priced as input until you write their prices\n\
-             usdt_mtok = {{ input = \"{input}\", cached_input = \"{input}\", output = \"{output}\", cache_write = \"{input}\" }}\n\
+             # {currency} per million tokens; cached input and cache writes are priced as input until you write their prices\n\
+             {table} = {{ input = \"{input}\", cached_input = \"{input}\", output = \"{output}\", cache_write = \"{input}\" }}\n\
              output_tokens_max = {}\n{}\
-             routes = [ {{ vendor = {vendor}, model = {}, cost_usdt_mtok = {{ input = \"{input}\", cached_input = \"{input}\", \
+             routes = [ {{ vendor = {vendor}, model = {}, cost_{table} = {{ input = \"{input}\", cached_input = \"{input}\", \
              output = \"{output}\", cache_write = \"{input}\" }} }} ]\n",
             quoted(id),
             args.output_tokens_max,

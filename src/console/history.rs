@@ -1,12 +1,16 @@
 //! Former prices on the page of prices: what each tariff version changed, and the margin that its prices left.
 
+use std::collections::BTreeSet;
+
 use rust_decimal::Decimal;
 use serde::Deserialize;
+use tollgate_layers::price::Currency;
 
 use super::{Visit, api::Refused, texts::english};
 use crate::{
     admin::Refusal,
     catalog::tariffs::{Prices, Rates, Tariff},
+    config,
 };
 
 #[derive(Deserialize)]
@@ -78,10 +82,25 @@ pub(super) fn former_prices(tariffs: &[Numbered]) -> Vec<Former> {
 }
 
 /// Returns the multipliers and the times (ms) at which they came into force, earliest first.
-pub(super) fn multipliers(tariffs: &[Numbered]) -> Vec<(u64, Decimal)> {
+pub(super) fn multipliers(tariffs: &[Numbered]) -> Vec<(u64, config::Tariff)> {
     let earliest_first = tariffs.iter().rev();
-    let changes = earliest_first.map(|it| (it.tariff.since_ms, it.tariff.multiplier));
+    let changes = earliest_first.map(|it| {
+        let multipliers = config::Tariff {
+            sell_rate_multiplier: it.tariff.multiplier,
+            sell_rub_multiplier: it.tariff.rub_multiplier,
+        };
+        (it.tariff.since_ms, multipliers)
+    });
     changes.collect()
+}
+
+/// Returns the models whose newest recorded price is in rubles.
+pub(super) fn priced_in_rubles(tariffs: &[Numbered]) -> BTreeSet<&str> {
+    let mut seen = BTreeSet::new();
+    let models = tariffs.iter().flat_map(|it| &it.tariff.models);
+    let newest = models.filter(|(model, _)| seen.insert(model.as_str()));
+    let in_rubles = newest.filter(|(_, prices)| prices.usual.currency == Currency::Rub);
+    in_rubles.map(|(model, _)| model.as_str()).collect()
 }
 
 fn former(it: &Numbered, before: Option<&Tariff>) -> Former {
@@ -90,16 +109,19 @@ fn former(it: &Numbered, before: Option<&Tariff>) -> Former {
         since,
         tariff,
     } = it;
-    let is_repriced = before.is_some_and(|before| before.multiplier != tariff.multiplier);
+    let is_repriced = |prices: &Prices| {
+        let multiplier = |tariff: &Tariff| tariff.multiplier_of(prices.usual.currency);
+        before.is_some_and(|before| multiplier(before) != multiplier(tariff))
+    };
     let mut rows = Vec::new();
     for (model, prices) in &tariff.models {
         let was = before.map(|before| before.models.get(model));
-        if was == Some(Some(prices)) && !is_repriced {
+        if was == Some(Some(prices)) && !is_repriced(prices) {
             continue;
         }
         let earlier = was.flatten().zip(before);
-        let earlier = earlier.map(|(was, before)| cells_of(was, before.multiplier));
-        let now = cells_of(prices, tariff.multiplier);
+        let earlier = earlier.map(|(was, before)| cells_of(was, before));
+        let now = cells_of(prices, tariff);
         let cells = now.into_iter().enumerate().map(|(at, (name, now))| {
             let was = earlier.as_ref().map(|earlier| earlier[at].1.clone());
             (name, Cell::of(was, now))
@@ -112,8 +134,7 @@ fn former(it: &Numbered, before: Option<&Tariff>) -> Former {
     }
     let gone = before.into_iter().flat_map(|before| &before.models);
     for (model, was) in gone.filter(|(model, _)| !tariff.models.contains_key(*model)) {
-        let multiplier = before.map_or(tariff.multiplier, |before| before.multiplier);
-        let cells = cells_of(was, multiplier).into_iter();
+        let cells = cells_of(was, before.unwrap_or(tariff)).into_iter();
         rows.push(FormerRow {
             model: model.clone(),
             mark: "gone",
@@ -125,32 +146,45 @@ fn former(it: &Numbered, before: Option<&Tariff>) -> Former {
     Former {
         version: *version,
         since: since.clone(),
-        multiplier: Cell::of(
-            before.map(|before| before.multiplier.to_string()),
-            tariff.multiplier.to_string(),
-        ),
+        multiplier: Cell::of(before.map(shown_multipliers), shown_multipliers(tariff)),
         compared: before.is_some(),
         rows,
     }
 }
 
-fn cells_of(prices: &Prices, multiplier: Decimal) -> [(&'static str, String); 6] {
+/// Returns the multiplier of prices in USDT, and that of prices in rubles if it is not 1.
+fn shown_multipliers(tariff: &Tariff) -> String {
+    match tariff.rub_multiplier == Decimal::ONE {
+        true => tariff.multiplier.to_string(),
+        false => format!("{} (₽: {})", tariff.multiplier, tariff.rub_multiplier),
+    }
+}
+
+fn cells_of(prices: &Prices, tariff: &Tariff) -> [(&'static str, String); 6] {
     let Rates {
+        currency,
         input,
         cached_input,
         output,
         cache_write,
     } = prices.usual;
+    let multiplier = tariff.multiplier_of(currency);
+    let shown = |rate: Decimal| match currency {
+        Currency::Usdt => rate.to_string(),
+        Currency::Rub => format!("{rate} {currency}"),
+    };
     let margin = |rate: Decimal, cost: fn(&Rates) -> Decimal| {
-        let cost = prices.cost.as_ref().map(cost);
+        // The rate of a former day is not known, so that only amounts in one currency are compared.
+        let known = prices.cost.as_ref().filter(|it| it.currency == currency);
+        let cost = known.map(cost);
         cost.and_then(|cost| margin(rate, multiplier, cost))
             .unwrap_or_else(|| "—".into())
     };
     [
-        (english("Input"), input.to_string()),
-        (english("Cached input"), cached_input.to_string()),
-        (english("Output"), output.to_string()),
-        (english("Cache write"), cache_write.to_string()),
+        (english("Input"), shown(input)),
+        (english("Cached input"), shown(cached_input)),
+        (english("Output"), shown(output)),
+        (english("Cache write"), shown(cache_write)),
         (english("Input margin"), margin(input, |cost| cost.input)),
         (english("Output margin"), margin(output, |cost| cost.output)),
     ]

@@ -4,12 +4,12 @@ use std::ops::Range;
 
 use askama::Template;
 use futures_util::stream::{self, StreamExt as _, TryStreamExt as _};
-use rust_decimal::Decimal;
+use tollgate_layers::price::Currency;
 
 use super::{
     Answer, Visit,
     api::Refused,
-    history::{Former, Numbered, former_prices, multipliers},
+    history::{Former, Numbered, former_prices, multipliers, priced_in_rubles},
     pages::{DAY_MS, DAYS_BACK_MAX, Frame, status_of, written},
     texts::english,
     views::{UsageRow, Usages},
@@ -18,6 +18,7 @@ use super::{
 use crate::{
     admin::Refusal,
     catalog::snapshot::Snapshot,
+    config::Tariff,
     text::time::{now_ms, rfc3339},
 };
 
@@ -36,6 +37,8 @@ struct PricesHtml<'a> {
     days_max: u64,
     now_has: String,
     then_has: String,
+    /// The multiplier of prices in rubles; `None` if no model has such a price.
+    then_has_rub: Option<String>,
     sold: Vec<WhatIf>,
     version: u64,
     since: String,
@@ -52,8 +55,8 @@ struct PriceRow {
     vendors: String,
 }
 
-/// Sales by model, and the multiplier at which they were made.
-type SoldAt = (Vec<UsageRow>, Decimal);
+/// Sales by model, and the multipliers at which they were made.
+type SoldAt = (Vec<UsageRow>, Tariff);
 
 impl Visit {
     /// Shows the page of prices, with what the sales of the last days would have been at another multiplier.
@@ -63,10 +66,19 @@ impl Visit {
         let days = form.get("days").parse().ok();
         let days = days.filter(|days| (1..=DAYS_BACK_MAX).contains(days));
         let days = days.unwrap_or(DAYS_BACK);
-        let now_has = snapshot.multiplier();
-        let (then, problem) = match asked_for(form.get("multiplier"), now_has) {
-            Ok(then) => (then, None),
-            Err(refused) => (now_has, Some(refused)),
+        let now_has = snapshot.tariff();
+        let asked = |field, now_has| asked_for(form.get(field), now_has);
+        let usdt = asked("multiplier", now_has.sell_rate_multiplier);
+        let rub = asked("rub_multiplier", now_has.sell_rub_multiplier);
+        let (then, problem) = match (usdt, rub) {
+            (Ok(sell_rate_multiplier), Ok(sell_rub_multiplier)) => {
+                let then = Tariff {
+                    sell_rate_multiplier,
+                    sell_rub_multiplier,
+                };
+                (then, None)
+            }
+            (Err(refused), _) | (_, Err(refused)) => (now_has, Some(refused)),
         };
         let tariffs = match self.tariffs().await? {
             Ok(tariffs) => tariffs,
@@ -77,14 +89,16 @@ impl Visit {
             Err(refused) => return Ok(Err(refused)),
         };
         let version = snapshot.version();
+        let has_rub = !priced_in_rubles(&tariffs).is_empty();
         Ok(Ok(written(
             status_of(problem.as_ref()),
             &PricesHtml {
                 page: self.frame("Models and prices", "Models and prices", problem.as_ref()),
                 days,
                 days_max: DAYS_BACK_MAX,
-                now_has: now_has.to_string(),
-                then_has: then.to_string(),
+                now_has: now_has.sell_rate_multiplier.to_string(),
+                then_has: then.sell_rate_multiplier.to_string(),
+                then_has_rub: has_rub.then(|| then.sell_rub_multiplier.to_string()),
                 sold,
                 version: version.id,
                 since: rfc3339(version.effective_from_ms),
@@ -96,12 +110,12 @@ impl Visit {
         )))
     }
 
-    /// Returns the sales of the last days, and what they would have been with the multiplier `then`.
+    /// Returns the sales of the last days, and what they would have been with the multipliers `then`.
     async fn sold_at(
         &self,
         days: u64,
-        then: Decimal,
-        now_has: Decimal,
+        then: Tariff,
+        now_has: Tariff,
         tariffs: &[Numbered],
     ) -> Result<Result<Vec<WhatIf>, Refused>, Refusal> {
         let now = now_ms();
@@ -111,6 +125,7 @@ impl Visit {
         if changes.is_empty() {
             changes.push((0, now_has));
         }
+        let in_rubles = priced_in_rubles(tariffs);
         let intervals = intervals(time, &changes);
         let asked = stream::iter(intervals).map(|interval| self.sold_in(interval));
         let mut asked = asked.buffered(REPORTS_AT_ONCE);
@@ -122,7 +137,13 @@ impl Visit {
             };
             for (rows, from) in &parts {
                 for row in rows {
-                    if sold.add(row, *from, then).is_none() {
+                    let model = row.model.as_deref().unwrap_or_default();
+                    let currency = match in_rubles.contains(model) {
+                        true => Currency::Rub,
+                        false => Currency::Usdt,
+                    };
+                    let [from, to] = [*from, then].map(|it| it.multiplier(currency));
+                    if sold.add(row, from, to).is_none() {
                         return Ok(Err(beyond_reckoning()));
                     }
                 }

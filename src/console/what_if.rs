@@ -1,4 +1,5 @@
-//! Computes what the sales of a span of time would have been with another multiplier of the tariff.
+//! Computes what the sales of a span of time would have been with other multipliers of the tariff: one of prices in USDT,
+//! one of prices in rubles.
 //!
 //! A price is the vendor's base price times the exchange rate times the multiplier, rounded up in its sixth digit, so a
 //! charge is proportional to the multiplier. Each interval is scaled from the multiplier that was in force in it.
@@ -14,7 +15,10 @@ use super::{
     pages::{DAY_MS, HOUR_MS},
     views::{UsageRow, micro},
 };
-use crate::{config::MULTIPLIER_MAX, text::rubles::Rubles};
+use crate::{
+    config::{MULTIPLIER_MAX, Tariff},
+    text::rubles::Rubles,
+};
 
 /// A model's sales, and what they would have been at another multiplier.
 pub(super) struct WhatIf {
@@ -50,20 +54,20 @@ pub(super) fn beyond_reckoning() -> Refused {
 
 /// A part of the requested time, with the multipliers that were in force in it, in order. Most intervals have only one.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct PricedInterval(Vec<(Range<u64>, Decimal)>);
+pub(super) struct PricedInterval<M = Tariff>(Vec<(Range<u64>, M)>);
 
-impl PricedInterval {
+impl<M: Copy> PricedInterval<M> {
     pub(super) fn time(&self) -> Range<u64> {
         let (first, last) = (&self.0[0].0, &self.0[self.0.len() - 1].0);
         first.start..last.end
     }
 
-    pub(super) fn parts(&self) -> &[(Range<u64>, Decimal)] {
+    pub(super) fn parts(&self) -> &[(Range<u64>, M)] {
         &self.0
     }
 
-    /// Returns the multiplier that was in force for most of the interval.
-    pub(super) fn mostly(&self) -> Decimal {
+    /// Returns the multipliers that were in force for most of the interval.
+    pub(super) fn mostly(&self) -> M {
         let longest = self.0.iter().max_by_key(|(part, _)| part.end - part.start);
         longest.expect("an interval has at least one part").1
     }
@@ -73,7 +77,10 @@ impl PricedInterval {
 /// which it came into force, earliest first; the first multiplier also applies to the time before it. Days and hours in
 /// which the multiplier changes become intervals of their own, so that all other intervals can be read as whole days
 /// and hours.
-pub(super) fn intervals(time: Range<u64>, changes: &[(u64, Decimal)]) -> Vec<PricedInterval> {
+pub(super) fn intervals<M: Copy + PartialEq>(
+    time: Range<u64>,
+    changes: &[(u64, M)],
+) -> Vec<PricedInterval<M>> {
     let (mut ends, mut cuts) = (vec![time.start, time.end], Vec::new());
     for pair in changes.windows(2) {
         let at = pair[1].0;

@@ -10,7 +10,7 @@ use tollgate_layers::{
     Error,
     body::{self, AnswerBody},
     model::ModelKind,
-    price::{Class, Condition, PriceList, Rate, Rates},
+    price::{Class, Condition, Currency, PriceList, Rate, Rates},
 };
 
 use crate::{
@@ -89,6 +89,11 @@ fn is_known(headers: &HeaderMap, etag: &HeaderValue) -> bool {
 
 /// Renders the catalog as JSON, as in section 2.6 of the specification.
 pub(crate) fn render(view: &CatalogView<'_>) -> Document {
+    let shown = |currency| view.tariff.multiplier(currency).normalize().to_string();
+    let has_rub = view
+        .models
+        .iter()
+        .any(|view| currency(view) == Currency::Rub);
     let catalog = CatalogJson {
         base_url: &view.urls.base_url,
         priced: view.priced,
@@ -96,7 +101,8 @@ pub(crate) fn render(view: &CatalogView<'_>) -> Document {
             id: view.version.id,
             effective_from: rfc3339(view.version.effective_from_ms),
         },
-        sell_rate_multiplier: view.sell_rate_multiplier.normalize().to_string(),
+        sell_rate_multiplier: shown(Currency::Usdt),
+        sell_rub_multiplier: has_rub.then(|| shown(Currency::Rub)),
         models: view.models.iter().map(ModelJson::new).collect(),
     };
     let json = serde_json::to_vec(&catalog).expect("texts and numbers serialize to JSON");
@@ -109,6 +115,9 @@ struct CatalogJson<'a> {
     priced: bool,
     price_version: VersionJson,
     sell_rate_multiplier: String,
+    /// Absent if no model is priced in rubles.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    sell_rub_multiplier: Option<String>,
     models: Vec<ModelJson<'a>>,
 }
 
@@ -124,6 +133,9 @@ struct ModelJson<'a> {
     family: &'a str,
     #[serde(skip_serializing_if = "is_chat")]
     kind: ModelKind,
+    /// The currency of the base price; absent if the price follows the exchange rate of USDT.
+    #[serde(skip_serializing_if = "Currency::is_default")]
+    price_currency: Currency,
     input_rub_mtok: Option<Rate>,
     cached_input_rub_mtok: Option<Rate>,
     output_rub_mtok: Option<Rate>,
@@ -194,6 +206,7 @@ impl<'a> ModelJson<'a> {
             kind,
             id: &view.model.id,
             family: &view.model.family,
+            price_currency: currency(view),
             input_rub_mtok: price.map(|price| price.input),
             cached_input_rub_mtok: more.map(|price| price.cached_input),
             output_rub_mtok: more.map(|price| price.output),
@@ -204,6 +217,13 @@ impl<'a> ModelJson<'a> {
             price_rules: view.prices.and_then(PriceRules::of),
         }
     }
+}
+
+/// Returns the currency of the model's usual price.
+fn currency(view: &ModelView<'_>) -> Currency {
+    view.prices
+        .map(|prices| prices.usual.currency)
+        .unwrap_or_default()
 }
 
 /// Returns whether the kind is chat, which is the default and therefore omitted.

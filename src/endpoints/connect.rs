@@ -20,7 +20,7 @@ use crate::{
         documents::{CatalogView, ConnectDocuments, Document, ModelView, PublicUrls},
         snapshot::Live,
     },
-    config::UsdtRates,
+    config::BaseRates,
     edge::routes::Matched,
     endpoints::{catalog::document, error::EndpointError, page},
 };
@@ -344,7 +344,7 @@ struct Row {
     /// The model's context window in tokens, if it is known.
     context: Option<u64>,
     output: u64,
-    usd: Option<UsdtRates>,
+    usd: Option<BaseRates>,
 }
 
 impl Row {

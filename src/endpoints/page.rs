@@ -16,7 +16,7 @@ use tollgate_layers::{
     body::{AnswerBody, full},
     model::ModelKind,
     money::MicroRub,
-    price::{Class, Condition, Kind, Moment, Price, Rate},
+    price::{Class, Condition, Currency, Kind, Moment, Price, Rate},
     respond::Language,
 };
 use tower::{Service, service_fn};
@@ -117,6 +117,14 @@ pub(crate) fn render(view: &CatalogView<'_>) -> Document {
     Document::new(written(view).into())
 }
 
+/// Returns whether the models' prices follow the exchange rate; `None` if only some do.
+fn follows_rate(models: &[ModelView<'_>]) -> Option<bool> {
+    let prices = models.iter().filter_map(|view| view.prices);
+    let mut followed = prices.map(|prices| prices.usual.currency == Currency::Usdt);
+    let first = followed.next().unwrap_or(true);
+    followed.all(|it| it == first).then_some(first)
+}
+
 fn written(view: &CatalogView<'_>) -> String {
     let (urls, version) = (view.urls, view.version);
     let language = urls.language;
@@ -137,6 +145,7 @@ fn written(view: &CatalogView<'_>) -> String {
         version: version.id,
         since: rfc3339(version.effective_from_ms),
         since_shown: day(version.effective_from_ms, language),
+        follows_rate: follows_rate(&view.models),
         priced: view.priced,
         classes,
         example: (view.models.iter())
@@ -163,6 +172,8 @@ struct PageHtml<'a> {
     since: String,
     since_shown: String,
     priced: bool,
+    /// Whether prices follow the exchange rate: all of them, some, or none.
+    follows_rate: Option<bool>,
     classes: [&'static str; 4],
     families: Vec<Family<'a>>,
     /// A model for use in the examples.
@@ -545,7 +556,7 @@ mod tests {
         written(&CatalogView {
             urls: &urls,
             version,
-            sell_rate_multiplier: 1.into(),
+            tariff: crate::config::Tariff::AT_COST,
             priced: prices.is_some(),
             models: views.collect(),
         })

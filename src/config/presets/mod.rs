@@ -35,6 +35,8 @@ pub struct About {
     pub key_env: String,
     /// Page on which the vendor issues keys; absent: the vendor issues none.
     pub key_page: Option<String>,
+    /// The question for the text in place of [`FOLDER`] in the vendor's names of models; absent: their names are whole.
+    pub folder: Option<String>,
     /// Advice for operators, in Markdown.
     pub notes: Vec<String>,
     /// The models of the preset, by name.
@@ -55,6 +57,9 @@ pub struct ModelAbout {
     /// Day on which the vendor withdraws the model, if it has announced one.
     pub retires: Option<String>,
 }
+
+/// The part of a vendor's name of a model that differs between operators.
+pub const FOLDER: &str = "FOLDER";
 
 /// Keys of a model's table that are not settings: those of [`ModelAbout`], and the vendor's name of the model.
 pub(super) const ABOUT_MODEL: [&str; 3] = ["source", "retires", "model"];
@@ -137,6 +142,25 @@ impl Preset {
     pub fn vendor_url(&self) -> Option<String> {
         let file: toml::Table = toml::from_str(self.text).expect("a test reads every preset");
         Some(file["vendor"].get("url")?.as_str()?.to_owned())
+    }
+
+    /// Returns the vendor's name of a model of the preset.
+    #[must_use]
+    pub fn vendor_model(&self, model: &str) -> Option<String> {
+        let file: toml::Table = toml::from_str(self.text).expect("a test reads every preset");
+        let name = file.get("model")?.get(model)?.get("model");
+        Some(
+            name.and_then(toml::Value::as_str)
+                .unwrap_or(model)
+                .to_owned(),
+        )
+    }
+
+    /// Returns whether the models' prices are in rubles.
+    #[must_use]
+    pub fn is_in_rubles(&self) -> bool {
+        let mut lines = self.text.lines();
+        lines.any(|line| line.starts_with("rub_mtok = "))
     }
 
     /// Returns the setting of `[[vendor]]` that refers to the key, like `key` or `login.basic`; `None` if the preset

@@ -23,7 +23,14 @@ fn page(preset: &Preset) -> String {
     }
     let example = about.models.keys().next();
     let model = match example {
-        Some(model) => format!("[[model]]\npreset = \"{model}\"\n"),
+        Some(model) => match &about.folder {
+            None => format!("[[model]]\npreset = \"{model}\"\n"),
+            Some(_) => format!(
+                "[[model]]\npreset = \"{model}\"\nroutes = [ {{ vendor = \"{}\", preset = \"{model}\", model = \"{}\" }} ]\n",
+                preset.name,
+                preset.vendor_model(model).unwrap()
+            ),
+        },
         None => format!(
             "[[model]]\nid     = \"my-model\"\nfamily = \"My models\"\nusdt_mtok = {{ input = \"0.10\", cached_input = \"0.01\", output = \"0.40\", \
              cache_write = \"0.10\" }}\ninput_tokens_max  = 32768\noutput_tokens_max = 8192\nroutes = [ {{ vendor = \"{}\" }} ]\n",
@@ -31,6 +38,7 @@ fn page(preset: &Preset) -> String {
         ),
     };
     let flags = match example {
+        Some(_) if about.folder.is_some() => " --folder FOLDER",
         Some(_) => "",
         None => " --models MODEL --usdt-mtok INPUT,OUTPUT",
     };

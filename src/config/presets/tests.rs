@@ -2,12 +2,24 @@ use super::*;
 use crate::config::testing::{SMALL, parse};
 
 const HEAD: &str = "[admin]\nkey = \"${ADMIN_KEY}\"\n[[rate.source]]\nfixed = \"90.50\"\n[tariff]\n\
-                    sell_rate_multiplier = \"1.15\"\n";
+                    sell_rate_multiplier = \"1.15\"\nsell_rub_multiplier = \"1.2\"\n";
 
 /// Returns a file with one vendor and each of its models, all from the preset, and the environment that the file needs.
 fn whole(preset: &Preset) -> String {
     let models = preset.about.models.keys();
-    let models = models.map(|model| format!("[[model]]\npreset = \"{}/{model}\"\n", preset.name));
+    let models = models.map(|model| {
+        let own = format!("[[model]]\npreset = \"{0}/{model}\"\n", preset.name);
+        match preset.about.folder {
+            None => own,
+            Some(_) => {
+                let called = preset.vendor_model(model).unwrap().replace(FOLDER, "b1g");
+                own + &format!(
+                    "routes = [{{ vendor = \"{0}\", preset = \"{0}/{model}\", model = \"{called}\" }}]\n",
+                    preset.name
+                )
+            }
+        }
+    });
     let vendor = format!("[[vendor]]\npreset = \"{}\"\n", preset.name);
     HEAD.to_owned() + &vendor + &models.collect::<String>()
 }
@@ -56,8 +68,8 @@ fn configured_field_replaces_the_field_of_the_preset() {
     );
     // A class that the configuration does not set has the preset's price. The preset's price rules are dropped, because
     // they belong to the price that the configuration replaces.
-    assert_eq!(model.usdt_mtok.output.to_string(), "9");
-    assert_eq!(model.usdt_mtok.input.to_string(), "1");
+    assert_eq!(model.base.output.to_string(), "9");
+    assert_eq!(model.base.input.to_string(), "1");
     assert!(model.price_rules.is_empty());
     // The route leads to the vendor that has the preset, uses the vendor's name of the model, and has the vendor's
     // cost.
@@ -66,7 +78,7 @@ fn configured_field_replaces_the_field_of_the_preset() {
         (&*route.vendor.name, &*route.model),
         ("claude", "claude-haiku-4-5")
     );
-    assert_eq!(model.route_costs[0].usdt_mtok.output.to_string(), "5");
+    assert_eq!(model.route_costs[0].base.output.to_string(), "5");
 }
 
 #[test]

@@ -3,9 +3,11 @@
 use std::{collections::BTreeMap, ops::Range};
 
 use rust_decimal::Decimal;
+use tollgate_layers::price::Currency;
 use toml::de::{DeTable, DeValue};
 
 use super::listed::When;
+use crate::config::prices::field;
 
 /// A price in the file; its place is empty if it is a preset's.
 #[derive(Debug)]
@@ -16,19 +18,15 @@ pub(in crate::config) struct Rate {
 
 /// The prices of a model, or the costs of a route.
 pub(in crate::config) struct Prices<'p> {
-    pub(in crate::config) currency: &'static str,
+    pub(in crate::config) currency: Currency,
     pub(in crate::config) lists: Vec<(When, BTreeMap<&'p str, Rate>)>,
 }
 
 impl<'p> Prices<'p> {
-    pub(in crate::config) fn read(
-        table: &'p DeTable<'p>,
-        prefix: &str,
-        rules: &str,
-    ) -> Option<Self> {
-        let currency = ["usdt_mtok", "rub_mtok"];
-        let has = |currency: &&str| table.get(format!("{prefix}{currency}").as_str()).is_some();
-        let currency = currency.into_iter().find(has)?;
+    pub(in crate::config) fn read(table: &'p DeTable<'p>, prefix: &str, rules: &str) -> Option<Self> {
+        let given = |currency: &Currency| format!("{prefix}{}", field(*currency));
+        let has = |currency: &Currency| table.get(given(currency).as_str()).is_some();
+        let currency = Currency::ALL.into_iter().find(has)?;
         let rates = |table: &'p DeTable<'p>, field: &str| -> BTreeMap<&'p str, Rate> {
             let own = table.get(field).and_then(|it| it.get_ref().as_table());
             let entries = own.into_iter().flatten();
@@ -45,9 +43,9 @@ impl<'p> Prices<'p> {
             });
             entries.collect()
         };
-        let usual = rates(table, &format!("{prefix}{currency}"));
+        let usual = rates(table, &given(&currency));
         let rules = tables(table, rules).into_iter();
-        let rules = rules.map(|rule| (condition(rule), rates(rule, currency)));
+        let rules = rules.map(|rule| (condition(rule), rates(rule, field(currency))));
         Some(Self {
             currency,
             lists: std::iter::once((When::new(), usual)).chain(rules).collect(),

@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 
 use rust_decimal::Decimal;
+use tollgate_layers::price::Currency;
 
 /// A vendor's prices of a model.
 #[derive(Debug, Default)]
 pub(super) struct Listed {
-    /// `usdt_mtok` or `rub_mtok`.
-    pub(super) currency: &'static str,
+    pub(super) currency: Currency,
     pub(super) rates: Rates,
     pub(super) rules: Vec<(When, Rates)>,
     /// Prices of the source that have no form here.

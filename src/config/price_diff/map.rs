@@ -2,6 +2,7 @@
 
 use rust_decimal::Decimal;
 use serde_json::{Map, Value};
+use tollgate_layers::price::Currency;
 
 use super::listed::{Listed, Rates, When};
 
@@ -59,7 +60,7 @@ pub(super) fn prices(map: &Map<String, Value>, preset: &str, model: &str) -> Opt
         rule.1.retain(|class, _| rates.contains_key(class));
     }
     Some(Listed {
-        currency: "usdt_mtok",
+        currency: Currency::Usdt,
         rates,
         rules,
         unread: entry.unread(),

@@ -12,6 +12,7 @@ mod warnings;
 use std::{collections::BTreeMap, fmt::Write as _, ops::Range};
 
 use rust_decimal::Decimal;
+use tollgate_layers::price::Currency;
 use toml::{
     Spanned,
     de::{DeTable, DeValue},
@@ -25,9 +26,11 @@ use self::{
     source::vendors,
 };
 use super::{
+    Tariff,
     document::Document,
     error::{ConfigErrors, Errors},
     presets::Preset,
+    prices::field,
 };
 
 /// The difference between a configuration and a source.
@@ -67,11 +70,7 @@ impl PriceDiff {
     ///
     /// # Errors
     /// If the text is not TOML.
-    pub fn new(
-        text: &str,
-        source: &PriceSource,
-        multiplier: Decimal,
-    ) -> Result<Self, ConfigErrors> {
+    pub fn new(text: &str, source: &PriceSource, tariff: Tariff) -> Result<Self, ConfigErrors> {
         let mut errors = Errors::default();
         let Some(document) = Document::parse(text, &mut errors) else {
             return Err(errors.finish(|_| None));
@@ -80,7 +79,7 @@ impl PriceDiff {
         let mut comparison = Comparison {
             text,
             source,
-            multiplier,
+            tariff,
             vendors: vendors(root),
             edits: Vec::new(),
             changes: Vec::new(),
@@ -105,7 +104,7 @@ impl PriceDiff {
 struct Comparison<'a> {
     text: &'a str,
     source: &'a PriceSource,
-    multiplier: Decimal,
+    tariff: Tariff,
     /// The vendors by name, each with the preset that has its prices.
     vendors: BTreeMap<&'a str, Option<&'static Preset>>,
     edits: Vec<(Range<usize>, String)>,
@@ -141,12 +140,25 @@ impl<'a> Comparison<'a> {
                 ));
             }
             let cost = Prices::read(route, "cost_", "cost_rules");
+            let known = [("price", sale.as_ref()), ("cost", cost.as_ref())];
+            let [sale, cost] = known.map(|(name, prices)| {
+                let other = prices.filter(|it| it.currency != listed.currency);
+                if let Some(other) = other {
+                    self.notes.push(format!(
+                        "{id}: its {name} is in {}, and the source's prices are in {}: compare it by hand",
+                        other.currency, listed.currency
+                    ));
+                }
+                prices.filter(|it| it.currency == listed.currency)
+            });
             let place = PricedRoute {
                 model: id,
                 vendor,
-                sale: sale.as_ref(),
-                cost: cost.as_ref(),
-                is_first,
+                sale,
+                cost,
+                currency: listed.currency,
+                // A price with a cost in another currency is the operator's own.
+                is_first: is_first && cost.is_some() == known[1].1.is_some(),
             };
             whole.extend(
                 self.route(&place, &listed)
@@ -162,16 +174,7 @@ impl<'a> Comparison<'a> {
     /// Compares one route. Returns whether a value changes that the file does not have, because it is a preset's.
     fn route(&mut self, place: &PricedRoute<'_>, listed: &Listed) -> bool {
         let known = [place.sale, place.cost];
-        if let Some(other) = known
-            .into_iter()
-            .flatten()
-            .find(|it| it.currency != listed.currency)
-        {
-            let problem = format!(
-                "{}: is priced by {}, and the source by {}: compare it by hand",
-                place.model, other.currency, listed.currency
-            );
-            self.notes.push(problem);
+        if known.iter().all(Option::is_none) {
             return false;
         }
         let mut is_outside = false;
@@ -260,7 +263,7 @@ impl<'a> Comparison<'a> {
             }
         });
         let sold = sold
-            .and_then(|it| it.checked_mul(self.multiplier))
+            .and_then(|it| it.checked_mul(self.tariff.multiplier(place.currency)))
             .filter(|it| !it.is_zero());
         let margin = sold.map(|sold| {
             ((sold - new) * Decimal::ONE_HUNDRED / sold)
@@ -323,13 +326,15 @@ struct PricedRoute<'p> {
     vendor: &'p str,
     sale: Option<&'p Prices<'p>>,
     cost: Option<&'p Prices<'p>>,
+    /// The currency of the prices that are compared.
+    currency: Currency,
     /// Whether the model's price is compared with this route's vendor.
     is_first: bool,
 }
 
 /// Returns `usdt_mtok` and the rules as fields, each after `between`.
 fn fields(listed: &Listed, prefix: &str, rules: &str, between: &str) -> String {
-    let currency = listed.currency;
+    let currency = field(listed.currency);
     let table = |rates: &Rates| {
         let classes: Vec<_> = rates
             .iter()

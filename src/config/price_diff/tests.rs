@@ -3,9 +3,13 @@ use super::{source::without_date, *};
 const HEAD: &str = "[admin]\nkey = \"${ADMIN_KEY}\"\n[[rate.source]]\nfixed = \"90.50\"\n[tariff]\n\
                     sell_rate_multiplier = \"1.15\"\n";
 
+const TARIFF: Tariff = Tariff {
+    sell_rate_multiplier: Decimal::from_parts(115, 0, 0, false, 2),
+    sell_rub_multiplier: Decimal::TWO,
+};
+
 fn diff(text: &str, source: &PriceSource) -> PriceDiff {
-    let multiplier = Decimal::from_str_exact("1.15").unwrap();
-    PriceDiff::new(&format!("{HEAD}{text}"), source, multiplier).unwrap()
+    PriceDiff::new(&format!("{HEAD}{text}"), source, TARIFF).unwrap()
 }
 
 fn parse(text: &str) -> crate::config::Config {
@@ -25,6 +29,34 @@ fn lines(diff: &PriceDiff) -> Vec<String> {
         )
     });
     lines.collect()
+}
+
+#[test]
+fn prices_in_rubles_are_compared_with_their_own_multiplier() {
+    let text = "[[vendor]]\npreset = \"gigachat\"\n[[model]]\npreset = \"GigaChat-2\"\n\
+                rub_mtok = { input = \"60\" }\n\
+                routes = [{ vendor = \"gigachat\", model = \"GigaChat-2\", cost_rub_mtok = { input = \"60\", \
+                cached_input = \"65\", output = \"65\", cache_write = \"65\" } }]\n";
+    let changed = diff(text, &PriceSource::Presets);
+    assert_eq!(lines(&changed), ["GigaChat-2||input|60→65|price, cost|50"]);
+    assert!(changed.text.contains("rub_mtok = { input = \"65\" }"));
+    // A price in USDT is the operator's own, and is not compared with a cost in rubles.
+    let own = diff(
+        &text.replace(
+            "\nrub_mtok = { input = \"60\" }",
+            "\nusdt_mtok = { input = \"1\", cached_input = \
+                   \"1\", output = \"1\", cache_write = \"1\" }",
+        ),
+        &PriceSource::Presets,
+    );
+    assert_eq!(lines(&own), ["GigaChat-2||input|60→65|cost|-"]);
+    assert!(
+        own.notes
+            .iter()
+            .any(|it| it.contains("its price is in USDT")),
+        "{:?}",
+        own.notes
+    );
 }
 
 /// A file whose prices were copied from the vendor's page a while ago: deepseek-flash for twice its price of today.
@@ -82,7 +114,7 @@ fn price_that_equals_the_cost_follows_the_vendor_and_another_one_stays() {
 #[test]
 fn applied_file_has_no_difference() {
     let once = diff(OLD, &flash(""));
-    let twice = PriceDiff::new(&once.text, &flash(""), Decimal::ONE).unwrap();
+    let twice = PriceDiff::new(&once.text, &flash(""), Tariff::AT_COST).unwrap();
     assert_eq!((lines(&twice), twice.text), (Vec::new(), once.text));
 }
 
@@ -166,9 +198,9 @@ fn preset_equals_itself_and_a_newer_map_is_written_whole() {
     );
     assert!(diff.text.ends_with("]\n\n# the end\n"), "{}", diff.text);
     let model = &parse(&diff.text).live.models[0];
-    assert_eq!(model.usdt_mtok.output.to_string(), "2");
+    assert_eq!(model.base.output.to_string(), "2");
     assert_eq!(model.price_rules.len(), 1);
-    assert_eq!(model.route_costs[0].usdt_mtok.input.to_string(), "0.4");
+    assert_eq!(model.route_costs[0].base.input.to_string(), "0.4");
     assert_eq!(model.route_costs[0].rules.len(), 1);
 }
 
@@ -181,7 +213,7 @@ fn date_at_the_end_of_a_models_name_is_left_out() {
     );
     assert_eq!(without_date("gpt-5-mini"), None);
     let example = include_str!("../../../deploy/tollgate.toml");
-    let diff = PriceDiff::new(example, &PriceSource::Presets, Decimal::ONE).unwrap();
+    let diff = PriceDiff::new(example, &PriceSource::Presets, Tariff::AT_COST).unwrap();
     assert!(
         !diff.notes.iter().any(|it| it.contains("no price of \"")),
         "{:?}",

@@ -8,7 +8,7 @@ use super::{
     listed::Listed,
     source::{PriceSource, vendors},
 };
-use crate::config::presets::presets;
+use crate::config::{presets::presets, prices::field};
 
 /// The lowest price per million tokens that is not reported: vendors charge at least ten times as much.
 const PRICE_MIN: Decimal = Decimal::from_parts(1, 0, 0, false, 3);
@@ -66,7 +66,7 @@ fn per_token(
     found: &mut Vec<(String, String)>,
 ) {
     let Some(prices) = prices else { return };
-    let currency = prices.currency;
+    let currency = field(prices.currency);
     for (number, (_, rates)) in prices.lists.iter().enumerate() {
         let low = rates
             .iter()
@@ -107,7 +107,7 @@ fn missing_classes(
         missing.join(", ")
     );
     let is_warned = sale.currency == listed.currency && !missing.is_empty();
-    is_warned.then_some((sale.currency, problem))
+    is_warned.then_some((field(sale.currency), problem))
 }
 
 /// Returns a warning for an address that ends before the `/v1` that a preset's address has.

@@ -103,7 +103,7 @@ fn documented_price_rules_are_accepted_and_apply_as_documented() {
             assert_eq!(decides(&lists, account, model), rule, "{account}");
         }
     }
-    assert_eq!(lists.rules[2].multiplier, Some(Decimal::ONE));
+    assert_eq!(lists.rules[2].rate_multiplier, Some(Decimal::ONE));
 }
 
 #[test]

@@ -9,6 +9,7 @@
 //!
 //! No type here is `Debug`, because a file may hold a secret where none belongs.
 
+mod rates;
 mod receivers;
 mod vendors;
 
@@ -18,12 +19,13 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 
 pub(super) use self::{
+    rates::RawRates,
     receivers::{
         RawCloudPayments, RawMail, RawPayments, RawStripe, RawTelegram, RawWebhook, RawYooKassa,
     },
     vendors::{
         RawAccountGroup, RawCustomerRule, RawDialect, RawLogin, RawModel, RawPriceRule, RawRoute,
-        RawUsdt, RawVendor,
+        RawVendor,
     },
 };
 
@@ -376,4 +378,6 @@ pub(super) struct RawSource {
 pub(super) struct RawTariff {
     /// Price in rubles = usdt_mtok × rubles per USDT ([rate]) × this multiplier; "1" sells at cost; "1".
     pub(super) sell_rate_multiplier: Option<String>,
+    /// Price in rubles = rub_mtok × this multiplier, for models priced in rubles; "1" sells at cost; "1".
+    pub(super) sell_rub_multiplier: Option<String>,
 }

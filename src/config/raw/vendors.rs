@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
+use super::rates::RawRates;
+
 /// `[[vendor]]`
 #[derive(Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields, expecting = "a table")]
@@ -129,7 +131,9 @@ pub(in crate::config) struct RawModel {
     /// Description shown before the price in lists of models that people choose from; absent: only the price.
     pub(in crate::config) description: Option<String>,
     /// Base prices, in USDT per million tokens unless a class states otherwise.
-    pub(in crate::config) usdt_mtok: Option<RawUsdt>,
+    pub(in crate::config) usdt_mtok: Option<RawRates>,
+    /// Base prices in rubles per million tokens instead of usdt_mtok: they do not follow the exchange rate.
+    pub(in crate::config) rub_mtok: Option<RawRates>,
     /// Base prices that apply under conditions. All conditions of a rule must be met. A rule has the same classes as
     /// usdt_mtok.
     pub(in crate::config) price_rules: Vec<RawPriceRule>,
@@ -151,7 +155,7 @@ pub(in crate::config) struct RawModel {
     /// Context window in tokens, which bounds what a call holds; absent: not known, and calls with documents of unknown
     /// size are refused with 400.
     pub(in crate::config) input_tokens_max: Option<u64>,
-    /// Largest input, in tokens, that usdt_mtok applies to, for vendors that bill longer input at other rates: a call
+    /// Largest input, in tokens, that the model's price applies to, for vendors that bill longer input at other rates: a call
     /// whose input may be longer, by the bound of its hold, is refused with 400; absent: unlimited.
     pub(in crate::config) input_tokens_priced_max: Option<u64>,
     /// Chat vendors: the field for the limit of output tokens that the model accepts, "max_completion_tokens" or
@@ -182,7 +186,7 @@ pub(in crate::config) struct RawModel {
     /// their reasoning, encrypted (include: reasoning.encrypted_content); false: for models that refuse this; true.
     pub(in crate::config) encrypted_reasoning: Option<bool>,
     /// Marks (cache_control) up to which a messages vendor caches a translated call: "auto" adds them if the caller
-    /// sets none, "never" forwards only the caller's; cache writes cost usdt_mtok.cache_write; "auto".
+    /// sets none, "never" forwards only the caller's; cache writes cost the rate cache_write; "auto".
     pub(in crate::config) cache_marks: Option<String>,
     /// true: tools are sent to a chat vendor as functions, as GigaChat requires; false.
     pub(in crate::config) functions: Option<bool>,
@@ -193,37 +197,6 @@ pub(in crate::config) struct RawModel {
     pub(in crate::config) sticky: Option<bool>,
     /// Routes to vendors. A call takes the first route that is healthy, and the next one if that fails before it answers.
     pub(in crate::config) routes: Vec<RawRoute>,
-}
-
-/// `model.usdt_mtok`: USDT per million tokens
-#[derive(Clone, Default, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields, expecting = "a table")]
-pub(in crate::config) struct RawUsdt {
-    /// Ordinary input, in USDT per million tokens, like the other rates of this table.
-    pub(in crate::config) input: Option<String>,
-    /// Input read from the vendor's cache.
-    pub(in crate::config) cached_input: Option<String>,
-    /// Output, including reasoning.
-    pub(in crate::config) output: Option<String>,
-    /// Input written to the vendor's cache.
-    pub(in crate::config) cache_write: Option<String>,
-    /// Input written to the vendor's cache for one hour (cache_control.ttl "1h"). If model.usdt_mtok has no such rate,
-    /// a call that requests it is refused with 400, or translated without it.
-    pub(in crate::config) cache_write_1h: Option<String>,
-    /// Input written to the vendor's cache for twelve hours (prompt_cache_options.ttl "12h"). If model.usdt_mtok has no
-    /// such rate, a call that requests it is refused with 400.
-    pub(in crate::config) cache_write_12h: Option<String>,
-    /// Audio input (input_audio); absent: a call with it is refused with 400.
-    pub(in crate::config) input_audio: Option<String>,
-    /// Image input; absent: priced as other input.
-    pub(in crate::config) input_image: Option<String>,
-    /// Audio output (modalities, audio); absent: a call that requests it is refused with 400.
-    pub(in crate::config) output_audio: Option<String>,
-    /// Image output (modalities); absent: a call that requests it is refused with 400.
-    pub(in crate::config) output_image: Option<String>,
-    /// USDT per web search that the vendor runs, not per million. If model.usdt_mtok has no such rate, a call with such
-    /// a tool is refused with 400.
-    pub(in crate::config) web_search_call: Option<String>,
 }
 
 /// `model.price_rules[]`: all conditions of a rule must be met
@@ -254,7 +227,9 @@ pub(in crate::config) struct RawPriceRule {
     /// "2027-01-01T00:00:00Z"; absent: they are in force already.
     pub(in crate::config) valid_from: Option<String>,
     /// Base prices under these conditions, in USDT per million tokens unless a class states otherwise.
-    pub(in crate::config) usdt_mtok: Option<RawUsdt>,
+    pub(in crate::config) usdt_mtok: Option<RawRates>,
+    /// Base prices in rubles, if the usual price is in rubles.
+    pub(in crate::config) rub_mtok: Option<RawRates>,
 }
 
 /// `[[account_group]]`
@@ -280,13 +255,17 @@ pub(in crate::config) struct RawCustomerRule {
     pub(in crate::config) groups: Vec<String>,
     /// Models: ids, prefixes like "gpt-5-*", or "*".
     pub(in crate::config) models: Vec<String>,
-    /// Price in rubles = usdt_mtok × rubles per USDT ([rate]) × this multiplier; must be given if usdt_mtok is not;
-    /// default: tariff.sell_rate_multiplier.
+    /// Price in rubles = usdt_mtok × rubles per USDT ([rate]) × this multiplier; default: tariff.sell_rate_multiplier. A
+    /// rule has a multiplier, or base prices, or both.
     pub(in crate::config) sell_rate_multiplier: Option<String>,
+    /// Price in rubles = rub_mtok × this multiplier; default: tariff.sell_rub_multiplier.
+    pub(in crate::config) sell_rub_multiplier: Option<String>,
     /// Base prices that replace the models' own, with the same classes, in USDT per million tokens unless a class states
     /// otherwise; default: the models' own.
-    pub(in crate::config) usdt_mtok: Option<RawUsdt>,
-    /// With usdt_mtok only: base prices under conditions, which must cover all conditions that the models have.
+    pub(in crate::config) usdt_mtok: Option<RawRates>,
+    /// Base prices in rubles instead of usdt_mtok, also for models whose own prices are in USDT.
+    pub(in crate::config) rub_mtok: Option<RawRates>,
+    /// With base prices only: base prices under conditions, which must cover all conditions that the models have.
     pub(in crate::config) price_rules: Vec<RawPriceRule>,
 }
 
@@ -307,7 +286,9 @@ pub(in crate::config) struct RawRoute {
     /// Priority; routes with the lowest number are tried first; 0.
     pub(in crate::config) priority: Option<u64>,
     /// The vendor's own prices, in USDT per million tokens, never shown to callers; absent: not known.
-    pub(in crate::config) cost_usdt_mtok: Option<RawUsdt>,
+    pub(in crate::config) cost_usdt_mtok: Option<RawRates>,
+    /// The vendor's own prices in rubles instead of cost_usdt_mtok, whatever the currency of the model's price.
+    pub(in crate::config) cost_rub_mtok: Option<RawRates>,
     /// The vendor's own prices under conditions. All conditions of a rule must be met. A rule has the same classes as
     /// cost_usdt_mtok.
     pub(in crate::config) cost_rules: Vec<RawPriceRule>,

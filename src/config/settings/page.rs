@@ -297,8 +297,9 @@ pub(super) fn page() -> String {
 }
 
 /// Returns the path of the setting that `base()` contains and that is checked like this one: a price rule of customers
-/// has the prices of a model.
+/// has the prices of a model, and prices in rubles are checked like those in USDT.
 fn checked_as(path: &str) -> String {
+    let path = &path.replace("rub_mtok.", "usdt_mtok.");
     let prices = path.strip_prefix("price_rule.");
     let prices =
         prices.filter(|rest| rest.contains("usdt_mtok.") || rest.starts_with("price_rules."));

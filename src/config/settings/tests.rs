@@ -96,6 +96,7 @@ const OTHERS: &str = r#"{
     "rate.source.min": "1",
     "rate.source.max": "1000",
     "tariff.sell_rate_multiplier": "1.5",
+    "tariff.sell_rub_multiplier": "1.5",
     "vendor.preset": null,
     "model.preset": null,
     "model.routes.preset": null,
@@ -157,6 +158,7 @@ const OTHERS: &str = r#"{
     "price_rule.groups": { "groups": [], "accounts": ["a-3"] },
     "price_rule.models": ["other-*"],
     "price_rule.sell_rate_multiplier": "1.2",
+    "price_rule.sell_rub_multiplier": "1.2",
     "model.id": "other",
     "model.kind": null,
     "model.routes.cost_rules.service_tier": "flex",
@@ -193,9 +195,11 @@ const OTHERS: &str = r#"{
 fn others(path: &str, others: &Value) -> Vec<Value> {
     // Prices of a rule are checked by the same code as the models' own prices, and refused without all classes and
     // conditions.
-    if ["usdt_mtok", "price_rules"]
-        .iter()
-        .any(|table| path.starts_with(&format!("price_rule.{table}.")))
+    // A price has one currency, so that `base()` has no table of rubles.
+    if path.contains("rub_mtok.")
+        || ["usdt_mtok", "price_rules"]
+            .iter()
+            .any(|table| path.starts_with(&format!("price_rule.{table}.")))
     {
         return Vec::new();
     }

@@ -77,6 +77,41 @@ impl<'de> Deserialize<'de> for Rate {
     }
 }
 
+/// The currency in which an operator writes a price. Customers pay rubles.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+#[serde(rename_all = "lowercase")]
+pub enum Currency {
+    /// The price follows the exchange rate of USDT.
+    #[default]
+    Usdt,
+    /// The price does not depend on the exchange rate.
+    Rub,
+}
+
+impl Currency {
+    /// All currencies.
+    pub const ALL: [Self; 2] = [Self::Usdt, Self::Rub];
+
+    /// Returns whether the currency is the default, which stored forms omit.
+    #[must_use]
+    #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
+    pub fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+/// The unit after an amount.
+impl fmt::Display for Currency {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Usdt => "USDT",
+            Self::Rub => "₽",
+        })
+    }
+}
+
 /// The rates of a model under one condition, with the tariff version that they belong to.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Price {
@@ -90,8 +125,12 @@ pub struct Price {
     pub cache_write: Rate,
     /// The version of the tariff, `price_version.id` in the catalog.
     pub version: u64,
-    /// Rubles per USDT that the rates were computed with, as decimal text.
+    /// Rubles per USDT when the rates were computed, as decimal text. The rates of a price in rubles do not depend on
+    /// it; the vendor's cost may.
     pub exchange_rate: String,
+    /// The currency of the base price that the rates come from.
+    #[serde(default, skip_serializing_if = "Currency::is_default")]
+    pub currency: Currency,
     /// The rates of further classes. A rate of [`Kind::Call`] is per call, not per million tokens.
     #[serde(default, skip_serializing_if = "Rates::is_empty")]
     pub classes: Rates,

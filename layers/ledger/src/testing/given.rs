@@ -10,7 +10,7 @@ use crate::{
     endpoint::Endpoint,
     money::MicroRub,
     number::RequestNumber,
-    price::{Class, Condition, Counts, Hours, Moment, Price, Rate, Rates, Weekdays},
+    price::{Class, Condition, Counts, Currency, Hours, Moment, Price, Rate, Rates, Weekdays},
     usage::{End, StoppedBy, Usage},
 };
 
@@ -130,6 +130,7 @@ pub fn item(cost: i64) -> Item {
         cache_write: Rate::new(504),
         version: 7,
         exchange_rate: "98.7654".into(),
+        currency: Currency::Rub,
         classes: Rates::default()
             .with(Class::CacheWrite1h, Some(Rate::new(705)))
             .with(Class::WebSearchCall, Some(Rate::new(1))),
