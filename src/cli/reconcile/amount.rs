@@ -1,30 +1,30 @@
-//! Dollars as vendors bill them, and the tolerance of a comparison. Both are integers, to avoid errors of floats.
+//! Amounts as vendors bill them, and the tolerance of a comparison. Both are integers, to avoid errors of floats.
 
 use std::{fmt, ops::AddAssign, str::FromStr};
 
 use rust_decimal::{Decimal, prelude::ToPrimitive};
 
-/// A vendor's amount in billionths of a dollar, or of a USDT: vendors bill fractions of a cent.
+/// A vendor's amount in billionths of a dollar, of a USDT or of a ruble: vendors bill fractions of a cent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct NanoUsd(i128);
+pub(super) struct Nano(i128);
 
-impl NanoUsd {
+impl Nano {
     pub(super) const ZERO: Self = Self(0);
-    /// One cent. Amounts that differ by at most this much count as equal, because vendors round each of their lines.
+    /// One cent, or one kopeck. Amounts that differ by at most this much count as equal, because vendors round each of their lines.
     pub(super) const NEGLIGIBLE: Self = Self(10_000_000);
 
-    const PER_DOLLAR: i64 = 1_000_000_000;
+    const PER_UNIT: i64 = 1_000_000_000;
 
     pub(super) const fn nano(self) -> i128 {
         self.0
     }
 
-    /// Creates a cost from a sum over calls of nano-dollars per million tokens × tokens.
+    /// Creates a cost from a sum over calls of billionths per million tokens × tokens.
     pub(super) const fn of_nano_per_mtok(sum: i128) -> Self {
         Self((sum + 500_000).div_euclid(1_000_000))
     }
 
-    /// Returns a hundredth, rounded: converts an amount that was parsed as dollars and is in cents.
+    /// Returns a hundredth, rounded: converts an amount that is in cents.
     pub(super) const fn hundredth(self) -> Self {
         Self((self.0 + 50).div_euclid(100))
     }
@@ -34,8 +34,8 @@ impl NanoUsd {
     }
 }
 
-/// Parses decimal dollars, also with an exponent as JSON may have; digits beyond a billionth are rounded.
-impl FromStr for NanoUsd {
+/// Parses a decimal amount, also with an exponent as JSON may have; digits beyond a billionth are rounded.
+impl FromStr for Nano {
     type Err = ();
 
     fn from_str(text: &str) -> Result<Self, ()> {
@@ -50,27 +50,27 @@ impl FromStr for NanoUsd {
         };
         let nano = decimal
             .ok()
-            .and_then(|decimal| decimal.checked_mul(Decimal::from(Self::PER_DOLLAR)))
+            .and_then(|decimal| decimal.checked_mul(Decimal::from(Self::PER_UNIT)))
             .and_then(|nano| nano.round().to_i128());
         nano.map(Self).ok_or(())
     }
 }
 
-impl AddAssign for NanoUsd {
+impl AddAssign for Nano {
     fn add_assign(&mut self, other: Self) {
         self.0 = self.0.saturating_add(other.0);
     }
 }
 
 /// Writes two to nine digits after the decimal point.
-impl fmt::Display for NanoUsd {
+impl fmt::Display for Nano {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let per_dollar = u128::from(Self::PER_DOLLAR.unsigned_abs());
+        let per_unit = u128::from(Self::PER_UNIT.unsigned_abs());
         let (sign, nano) = (if self.0 < 0 { "-" } else { "" }, self.0.unsigned_abs());
-        let fraction = format!("{:09}", nano % per_dollar);
+        let fraction = format!("{:09}", nano % per_unit);
         let coarse = fraction.trim_end_matches('0');
         let fraction = &fraction[..coarse.len().max(2)];
-        write!(f, "{sign}{}.{fraction}", nano / per_dollar)
+        write!(f, "{sign}{}.{fraction}", nano / per_unit)
     }
 }
 
@@ -141,7 +141,7 @@ mod tests {
             ("-12", -12_000_000_000, "-12.00"),
             ("0.0000000004", 0, "0.00"),
         ] {
-            let amount: NanoUsd = text.parse().unwrap();
+            let amount: Nano = text.parse().unwrap();
             assert_eq!(
                 (amount.nano(), amount.to_string().as_str()),
                 (nano, shown),
@@ -149,10 +149,10 @@ mod tests {
             );
         }
         for text in ["", "1,5", "$1", "1_000", "NaN", "--1"] {
-            assert_eq!(text.parse::<NanoUsd>(), Err(()), "{text}");
+            assert_eq!(text.parse::<Nano>(), Err(()), "{text}");
         }
         // Anthropic writes cents: "38.2799".
-        let cents: NanoUsd = "38.2799".parse().unwrap();
+        let cents: Nano = "38.2799".parse().unwrap();
         assert_eq!(cents.hundredth().to_string(), "0.382799");
     }
 

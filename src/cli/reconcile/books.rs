@@ -10,12 +10,15 @@ use serde::Deserialize;
 use tollgate_layers::{
     calendar::day_of,
     facts::RequestNumber,
-    price::{CallTimes, Class, Served},
+    price::{CallTimes, Class, Currency, Served},
     reserve::ledger::{Booked, Item, Receipt},
     usage::{End, Usage},
 };
 
-use super::{amount::NanoUsd, names::Names};
+use super::{
+    amount::Nano,
+    names::{Costs, Names},
+};
 use crate::admin::export::{FORMAT, VERSION};
 
 /// Longest line of an export that is parsed, in bytes.
@@ -65,10 +68,14 @@ pub(super) enum Reason {
     Stale,
     /// The call began on one day and was booked on another; the vendor may count it on the day when it began.
     OverMidnight,
+    /// The vendor's rate changed while the call ran; the vendor may have another moment decide.
+    OverHours,
+    /// The call ran in a region with a rate of its own, which the vendor may bill on a line of its own.
+    Regional,
 }
 
 impl Reason {
-    pub(super) const ALL: [Self; 8] = [
+    pub(super) const ALL: [Self; 10] = [
         Self::Estimated,
         Self::Bounded,
         Self::VendorCut,
@@ -77,6 +84,8 @@ impl Reason {
         Self::GatewayStopped,
         Self::Stale,
         Self::OverMidnight,
+        Self::OverHours,
+        Self::Regional,
     ];
 
     /// Returns the name that the reason has on receipts.
@@ -90,11 +99,15 @@ impl Reason {
             Self::GatewayStopped => End::GatewayStopped.as_str(),
             Self::Stale => Booked::Stale.as_str(),
             Self::OverMidnight => "over_midnight",
+            Self::OverHours => "over_hours",
+            Self::Regional => "regional",
         }
     }
 
-    fn of(receipt: &Receipt) -> Vec<Self> {
+    fn of(receipt: &Receipt, costs: Option<&Costs>) -> Vec<Self> {
         let item = &receipt.item;
+        let (served, times) = (served_as(item), times_of(receipt));
+        let input = item.usage.input_total();
         let begun = receipt.number.unix_ms();
         Self::ALL
             .into_iter()
@@ -107,6 +120,10 @@ impl Reason {
                 Self::GatewayStopped => item.end == End::GatewayStopped,
                 Self::Stale => receipt.booked == Booked::Stale,
                 Self::OverMidnight => begun > 0 && day_of(begun) != day_of(receipt.at_ms),
+                Self::OverHours => {
+                    costs.is_some_and(|costs| costs.depend_on_moment(input, &served, &times))
+                }
+                Self::Regional => !served.inference_geo.is_empty(),
             })
             .collect()
     }
@@ -126,12 +143,12 @@ pub(super) struct DayBooks {
 #[derive(Debug, Default)]
 struct Told {
     calls: u64,
-    cost: NanoUsd,
+    cost: Nano,
 }
 
 impl DayBooks {
     /// Returns the vendor cost of all calls by their receipts; `None` if some receipt does not record its cost.
-    pub(super) fn told_cost(&self) -> Option<NanoUsd> {
+    pub(super) fn told_cost(&self) -> Option<Nano> {
         (self.calls > 0 && self.told.calls == self.calls).then_some(self.told.cost)
     }
 }
@@ -157,8 +174,8 @@ impl ClassBooks {
     }
 
     /// Returns the cost of this usage at the vendor's prices; `None` if part of the usage has no known cost.
-    pub(super) fn cost(&self) -> Option<NanoUsd> {
-        (!self.unpriced).then(|| NanoUsd::of_nano_per_mtok(self.nano_per_mtok))
+    pub(super) fn cost(&self) -> Option<Nano> {
+        (!self.unpriced).then(|| Nano::of_nano_per_mtok(self.nano_per_mtok))
     }
 }
 
@@ -209,6 +226,8 @@ impl Suspects {
 pub(super) struct Books<'a> {
     vendors: &'a BTreeSet<String>,
     names: &'a Names,
+    /// The currency of the vendors' bills.
+    pub(super) currency: Currency,
     time: Range<u64>,
     pub(super) days: BTreeMap<(u64, String), DayBooks>,
     /// The number of receipts of the compared vendors in the compared time.
@@ -250,6 +269,7 @@ impl<'a> Books<'a> {
         Self {
             vendors,
             names,
+            currency: names.currency().unwrap_or_default(),
             time,
             days: BTreeMap::new(),
             calls: 0,
@@ -335,7 +355,8 @@ impl<'a> Books<'a> {
         if !self.vendors.contains(&item.vendor) {
             return Ok(());
         }
-        let reasons = Reason::of(receipt);
+        let costs = self.names.costs(&item.vendor, &item.model);
+        let reasons = Reason::of(receipt, costs);
         let begun = receipt.number.unix_ms();
         if reasons.contains(&Reason::OverMidnight) && self.time.contains(&begun) {
             let books = self.day(day_of(begun), receipt)?;
@@ -353,21 +374,14 @@ impl<'a> Books<'a> {
             return Ok(());
         }
         self.calls += 1;
-        let costs = self.names.costs(&item.vendor, &item.model);
+        let currency = self.currency;
         let books = self.day(day_of(receipt.at_ms), receipt)?;
         books.calls += 1;
-        if let Some(cost) = cost_told(item) {
+        if let Some(cost) = cost_told(item, currency) {
             books.told.calls += 1;
             books.told.cost += cost;
         }
-        let condition = item.price.as_ref().map(|price| price.condition);
-        let condition = condition.unwrap_or_default();
-        let served = Served {
-            service_tier: condition.service_tier,
-            speed: condition.speed,
-            inference_geo: condition.inference_geo,
-        };
-        let times = times_of(receipt);
+        let (served, times) = (served_as(item), times_of(receipt));
         let rates = costs.map(|costs| costs.of(item.usage.input_total(), &served, &times));
         for (class, count) in classes_of(&item.usage).filter(|(_, count)| *count > 0) {
             let sum = books.classes.entry(class).or_default();
@@ -401,6 +415,17 @@ impl<'a> Books<'a> {
     }
 }
 
+/// Returns how the vendor served a receipt's call, according to its price.
+fn served_as(item: &Item) -> Served {
+    let condition = item.price.as_ref().map(|price| price.condition);
+    let condition = condition.unwrap_or_default();
+    Served {
+        service_tier: condition.service_tier,
+        speed: condition.speed,
+        inference_geo: condition.inference_geo,
+    }
+}
+
 /// Returns the moments of a receipt's call by which its cost depends on the time of day.
 fn times_of(receipt: &Receipt) -> CallTimes {
     let booked = receipt.at_ms;
@@ -420,12 +445,17 @@ fn times_of(receipt: &Receipt) -> CallTimes {
     }
 }
 
-/// Returns the vendor cost on a receipt, in dollars at the exchange rate of the receipt's price.
-fn cost_told(item: &Item) -> Option<NanoUsd> {
-    let rate: Decimal = item.price.as_ref()?.exchange_rate.parse().ok()?;
+/// Returns the vendor cost on a receipt, in dollars at the exchange rate of the receipt's price, or in rubles.
+fn cost_told(item: &Item, currency: Currency) -> Option<Nano> {
     let rubles = Decimal::new(item.vendor_cost_rub?.micro(), 6);
-    let dollars = rubles.checked_div(rate)?;
-    dollars.round_dp(9).to_string().parse().ok()
+    let cost = match currency {
+        Currency::Rub => rubles,
+        Currency::Usdt => {
+            let rate: Decimal = item.price.as_ref()?.exchange_rate.parse().ok()?;
+            rubles.checked_div(rate)?
+        }
+    };
+    cost.round_dp(9).to_string().parse().ok()
 }
 
 /// The line that is being received. A line of an account grows with the account's keys, so only its last bytes are

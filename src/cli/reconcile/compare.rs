@@ -11,7 +11,7 @@ use tollgate_layers::{
 };
 
 use super::{
-    amount::{NanoUsd, Tolerance},
+    amount::{Nano, Tolerance},
     books::{Books, ClassBooks, DayBooks},
     names::Names,
     vendor_files::{CALLS, CLASSES, TOTAL, VendorUsage},
@@ -39,9 +39,9 @@ pub(super) struct Row {
     /// The vendor's count; `None` if the vendor's files have no counts, or none for this row.
     pub(super) vendors: Option<u64>,
     /// Our cost, by the configuration's prices, or for the total by the receipts; `None` if unknown.
-    pub(super) our_cost: Option<NanoUsd>,
+    pub(super) our_cost: Option<Nano>,
     /// The vendor's cost; `None` if the vendor's files have no costs, or none for this row.
-    pub(super) vendors_cost: Option<NanoUsd>,
+    pub(super) vendors_cost: Option<Nano>,
     /// Whether the difference exceeds the tolerance.
     pub(super) is_drift: bool,
 }
@@ -90,14 +90,14 @@ type Classes = BTreeMap<&'static str, Theirs>;
 #[derive(Clone, Copy)]
 struct Theirs {
     count: Option<u64>,
-    cost: Option<NanoUsd>,
+    cost: Option<Nano>,
 }
 
 impl Theirs {
     /// The numbers of a class that the vendor does not list: zero.
     const NONE: Self = Self {
         count: Some(0),
-        cost: Some(NanoUsd::ZERO),
+        cost: Some(Nano::ZERO),
     };
 
     /// Returns the sum; each number is unknown if it is unknown in either part.
@@ -157,7 +157,7 @@ fn rows_of_classes(
         }
         // The vendor includes the cost of this class in the cost of another class.
         let elsewhere = costed.is_none() && ours.classes.contains_key(class);
-        let cost = costed.map_or(Some(NanoUsd::ZERO), ClassBooks::cost);
+        let cost = costed.map_or(Some(Nano::ZERO), ClassBooks::cost);
         let billed = billed.unwrap_or(Theirs::NONE);
         Some(Row {
             class,
@@ -227,8 +227,8 @@ fn images_as_input(ours: &DayBooks, theirs: &mut Classes) {
 
 /// Returns whether the classes' costs by the configuration add up to the costs on the receipts. If not, prices have
 /// changed since, and the cost per class is unknown.
-fn add_up(ours: &DayBooks, told: NanoUsd) -> bool {
-    let mut sum = NanoUsd::ZERO;
+fn add_up(ours: &DayBooks, told: Nano) -> bool {
+    let mut sum = Nano::ZERO;
     for class in ours.classes.values() {
         let Some(cost) = class.cost() else {
             return false;
@@ -237,11 +237,11 @@ fn add_up(ours: &DayBooks, told: NanoUsd) -> bool {
     }
     // Each receipt is rounded up by at most a micro-ruble, so the tolerance grows with the number of calls.
     let apart = sum.nano().abs_diff(told.nano());
-    apart <= NanoUsd::NEGLIGIBLE.nano().unsigned_abs() + u128::from(ours.calls) * ROUNDED_NANO_USD
+    apart <= Nano::NEGLIGIBLE.nano().unsigned_abs() + u128::from(ours.calls) * ROUNDED_NANO
 }
 
-/// The upper bound of the value of a micro-ruble, in nano-dollars.
-const ROUNDED_NANO_USD: u128 = 100;
+/// The upper bound of the value of a micro-ruble, in billionths of any currency.
+const ROUNDED_NANO: u128 = 1_000;
 
 /// Returns whether the model's costs include what is billed per call. Anthropic bills searches on lines of their own.
 fn calls_are_billed_here(ours: &DayBooks, theirs: &Classes) -> bool {
@@ -250,7 +250,7 @@ fn calls_are_billed_here(ours: &DayBooks, theirs: &Classes) -> bool {
         !ours.classes.contains_key(class)
             || theirs
                 .get(class)
-                .is_some_and(|it| it.cost != Some(NanoUsd::ZERO))
+                .is_some_and(|it| it.cost != Some(Nano::ZERO))
     })
 }
 
@@ -263,7 +263,7 @@ impl Row {
         let by_cost = match (self.our_cost, self.vendors_cost) {
             (Some(ours), Some(vendors)) => {
                 let apart = ours.max(vendors).minus(ours.min(vendors));
-                apart > NanoUsd::NEGLIGIBLE && tolerance.is_exceeded(ours.nano(), vendors.nano())
+                apart > Nano::NEGLIGIBLE && tolerance.is_exceeded(ours.nano(), vendors.nano())
             }
             _ => false,
         };
@@ -336,7 +336,7 @@ mod tests {
 
     /// Returns each row as text: model, class, our count, the vendor's, both costs, and whether it is drift.
     fn shown(rows: &[Row]) -> Vec<String> {
-        let cost = |cost: Option<NanoUsd>| cost.map_or("-".into(), |cost| cost.to_string());
+        let cost = |cost: Option<Nano>| cost.map_or("-".into(), |cost| cost.to_string());
         rows.iter()
             .map(|row| {
                 let count =

@@ -4,10 +4,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Deserialize;
-use tollgate_layers::price::{CallTimes, Condition, Hours, Label, Moment, Served, Weekdays};
+use tollgate_layers::price::{
+    CallTimes, Condition, Currency, Hours, Label, Moment, Served, Weekdays,
+};
 use toml::Value;
 
-use super::amount::NanoUsd;
+use super::amount::Nano;
 use crate::text::{similar::hint, time::parse_rfc3339_ms};
 
 /// The part of a configuration that maps models to vendors' names, with prices. No other part is read, so no secret is
@@ -30,7 +32,8 @@ struct Vendor {
 #[serde(default)]
 struct Model {
     id: String,
-    usdt_mtok: BTreeMap<String, Value>,
+    usdt_mtok: Table,
+    rub_mtok: Table,
     price_rules: Vec<Rule>,
     routes: Vec<Route>,
 }
@@ -41,7 +44,8 @@ struct Route {
     vendor: String,
     model: Option<String>,
     /// The vendor's own prices, if they differ from the model's.
-    cost_usdt_mtok: BTreeMap<String, Value>,
+    cost_usdt_mtok: Table,
+    cost_rub_mtok: Table,
     cost_rules: Vec<Rule>,
 }
 
@@ -57,15 +61,20 @@ struct Rule {
     weekdays: Weekdays,
     hours_at: Moment,
     valid_from: String,
-    usdt_mtok: BTreeMap<String, Value>,
+    usdt_mtok: Table,
+    rub_mtok: Table,
 }
 
-/// Rates by class: nano-USDT per million tokens, or per call.
+/// A table of prices as it is written.
+type Table = BTreeMap<String, Value>;
+
+/// Rates by class: billionths of a USDT or of a ruble per million tokens, or per call.
 type Rates = BTreeMap<String, i128>;
 
 /// Rates of a model: the usual rates, and rates under conditions.
 #[derive(Debug, Default)]
 pub(super) struct Costs {
+    currency: Currency,
     usual: Rates,
     rules: Vec<(Condition, Rates)>,
 }
@@ -74,11 +83,30 @@ impl Costs {
     /// Returns the rates of a call with this many input tokens that the vendor served in this way, according to the
     /// price on its receipt, at these times.
     pub(super) fn of(&self, input_tokens: u64, served: &Served, times: &CallTimes) -> &Rates {
+        self.met(input_tokens, served, times).1
+    }
+
+    /// Returns whether the rates of a call with these times depend on the moment that decides.
+    pub(super) fn depend_on_moment(&self, input: u64, served: &Served, times: &CallTimes) -> bool {
+        let moments = [times.request_ms, times.first_byte_ms, times.end_ms];
+        let rules = moments.map(|ms| self.met(input, served, &CallTimes::at(ms)).0);
+        rules.iter().any(|rule| *rule != rules[0])
+    }
+
+    /// Returns the condition that a call meets, and its rates.
+    fn met(
+        &self,
+        input_tokens: u64,
+        served: &Served,
+        times: &CallTimes,
+    ) -> (Option<Condition>, &Rates) {
         let holds =
             |(condition, _): &&(Condition, Rates)| condition.holds(input_tokens, served, times);
         let met = self.rules.iter().filter(holds);
         let met = met.max_by_key(|(condition, _)| condition.rank());
-        met.map_or(&self.usual, |(_, rates)| rates)
+        met.map_or((None, &self.usual), |(condition, rates)| {
+            (Some(*condition), rates)
+        })
     }
 }
 
@@ -158,14 +186,18 @@ impl Routes {
                 let called = route.model.as_ref().unwrap_or(&model.id);
                 let known = names.add(&route.vendor, &model.id, called);
                 if known.costs.usual.is_empty() {
-                    let told = !route.cost_usdt_mtok.is_empty();
-                    let of_rules = if told {
+                    let told = given(&route.cost_usdt_mtok, &route.cost_rub_mtok);
+                    let sold = given(&model.usdt_mtok, &model.rub_mtok);
+                    let of_rules = if told.is_some() {
                         &route.cost_rules
                     } else {
                         &model.price_rules
                     };
-                    known.costs.usual = rates(&model.usdt_mtok);
-                    known.costs.usual.extend(rates(&route.cost_usdt_mtok));
+                    known.costs.currency = told.or(sold).map_or_else(Currency::default, |it| it.0);
+                    let tables = [sold, told].into_iter().flatten();
+                    let tables = tables.filter(|(currency, _)| *currency == known.costs.currency);
+                    let usual: Rates = tables.flat_map(|(_, table)| rates(table)).collect();
+                    known.costs.usual = usual;
                     known.costs.rules = of_rules.iter().map(Rule::read).collect();
                 }
             }
@@ -193,12 +225,22 @@ impl Rule {
             hours_at: self.hours_at,
             valid_from_ms: parse_rfc3339_ms(&self.valid_from),
         };
-        (condition, rates(&self.usdt_mtok))
+        let table = given(&self.usdt_mtok, &self.rub_mtok);
+        (
+            condition,
+            table.map(|(_, table)| rates(table)).unwrap_or_default(),
+        )
     }
 }
 
-fn rates(table: &BTreeMap<String, Value>) -> Rates {
-    let rate = |value: &Value| Some(value.as_str()?.parse::<NanoUsd>().ok()?.nano());
+/// Returns the table of a price that the configuration has, and its currency.
+fn given<'t>(usdt: &'t Table, rub: &'t Table) -> Option<(Currency, &'t Table)> {
+    let tables = [(Currency::Usdt, usdt), (Currency::Rub, rub)];
+    tables.into_iter().find(|(_, table)| !table.is_empty())
+}
+
+fn rates(table: &Table) -> Rates {
+    let rate = |value: &Value| Some(value.as_str()?.parse::<Nano>().ok()?.nano());
     let rates = table.iter();
     rates
         .filter_map(|(class, value)| Some((class.clone(), rate(value)?)))
@@ -234,6 +276,26 @@ impl Names {
                 names.join(" + ")
             },
         )
+    }
+
+    /// Returns the currency in which the vendors bill.
+    ///
+    /// # Errors
+    /// If they bill in several currencies; the text names two models.
+    pub(super) fn currency(&self) -> Result<Currency, String> {
+        let known = self.known.values().flatten();
+        let mut known = known.filter(|(_, it)| !it.costs.usual.is_empty());
+        let Some((first, one)) = known.next() else {
+            return Ok(Currency::default());
+        };
+        let currency = one.costs.currency;
+        match known.find(|(_, it)| it.costs.currency != currency) {
+            None => Ok(currency),
+            Some((other, it)) => Err(format!(
+                "the costs of {first:?} are in {currency}, and those of {other:?} in {}: compare bills in one currency",
+                it.costs.currency
+            )),
+        }
     }
 
     /// Returns a vendor's charge for a model of the catalog.
@@ -436,6 +498,34 @@ mod tests {
                 "{vendor} {tokens} {class}"
             );
         }
+    }
+
+    #[test]
+    fn costs_in_rubles_are_those_of_the_bill() {
+        let of = |model: &str| {
+            let config = format!(
+                "[[model]]\nid = \"giga\"\nusdt_mtok = {{ input = \"9\" }}\n\
+                 routes = [ {{ vendor = \"sber\", cost_rub_mtok = {{ output = \"65\" }} }} ]\n{model}"
+            );
+            Routes::read(&config).unwrap().names(&set(&["sber"]), &[])
+        };
+        let names = of("");
+        assert_eq!(names.currency(), Ok(Currency::Rub));
+        let rates = names.costs("sber", "giga").unwrap();
+        let rates = rates.of(1, &Served::default(), &CallTimes::at(0));
+        // The model's price is in another currency, and therefore no part of the cost.
+        assert_eq!(
+            rates.iter().collect::<Vec<_>>(),
+            [(&"output".to_owned(), &65_000_000_000)]
+        );
+        let both = of(
+            "[[model]]\nid = \"other\"\nusdt_mtok = { input = \"9\" }\nroutes = [ { vendor = \"sber\" } ]",
+        );
+        let problem = both.currency().unwrap_err();
+        assert!(
+            problem.contains("\"giga\" are in ₽, and those of \"other\" in USDT"),
+            "{problem}"
+        );
     }
 
     #[test]

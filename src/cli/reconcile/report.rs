@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
+use tollgate_layers::price::Currency;
 
 use super::{
     amount::{Tolerance, percent_apart},
@@ -27,9 +28,17 @@ const COLUMNS: &[Cell] = &[
     Cell::number("difference", "/difference"),
     Cell::number("%", "/difference_percent"),
 ];
-const COST_COLUMNS: &[Cell] = &[
-    Cell::number("our cost, USDT", "/our_cost_usdt"),
-    Cell::number("vendor's, USD", "/vendors_cost_usd"),
+const COST_COLUMNS: [&[Cell]; 2] = [
+    &[
+        Cell::number("our cost, USDT", "/our_cost_usdt"),
+        Cell::number("vendor's, USD", "/vendors_cost_usd"),
+    ],
+    &[
+        Cell::number("our cost, ₽", "/our_cost_rub"),
+        Cell::number("vendor's, ₽", "/vendors_cost_rub"),
+    ],
+];
+const COST_DIFFERENCE: &[Cell] = &[
     Cell::number("difference", "/cost_difference"),
     Cell::number("%", "/cost_difference_percent"),
 ];
@@ -72,14 +81,18 @@ impl Compared<'_> {
         json!({
             "vendors": self.vendors, "since": rfc3339(self.since_ms), "until": rfc3339(self.until_ms),
             "tolerance_percent": self.tolerance.to_string(),
-            "rows": self.rows.iter().map(row).collect::<Vec<_>>(),
+            "rows": self.rows.iter().map(|it| row(it, books.currency)).collect::<Vec<_>>(),
             "drifts": self.drifts(),
             "explained": explained.collect::<Vec<_>>(),
         })
     }
 }
 
-fn row(row: &Row) -> Value {
+fn row(row: &Row, currency: Currency) -> Value {
+    let [our_cost, vendors_cost] = match currency {
+        Currency::Usdt => ["our_cost_usdt", "vendors_cost_usd"],
+        Currency::Rub => ["our_cost_rub", "vendors_cost_rub"],
+    };
     let apart = |ours: i128, vendors: Option<i128>| {
         let percent = vendors.map(|vendors| percent_apart(ours, vendors));
         // If the vendor's number is zero, a percentage cannot be computed.
@@ -94,8 +107,8 @@ fn row(row: &Row) -> Value {
         "ours": row.ours, "vendors": row.vendors,
         "difference": counts.map(|(ours, vendors)| signed(i128::from(ours) - i128::from(vendors))),
         "difference_percent": counts.and_then(|(ours, vendors)| apart(ours.into(), Some(vendors.into()))),
-        "our_cost_usdt": row.our_cost.map(|cost| cost.to_string()),
-        "vendors_cost_usd": row.vendors_cost.map(|cost| cost.to_string()),
+        our_cost: row.our_cost.map(|cost| cost.to_string()),
+        vendors_cost: row.vendors_cost.map(|cost| cost.to_string()),
         "cost_difference": costs.map(|(ours, vendors)| ours.minus(vendors).to_string()),
         "cost_difference_percent": costs.and_then(|(ours, vendors)| apart(ours.nano(), Some(vendors.nano()))),
         "drift": row.is_drift,
@@ -153,8 +166,13 @@ pub(super) fn text(answer: &Value) -> String {
         return "neither side has usage in that time\n".into();
     }
     let mut columns = COLUMNS.to_vec();
-    if rows.iter().any(|row| !row["vendors_cost_usd"].is_null()) {
-        columns.extend(COST_COLUMNS);
+    for (field, cells) in ["vendors_cost_usd", "vendors_cost_rub"]
+        .into_iter()
+        .zip(COST_COLUMNS)
+    {
+        if rows.iter().any(|row| !row[field].is_null()) {
+            columns.extend(cells.iter().chain(COST_DIFFERENCE));
+        }
     }
     columns.push(VERDICT);
     let mut marked = rows.to_vec();

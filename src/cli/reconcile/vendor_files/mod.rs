@@ -15,7 +15,7 @@ use std::{
 use serde_json::{Map, Value};
 use tollgate_layers::calendar::{DAY_MS, day_begins_ms, day_of};
 
-use super::amount::NanoUsd;
+use super::amount::Nano;
 use crate::text::similar::nearest;
 
 /// The classes that vendors bill, by our names for them. `calls` is not a class: vendors do not bill calls.
@@ -53,7 +53,7 @@ pub(super) type Line = (u64, String, &'static str);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Billed {
     pub(super) count: u64,
-    pub(super) cost: NanoUsd,
+    pub(super) cost: Nano,
 }
 
 /// Whether a CSV file's lines of one day, model and class have empty cells.
@@ -238,11 +238,11 @@ impl VendorUsage {
         day: u64,
         model: &str,
         class: &'static str,
-        cost: NanoUsd,
+        cost: Nano,
     ) -> Result<(), String> {
         self.has_costs = true;
         self.costed.insert(class);
-        if cost != NanoUsd::ZERO {
+        if cost != Nano::ZERO {
             self.line(day, model, class)?.cost += cost;
         }
         Ok(())
@@ -389,7 +389,7 @@ impl<'a> Object<'a> {
     }
 
     /// Reads an amount: a decimal text, or a number.
-    fn amount(&self, field: &str) -> Result<NanoUsd, String> {
+    fn amount(&self, field: &str) -> Result<Nano, String> {
         let value = self.required(field)?;
         let text = match value {
             Value::String(text) => text.clone(),
