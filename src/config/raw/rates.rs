@@ -11,13 +11,13 @@ macro_rules! raw_rates {
         #[derive(Clone, Default, Deserialize, JsonSchema)]
         #[serde(default, deny_unknown_fields, expecting = "a table")]
         pub(in crate::config) struct RawRates {
-            /// Ordinary input, per million tokens like the other rates of this table.
+            /// Input that no other rate of this table covers.
             pub(in crate::config) input: Option<String>,
             /// Input read from the vendor's cache.
             pub(in crate::config) cached_input: Option<String>,
             /// Output, including reasoning without a rate of its own.
             pub(in crate::config) output: Option<String>,
-            /// Input written to the vendor's cache.
+            /// Input written to the vendor's cache for the vendor's usual time.
             pub(in crate::config) cache_write: Option<String>,
             $($(#[$about])* pub(in crate::config) $field: Option<String>,)*
         }
@@ -33,21 +33,25 @@ macro_rules! raw_rates {
 }
 
 raw_rates! {
-    /// Input written to the vendor's cache for one hour (cache_control.ttl "1h"). If the model has no such rate, a call
-    /// that requests it is refused with 400, or translated without it.
+    /// Input written to the vendor's cache for one hour (cache_control.ttl "1h"). If the model's price has no such rate,
+    /// a request for it gets 400 if a vendor of the model speaks the caller's format; otherwise the call is translated,
+    /// with the usual time or without the mark.
     cache_write_1h: CacheWrite1h,
-    /// Input written to the vendor's cache for twelve hours (prompt_cache_options.ttl "12h"). If the model has no such
-    /// rate, a call that requests it is refused with 400.
+    /// Input written to the vendor's cache for twelve hours (prompt_cache_options.ttl "12h"). If the model's price has
+    /// no such rate, a request for it gets 400 if a vendor of the model speaks the caller's format; otherwise the call
+    /// is translated without it.
     cache_write_12h: CacheWrite12h,
-    /// Audio input (input_audio); absent: a call with it is refused with 400.
+    /// Audio input (input_audio). If the model's price has no such rate, a call with audio is refused with 400.
     input_audio: InputAudio,
-    /// Image input; absent: priced as other input.
+    /// Image input. Absent: the rate of input.
     input_image: InputImage,
-    /// Audio output (modalities, audio); absent: a call that requests it is refused with 400.
+    /// Audio output (modalities, audio). If the model's price has no such rate, a call that requests audio is refused
+    /// with 400.
     output_audio: OutputAudio,
-    /// Image output (modalities); absent: a call that requests it is refused with 400.
+    /// Image output (modalities). If the model's price has no such rate, a call that requests images is refused with
+    /// 400.
     output_image: OutputImage,
-    /// Each web search that the vendor runs, not a million. If the model has no such rate, a call with such a tool is
+    /// Web searches that the vendor runs, per search. If the model's price has no such rate, a call with such a tool is
     /// refused with 400.
     web_search_call: WebSearchCall,
 }

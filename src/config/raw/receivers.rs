@@ -9,21 +9,24 @@ use serde::Deserialize;
 pub(in crate::config) struct RawWebhook {
     /// Name of the receiver in the log, metrics and commands: letters, digits, - and _.
     pub(in crate::config) name: Option<String>,
-    /// URL that events are posted to; https unless allow_private is set; may be a secret.
+    /// URL to which events are posted, with https unless allow_private is set. If it contains a key, write it as a
+    /// secret.
     pub(in crate::config) url: Option<String>,
-    /// Signing secrets, whsec_ and base64: one, or two while receivers change to the second; secrets.
+    /// One or two signing secrets, each "whsec_" followed by 24 to 64 bytes in base64, and each written as a secret.
+    /// With two, each event is signed with both, so that receivers can change to the second.
     pub(in crate::config) secrets: Vec<String>,
-    /// Kinds of events to send; absent: all.
+    /// Kinds of events to send, like "balance_low" or "top_up": docs/events.md lists them. Absent: all kinds.
     pub(in crate::config) kinds: Vec<String>,
-    /// Accounts whose events are sent; absent: all events, including those of no account.
+    /// Ids of the accounts whose events are sent. Absent: all events, including those of no account.
     pub(in crate::config) accounts: Vec<String>,
-    /// Allows private, loopback and link-local addresses, and http; false.
+    /// true: url may have a private, loopback or link-local address, and may begin with http; false.
     pub(in crate::config) allow_private: Option<bool>,
-    /// Certificate authorities to trust instead of Mozilla's list, in PEM.
+    /// PEM file with the certificate authorities to trust instead of Mozilla's list.
     pub(in crate::config) ca_file: Option<String>,
     /// Timeout for the receiver's answer; 15.
     pub(in crate::config) answer_seconds: Option<u64>,
-    /// How long delivery of an event is retried before the event is dropped for this receiver; 72.
+    /// How long delivery of an event to this receiver is retried. After that, the event is a dead letter: only a
+    /// command sends it again; 72.
     pub(in crate::config) retry_hours: Option<u64>,
 }
 
@@ -31,19 +34,20 @@ pub(in crate::config) struct RawWebhook {
 #[derive(Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields, expecting = "a table")]
 pub(in crate::config) struct RawPayments {
-    /// Lets the holder of a key start a payment, through the API and on the page /usage; false.
+    /// true: the holder of a key may start a payment, on the page /usage and through the API. false: only operators
+    /// create payment links (`tollgate payment create`); false.
     pub(in crate::config) on_page: Option<bool>,
-    /// Smallest payment that a key's holder may start, in rubles; "100".
+    /// Smallest payment that the holder of a key may start, in rubles with whole kopecks; "100".
     pub(in crate::config) min_rub: Option<String>,
-    /// Largest payment that a key's holder may start, in rubles; "100000".
+    /// Largest payment that the holder of a key may start, in rubles with whole kopecks; "100000".
     pub(in crate::config) max_rub: Option<String>,
-    /// Maximum number of unpaid payments per account; 10.
+    /// Maximum number of payments per account that are started and not paid; a further one is refused with 429; 10.
     pub(in crate::config) open_max: Option<u64>,
     /// Interval at which the provider is polled for unpaid payments, in case a notification was lost; 300.
     pub(in crate::config) poll_seconds: Option<u64>,
-    /// Interval at which accounts with an automatic top-up are checked for a low balance; 5.
+    /// Interval at which the balances of accounts with an automatic top-up are checked; 5.
     pub(in crate::config) auto_check_seconds: Option<u64>,
-    /// Pause after a saved card was declined, doubled after each further decline; 3600.
+    /// Pause after a saved card was declined; after each further decline the pause is doubled; 3600.
     pub(in crate::config) auto_retry_seconds: Option<u64>,
     /// Number of declines in a row after which a saved card is no longer charged; 3.
     pub(in crate::config) auto_declines_max: Option<u64>,
@@ -65,12 +69,12 @@ pub(in crate::config) struct RawYooKassa {
     pub(in crate::config) secret_key: Option<String>,
     /// Base URL of the provider's API; "https://api.yookassa.ru/v3".
     pub(in crate::config) url: Option<String>,
-    /// URL that payers return to, like "https://api.example/usage".
+    /// URL to which payers return after a payment, like "https://api.example/usage".
     pub(in crate::config) return_url: Option<String>,
-    /// YooKassa's VAT code for fiscal receipts, 1 to 12; absent: no fiscal receipt is requested.
+    /// YooKassa's VAT code for fiscal receipts, 1 to 12. Absent: no fiscal receipt is requested.
     pub(in crate::config) receipt_vat_code: Option<u64>,
-    /// Email address that gets the fiscal receipt if a payment names no address; must be given with receipt_vat_code,
-    /// and only then.
+    /// Email address that gets the fiscal receipt if a payment names no address. It is only valid with
+    /// receipt_vat_code.
     pub(in crate::config) receipt_email: Option<String>,
 }
 
@@ -84,7 +88,7 @@ pub(in crate::config) struct RawCloudPayments {
     pub(in crate::config) api_secret: Option<String>,
     /// Base URL of the provider's API; "https://api.cloudpayments.ru".
     pub(in crate::config) url: Option<String>,
-    /// URL that payers return to, like "https://api.example/usage".
+    /// URL to which payers return after a payment, like "https://api.example/usage".
     pub(in crate::config) return_url: Option<String>,
 }
 
@@ -98,9 +102,9 @@ pub(in crate::config) struct RawStripe {
     pub(in crate::config) webhook_secret: Option<String>,
     /// Base URL of the provider's API; "https://api.stripe.com".
     pub(in crate::config) url: Option<String>,
-    /// Takes a disputed amount off the account until the dispute is won; false.
+    /// true: a disputed amount is taken off the account until the dispute is won; false.
     pub(in crate::config) hold_disputed: Option<bool>,
-    /// URL that payers return to, like "https://api.example/usage".
+    /// URL to which payers return after a payment, like "https://api.example/usage".
     pub(in crate::config) return_url: Option<String>,
 }
 
@@ -110,19 +114,22 @@ pub(in crate::config) struct RawStripe {
 pub(in crate::config) struct RawMail {
     /// Name of the receiver in the log, metrics and commands: letters, digits, - and _.
     pub(in crate::config) name: Option<String>,
-    /// Mail server: smtps://user:password@host:465, or smtp://…?tls=required; with a password, a secret.
+    /// URL of the mail server: smtps://HOST:465 (TLS), smtp://HOST:587?tls=required (STARTTLS) or smtp://HOST:25 (not
+    /// encrypted). With a password (user:password@ before the host), the whole URL must be a secret, and TLS or
+    /// STARTTLS is required.
     pub(in crate::config) server: Option<String>,
-    /// Certificate authorities to trust instead of Mozilla's list, in PEM.
+    /// PEM file with the certificate authorities to trust instead of Mozilla's list.
     pub(in crate::config) ca_file: Option<String>,
     /// Sender of the mails, like "Tollgate <noreply@example.com>".
     pub(in crate::config) from: Option<String>,
     /// Recipients, at most 16.
     pub(in crate::config) to: Vec<String>,
-    /// Kinds of events to send; absent: all.
+    /// Kinds of events to send, like "balance_low" or "top_up": docs/events.md lists them. Absent: all kinds.
     pub(in crate::config) kinds: Vec<String>,
-    /// Accounts whose events are sent; absent: all events, including those of no account.
+    /// Ids of the accounts whose events are sent. Absent: all events, including those of no account.
     pub(in crate::config) accounts: Vec<String>,
-    /// How long delivery of an event is retried before the event is dropped for this receiver; 72.
+    /// How long delivery of an event to this receiver is retried. After that, the event is a dead letter: only a
+    /// command sends it again; 72.
     pub(in crate::config) retry_hours: Option<u64>,
 }
 
@@ -138,12 +145,13 @@ pub(in crate::config) struct RawTelegram {
     pub(in crate::config) chat: Option<String>,
     /// Base URL of the Bot API; "https://api.telegram.org".
     pub(in crate::config) url: Option<String>,
-    /// Certificate authorities to trust instead of Mozilla's list, in PEM.
+    /// PEM file with the certificate authorities to trust instead of Mozilla's list.
     pub(in crate::config) ca_file: Option<String>,
-    /// Kinds of events to send; absent: all.
+    /// Kinds of events to send, like "balance_low" or "top_up": docs/events.md lists them. Absent: all kinds.
     pub(in crate::config) kinds: Vec<String>,
-    /// Accounts whose events are sent; absent: all events, including those of no account.
+    /// Ids of the accounts whose events are sent. Absent: all events, including those of no account.
     pub(in crate::config) accounts: Vec<String>,
-    /// How long delivery of an event is retried before the event is dropped for this receiver; 72.
+    /// How long delivery of an event to this receiver is retried. After that, the event is a dead letter: only a
+    /// command sends it again; 72.
     pub(in crate::config) retry_hours: Option<u64>,
 }

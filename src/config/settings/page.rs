@@ -10,15 +10,21 @@ use crate::config::{ConfigError, schema, testing::check};
 const HEAD: &str = r#"# Settings
 
 Every setting of `tollgate.toml`, by table and in alphabetical order. [`deploy/tollgate.toml`](../deploy/tollgate.toml)
-shows how settings work together, with examples. Editors complete and check the file by
-[its schema](../deploy/tollgate.schema.json). `tollgate check` reports every mistake in it.
+shows how settings work together, with examples. A text editor that supports JSON schemas can complete and check the
+file by [its schema](../deploy/tollgate.schema.json). `tollgate check` reports every mistake in the file.
 
-- A **default** of – means that there is no fixed value. The description states what happens without the setting; if it
-  states nothing, the setting is empty or not used. *must be given*: the table is invalid without it.
-- A **range** lists the valid whole numbers, bounds included. If it depends on other settings, the widest range is shown.
-- **reload** shows when a running gateway applies a change, after SIGHUP or a change of the file: at once; after a
-  **restart**, which the log then demands (`needs_restart`); or at the next start, which the log does not mention.
-- A secret is `"${NAME}"`, an environment variable, or `"file:/path"`. Decimal numbers are quoted, as texts.
+- A **default** of – means that there is no fixed value. The word "Absent" in the description introduces the effect of
+  leaving the setting out; if the word is missing, the setting is then empty or not used. *must be given*: a file with
+  this table is invalid without the setting, unless a preset supplies it.
+- A **range** lists the valid numbers, bounds included; a decimal must be above 0. If the range depends on other settings,
+  the widest is shown.
+- **reload** shows when a running gateway applies a change of the file, which it notices by itself or after SIGHUP: *at
+  once*, or only after a **restart**. In the second case the log names the setting (`needs_restart`), and everything else
+  that changed is applied at once. *At the next start*: only a start reads the setting, so nothing is logged. If the file
+  has a mistake, nothing of it is applied.
+- A secret is written in one of two forms: `"${NAME}"` is the value of an environment variable, `"file:/path"` the content
+  of a file. A setting that is described as *a secret* is refused in any other form.
+- Decimal numbers are written in quotes, as texts.
 
 This page is generated from the code: `SETTINGS_WRITE=1 cargo test --lib --all-features config::settings` writes it.
 "#;
@@ -142,6 +148,70 @@ const UNLESS: &[(&str, &str)] = &[
     ("usdt_mtok.cache_write", "except for embeddings"),
 ];
 
+/// Settings that are required only together with others, or instead of another: the setting's path, the case as the page
+/// shows it, and the fields of the setting's table that make the case.
+const CASES: &[(&str, &str, &str)] = &[
+    (
+        "rate.source.fixed",
+        "or `url`",
+        r#"{ "url": null, "select": null }"#,
+    ),
+    ("rate.source.url", "or `fixed`", r#"{ "select": null }"#),
+    ("price_rule.accounts", "or `groups`", r#"{ "groups": [] }"#),
+    ("price_rule.groups", "or `accounts`", "{}"),
+    ("price_rule.sell_rate_multiplier", "or `usdt_mtok`", "{}"),
+    (
+        "model.output_tokens_per_second_max",
+        r#"with `hold = "growing"`"#,
+        r#"{ "hold": "growing" }"#,
+    ),
+    (
+        "payments.yookassa.receipt_email",
+        "with `receipt_vat_code`",
+        r#"{ "receipt_vat_code": 1 }"#,
+    ),
+    (
+        "vendor.login.command",
+        r#"with `kind = "command"`"#,
+        r#"{ "kind": "command" }"#,
+    ),
+    (
+        "vendor.login.url",
+        r#"with `kind = "oauth"`"#,
+        r#"{ "kind": "oauth", "basic": "${VENDOR_KEY}" }"#,
+    ),
+    (
+        "vendor.login.basic",
+        r#"with `kind = "oauth"`, unless `client_id` is given"#,
+        r#"{ "kind": "oauth", "url": "https://login.example/token" }"#,
+    ),
+    (
+        "vendor.login.client_id",
+        r#"with `kind = "oauth"`, unless `basic` is given"#,
+        r#"{ "kind": "oauth", "url": "https://login.example/token" }"#,
+    ),
+    (
+        "vendor.login.client_secret",
+        "with `client_id`",
+        r#"{ "kind": "oauth", "url": "https://login.example/token", "client_id": "a" }"#,
+    ),
+    (
+        "vendor.login.key_file",
+        r#"with `kind = "service_account"`"#,
+        r#"{ "kind": "service_account" }"#,
+    ),
+    (
+        "vendor.login.region",
+        r#"with `kind = "aws"`"#,
+        r#"{ "kind": "aws" }"#,
+    ),
+    (
+        "vendor.login.secret_access_key",
+        "with `access_key_id`",
+        r#"{ "kind": "aws", "region": "eu-west-1", "access_key_id": "AKIA1" }"#,
+    ),
+];
+
 /// Returns a file with a value for every required setting and at least one entry of each table.
 pub(super) fn base() -> Value {
     let prices = json!({
@@ -248,6 +318,24 @@ pub(super) fn bounds(path: &str) -> Option<(u64, u64)> {
     Some((least.parse().ok()?, most.parse().ok()?))
 }
 
+/// Returns the largest value of a decimal, read from the text of a mistake.
+fn decimal_max(path: &str) -> Option<String> {
+    let mistake = mistake(given(path, json!("99999999999")), path)?;
+    let most = mistake.problem.strip_prefix("must be at most ")?;
+    Some(most.to_owned())
+}
+
+/// Returns whether a file without this setting, and with these other fields in its table, is invalid.
+fn is_required_with(path: &str, fields: &str) -> bool {
+    let mut file = without(path);
+    let table = place(&mut file, path).0;
+    let fields: Value = serde_json::from_str(fields).expect("CASES contains JSON");
+    for (name, value) in fields.as_object().into_iter().flatten() {
+        table[name] = value.clone();
+    }
+    check(file).is_err()
+}
+
 /// Returns whether a missing value is a mistake when its table is present.
 fn is_required(path: &str) -> bool {
     let mut file = base();
@@ -260,6 +348,10 @@ fn is_required(path: &str) -> bool {
 
 /// Returns the page's text for a setting without a default.
 pub(super) fn need(path: &str) -> String {
+    let case = CASES.iter().find(|(of, ..)| *of == path);
+    if let Some((_, case, _)) = case.filter(|(.., fields)| is_required_with(path, fields)) {
+        return format!("must be given, {case}");
+    }
     if !is_required(path) {
         return "–".to_owned();
     }
@@ -319,12 +411,13 @@ fn line(setting: &Setting) -> String {
         None => need(&checked_as(path)),
     };
     let bounds = match *kind {
-        "whole number" => bounds(&checked_as(path)),
+        "whole number" => {
+            bounds(&checked_as(path)).map(|(least, most)| format!("{least} to {most}"))
+        }
+        "text" => decimal_max(&checked_as(path)).map(|most| format!("at most {most}")),
         _ => None,
     };
-    let bounds = bounds.map_or("–".to_owned(), |(least, most)| {
-        format!("{least} to {most}")
-    });
+    let bounds = bounds.unwrap_or_else(|| "–".to_owned());
     let reload = match on_reload(path).1 {
         OnReload::Taken => "at once",
         OnReload::Restart(_) => "**restart**",
@@ -334,7 +427,9 @@ fn line(setting: &Setting) -> String {
     format!("| `{name}` | {sentence} | {kind} | {default} | {bounds} | {reload} |")
 }
 
-/// Escapes text for a table of Markdown.
+/// Escapes text for a table of Markdown, and links the page of events.
 fn cell(text: &str) -> String {
-    text.replace('|', "\\|").replace('<', "&lt;")
+    text.replace('|', "\\|")
+        .replace('<', "&lt;")
+        .replace("docs/events.md", "[docs/events.md](events.md#kinds)")
 }

@@ -325,6 +325,16 @@ fn settings_page_marks_only_required_settings_as_required() {
         ("rate.source.select", "must be given, with `url`"),
         ("vendor.format", "must be given, or `formats`"),
         ("vendor.key", "must be given, or `keys`"),
+        ("rate.source.url", "must be given, or `fixed`"),
+        ("price_rule.accounts", "must be given, or `groups`"),
+        (
+            "model.output_tokens_per_second_max",
+            "must be given, with `hold = \"growing\"`",
+        ),
+        (
+            "vendor.login.region",
+            "must be given, with `kind = \"aws\"`",
+        ),
         (
             "model.output_tokens_max",
             "must be given, except for embeddings",
