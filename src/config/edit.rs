@@ -13,6 +13,7 @@ use super::{
     error::Errors,
     presets::Preset,
     price_diff::file::{Prices, string, tables},
+    prices::field,
     sections::{Sections, Taken, VendorArgs},
 };
 
@@ -267,7 +268,7 @@ impl<'t> File<'t> {
             let usual = usual.into_iter().flatten();
             let usual = usual.map(|(class, rate)| ((*class).to_owned(), rate.value.to_string()));
             let usual: BTreeMap<String, String> = usual.collect();
-            (known.currency, usual, known.lists.len() > 1)
+            (field(known.currency), usual, known.lists.len() > 1)
         };
         let model = table(&mut self.edited, "model", index)?;
         let mut notes = Vec::new();
@@ -299,7 +300,7 @@ impl<'t> File<'t> {
         let (currency, has_rules) = {
             let model = tables(self.document.merged(), "model")[index];
             let known = known_prices(model, id)?;
-            (known.currency, known.lists.len() > 1)
+            (field(known.currency), known.lists.len() > 1)
         };
         let model = table(&mut self.edited, "model", index)?;
         if has_rules && !model.contains_key("price_rules") {
@@ -489,7 +490,7 @@ fn described_model(table: &DeTable<'_>) -> Option<DescribedModel> {
     });
     let routes = routes.collect();
     let known = Prices::read(table, "", "price_rules");
-    let currency = known.as_ref().map(|known| known.currency.to_owned());
+    let currency = known.as_ref().map(|known| field(known.currency).to_owned());
     let lists = known.into_iter().flat_map(|known| known.lists);
     let mut rules: Vec<DescribedRule> = lists
         .map(|(when, rates)| {

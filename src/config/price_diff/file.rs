@@ -23,7 +23,11 @@ pub(in crate::config) struct Prices<'p> {
 }
 
 impl<'p> Prices<'p> {
-    pub(in crate::config) fn read(table: &'p DeTable<'p>, prefix: &str, rules: &str) -> Option<Self> {
+    pub(in crate::config) fn read(
+        table: &'p DeTable<'p>,
+        prefix: &str,
+        rules: &str,
+    ) -> Option<Self> {
         let given = |currency: &Currency| format!("{prefix}{}", field(*currency));
         let has = |currency: &Currency| table.get(given(currency).as_str()).is_some();
         let currency = Currency::ALL.into_iter().find(has)?;

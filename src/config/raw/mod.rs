@@ -238,8 +238,9 @@ pub(super) struct RawLedger {
     /// (one token per byte, and each attached document fills the whole context window). Choose "strict" if you do not
     /// trust the callers. How a hold covers the output is set by model.hold; "usual".
     pub(super) hold: Option<String>,
-    /// Tokens held for an image of unknown size, such as one that is given by its address (twice as many with detail =
-    /// "original"). An image whose size is known holds at most this many, and fewer if it has few pixels; 5000.
+    /// Tokens held for an image of unknown size, such as one that is given by its address. An image whose size is known
+    /// holds at most this many, and fewer if it has few pixels. With detail = "original", this many are held in
+    /// addition; 5000.
     pub(super) image_tokens: Option<u64>,
     /// Minimum number of tokens held for each attached document, such as a PDF; more are held if its pages or bytes
     /// require more; 50000.

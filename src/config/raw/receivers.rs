@@ -41,7 +41,8 @@ pub(in crate::config) struct RawPayments {
     pub(in crate::config) min_rub: Option<String>,
     /// Largest payment that the holder of a key may start, in rubles with whole kopecks; "100000".
     pub(in crate::config) max_rub: Option<String>,
-    /// Maximum number of payments per account that are started and not paid; a further one is refused with 429; 10.
+    /// Maximum number of payments per account that are started and not paid; a further one is refused (a holder of a
+    /// key gets 429); 10.
     pub(in crate::config) open_max: Option<u64>,
     /// Interval at which the provider is polled for unpaid payments, in case a notification was lost; 300.
     pub(in crate::config) poll_seconds: Option<u64>,
