@@ -16,11 +16,11 @@ use tollgate_layers::{
 
 pub(crate) use super::sigv4::AwsKeys;
 use super::{
-    LoginError,
+    LoginError, RenewedLogin,
     clock::Clock,
     command::CommandLine,
     endpoint::{Endpoint, instant_ms},
-    renewed::{Fetched, Life, Renewed, Source},
+    renewed::{CredentialState, Fetched, Life, Renewed, Source},
     sigv4::{Scope, sign},
 };
 use crate::text::time::now_ms;
@@ -145,6 +145,15 @@ impl Login for AwsLogin {
                 sent.is_some_and(|sent| sent.contains(&credential))
             }),
             _ => false,
+        }
+    }
+}
+
+impl RenewedLogin for AwsLogin {
+    fn state(&self) -> Option<CredentialState> {
+        match &self.keys {
+            Keys::Fixed(_) => None,
+            Keys::Renewed(renewed) => Some(renewed.state()),
         }
     }
 }

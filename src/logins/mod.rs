@@ -13,10 +13,12 @@ mod service_account;
 mod sigv4;
 #[cfg(test)]
 mod testing;
+#[cfg(test)]
+mod tests;
 mod token;
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeMap, HashMap},
     fmt,
     sync::{Arc, LazyLock, Mutex, PoisonError, Weak},
 };
@@ -35,6 +37,7 @@ pub(crate) use self::{
     aws::{Aws, AwsCredentials, AwsKeys, BEDROCK, METADATA},
     command::CommandLine,
     oauth::{ClientCredentials, OAuth},
+    renewed::CredentialState,
     service_account::ServiceAccount,
 };
 
@@ -60,9 +63,16 @@ pub(crate) struct TokenHeader {
 
 /// A vendor's login. Logins with the same settings and secrets are equal.
 pub(crate) struct VendorLogin {
+    vendor: String,
     form: &'static str,
     identity: Identity,
-    inner: Box<dyn Login>,
+    inner: Box<dyn RenewedLogin>,
+}
+
+/// A login whose credential may expire.
+trait RenewedLogin: Login {
+    /// Returns the state of the credential; `None` if it never expires.
+    fn state(&self) -> Option<CredentialState>;
 }
 
 /// Digest of all settings and secrets, keyed with random bytes of this process, so that the digest reveals nothing
@@ -83,7 +93,7 @@ pub(crate) fn login(vendor: &str, form: Form, egress: &Egress) -> (Arc<VendorLog
         return (login, value);
     }
     in_use.retain(|_, login| login.strong_count() > 0);
-    let (name, inner): (_, Box<dyn Login>) = match form {
+    let (name, inner): (_, Box<dyn RenewedLogin>) = match form {
         Form::OAuth(oauth, header) => (
             "oauth",
             Box::new(TokenLogin::new(vendor, oauth.source(egress), header)),
@@ -99,12 +109,33 @@ pub(crate) fn login(vendor: &str, form: Form, egress: &Egress) -> (Arc<VendorLog
         Form::Aws(aws) => ("aws", Box::new(AwsLogin::new(vendor, aws))),
     };
     let login = Arc::new(VendorLogin {
+        vendor: vendor.to_owned(),
         form: name,
         identity: identity.clone(),
         inner,
     });
     in_use.insert(identity, Arc::downgrade(&login));
     (login, value)
+}
+
+/// Returns the state of each vendor's credential that expires, by the vendor's name. During a reload a vendor may have
+/// two; the younger one counts.
+pub(crate) fn credentials() -> BTreeMap<String, CredentialState> {
+    let in_use = IN_USE.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut states: BTreeMap<String, CredentialState> = BTreeMap::new();
+    for login in in_use.values().filter_map(Weak::upgrade) {
+        let Some(state) = login.inner.state() else {
+            continue;
+        };
+        let kept = states.entry(login.vendor.clone()).or_insert(state);
+        if kept
+            .age
+            .is_none_or(|kept| state.age.is_some_and(|age| age < kept))
+        {
+            *kept = state;
+        }
+    }
+    states
 }
 
 impl Identity {

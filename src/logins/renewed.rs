@@ -3,7 +3,7 @@
 use std::{
     sync::{
         Arc,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicU32, Ordering},
     },
     time::Duration,
 };
@@ -54,6 +54,17 @@ pub(super) enum Life {
     Unknown(Duration),
 }
 
+/// State of a renewed credential, for metrics.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct CredentialState {
+    /// Time since the credential was issued; `None`: there is none.
+    pub(crate) age: Option<Duration>,
+    /// Time until the credential is used no more; `None`: there is none, or its end is not known.
+    pub(crate) left: Option<Duration>,
+    /// Failed requests for a credential since the last one that succeeded.
+    pub(crate) failures: u32,
+}
+
 /// The shared credential of a source.
 pub(super) struct Renewed<S: Source>(Arc<Shared<S>>);
 
@@ -66,6 +77,8 @@ struct Shared<S: Source> {
     is_renewing: AtomicBool,
     /// Locked while the credential is requested, so that there is one request at a time.
     failures: Mutex<Failures>,
+    /// The count in `failures`, which can be read without the lock.
+    failed: AtomicU32,
 }
 
 struct Held<T> {
@@ -91,7 +104,18 @@ impl<S: Source> Renewed<S> {
             held: ArcSwapOption::empty(),
             is_renewing: AtomicBool::new(false),
             failures: Mutex::default(),
+            failed: AtomicU32::new(0),
         }))
+    }
+
+    pub(super) fn state(&self) -> CredentialState {
+        let (held, now) = (self.0.held.load_full(), Instant::now());
+        let end = held.as_ref().and_then(|held| held.end);
+        CredentialState {
+            age: held.map(|held| now.saturating_duration_since(held.since)),
+            left: end.map(|end| end.saturating_duration_since(now)),
+            failures: self.0.failed.load(Ordering::Relaxed),
+        }
     }
 
     /// Returns the credential in force. Waits only if there is none.
@@ -170,6 +194,7 @@ impl<S: Source> Shared<S> {
         match fetched {
             Ok(fetched) => {
                 *failures = Failures::default();
+                self.failed.store(0, Ordering::Relaxed);
                 let held = Arc::new(Held::new(fetched, Instant::now()));
                 self.held.store(Some(Arc::clone(&held)));
                 Ok(held)
@@ -177,6 +202,7 @@ impl<S: Source> Shared<S> {
             Err(error) => {
                 tracing::warn!(vendor = %self.vendor, %error, failures = failures.count + 1, "login failed");
                 failures.add(error.clone(), Instant::now());
+                self.failed.store(failures.count, Ordering::Relaxed);
                 Err(error)
             }
         }

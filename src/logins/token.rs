@@ -10,8 +10,8 @@ use tollgate_layers::{
 };
 
 use super::{
-    TokenHeader,
-    renewed::{Renewed, Source},
+    RenewedLogin, TokenHeader,
+    renewed::{CredentialState, Renewed, Source},
     secret_header,
 };
 
@@ -47,6 +47,12 @@ impl<S: Source<Credential = SecretString>> Login for TokenLogin<S> {
                 sent.and_then(|sent| sent.strip_prefix(self.header.prefix.as_bytes()))
                     == Some(token)
             })
+    }
+}
+
+impl<S: Source<Credential = SecretString>> RenewedLogin for TokenLogin<S> {
+    fn state(&self) -> Option<CredentialState> {
+        Some(self.tokens.state())
     }
 }
 

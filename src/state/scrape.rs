@@ -9,6 +9,7 @@ use crate::{
     catalog::snapshot::Live,
     edge::server::OpenConnections,
     ledger::AnyLedger,
+    logins,
     observe::{
         metrics::{Metrics, Readings, text::Format},
         record::Calls,
@@ -37,6 +38,7 @@ impl Sources {
             holds_open,
             hold_oldest,
             vendors: self.health.snapshot(),
+            credentials: logins::credentials(),
             outbox_rows,
             outbox_oldest: waited.unwrap_or_default(),
             leases: self.store.lease_counts(),

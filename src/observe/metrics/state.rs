@@ -1,6 +1,7 @@
 //! Gauges of the current state, set at a scrape.
 
 use std::{
+    collections::BTreeMap,
     sync::{Arc, atomic::AtomicU64},
     time::Duration,
 };
@@ -17,7 +18,7 @@ use tollgate_layers::{
     reserve::redis::LeaseCounts,
 };
 
-use crate::catalog::snapshot::RateReading;
+use crate::{catalog::snapshot::RateReading, logins::CredentialState};
 
 /// State read at the moment of a scrape.
 #[derive(Debug)]
@@ -26,6 +27,8 @@ pub(crate) struct Readings {
     /// The age of the oldest hold; zero if there is none.
     pub(crate) hold_oldest: Duration,
     pub(crate) vendors: Vec<VendorState>,
+    /// The credentials that expire, by the vendor's name.
+    pub(crate) credentials: BTreeMap<String, CredentialState>,
     pub(crate) outbox_rows: usize,
     /// The age of the oldest charge in the outbox; zero if the outbox is empty.
     pub(crate) outbox_oldest: Duration,
@@ -58,6 +61,9 @@ pub(super) struct State {
     breaker_open: Family<Route, Gauge>,
     model_unknown: Family<Route, Gauge>,
     keys_parked: Family<Vendor, Gauge>,
+    token_age: Family<Vendor, Fraction>,
+    token_left: Family<Vendor, Fraction>,
+    login_failures: Family<Vendor, Gauge>,
     outbox_rows: Gauge,
     outbox_oldest: Fraction,
     connections: Gauge,
@@ -108,6 +114,21 @@ impl State {
             self.keys_parked.clone(),
         );
         registry.register(
+            "tollgate_vendor_token_age_seconds",
+            "Time since the vendor's token in use was issued, for vendors whose tokens expire",
+            self.token_age.clone(),
+        );
+        registry.register(
+            "tollgate_vendor_token_left_seconds",
+            "Time until the vendor's token is used no more; none if its end is not known",
+            self.token_left.clone(),
+        );
+        registry.register(
+            "tollgate_vendor_login_failures",
+            "Failed requests for a token of the vendor since the last one that succeeded",
+            self.login_failures.clone(),
+        );
+        registry.register(
             "tollgate_outbox_rows",
             "Charges in the outbox that wait for the ledger; 0 with a ledger in memory or SQLite",
             self.outbox_rows.clone(),
@@ -156,7 +177,7 @@ impl State {
     pub(super) fn set(&mut self, now: Readings) {
         self.holds_open.set(whole(now.holds_open));
         self.hold_oldest.set(now.hold_oldest.as_secs_f64());
-        self.set_vendors(now.vendors);
+        self.set_vendors(now.vendors, &now.credentials);
         self.outbox_rows.set(whole(now.outbox_rows));
         self.outbox_oldest.set(now.outbox_oldest.as_secs_f64());
         self.connections.set(whole(now.connections));
@@ -164,11 +185,19 @@ impl State {
         self.ready.set(now.is_ready.into());
     }
 
-    fn set_vendors(&self, vendors: Vec<VendorState>) {
+    fn set_vendors(
+        &self,
+        vendors: Vec<VendorState>,
+        credentials: &BTreeMap<String, CredentialState>,
+    ) {
         // Routes removed from the configuration have no series.
         self.breaker_open.clear();
         self.model_unknown.clear();
         self.keys_parked.clear();
+        for tokens in [&self.token_age, &self.token_left] {
+            tokens.clear();
+        }
+        self.login_failures.clear();
         for vendor in vendors {
             let name: Arc<str> = Arc::from(&*vendor.name);
             for route in vendor.routes {
@@ -182,10 +211,25 @@ impl State {
                     .get_or_create(&labels)
                     .set(route.model_unknown.into());
             }
+            let labels = Vendor { vendor: name };
             self.keys_parked
-                .get_or_create(&Vendor { vendor: name })
+                .get_or_create(&labels)
                 .set(whole(vendor.keys_parked));
+            if let Some(state) = credentials.get(&*vendor.name) {
+                self.set_credential(&labels, state);
+            }
         }
+    }
+
+    fn set_credential(&self, labels: &Vendor, state: &CredentialState) {
+        for (gauge, time) in [(&self.token_age, state.age), (&self.token_left, state.left)] {
+            if let Some(time) = time {
+                gauge.get_or_create(labels).set(time.as_secs_f64());
+            }
+        }
+        self.login_failures
+            .get_or_create(labels)
+            .set(state.failures.into());
     }
 
     fn set_rate(&mut self, rate: Option<RateReading>) {
