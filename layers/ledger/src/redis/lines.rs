@@ -359,8 +359,6 @@ mod tests {
     #[test]
     fn receipt_round_trips() {
         let item = Item {
-            model: "m".into(),
-            vendor: "v".into(),
             usage: Usage {
                 input: 1,
                 cached_input: 2,
@@ -371,19 +369,12 @@ mod tests {
             price: None,
             estimated: true,
             bounded: true,
-            end: End::ClientLeft,
             session: Some("s-1".parse().unwrap()),
-            unpriced: false,
-            vendor_cost_rub: None,
-            vendor_usage: None,
-            bounded_loss_rub: None,
-            held_max_rub: None,
-            held_at_end_rub: None,
-            stopped_by: None,
             endpoint: Some(crate::endpoint::Endpoint::Messages),
             timeline: "3 - 1500 5003 200|4 1059 502 vendor_unavailable acme"
                 .parse()
                 .ok(),
+            ..Item::new("m", "v", End::ClientLeft)
         };
         let mut entry: HashMap<String, String> = [
             ("at", "1700000000000"),

@@ -315,15 +315,17 @@ pub(super) async fn holds_end_by_themselves_after_their_expiry<L: Ledger>(ledger
     expect_eq!(extend(1, HOUR).await, true, "extends an open hold");
     expect_eq!(ledger.expire().await.expect("holds expire"), 2);
     expect_eq!(ledger.expire().await.expect("holds expire"), 0);
+    expect_eq!(extend(4, Duration::ZERO).await, true, "shortens a hold");
+    expect_eq!(ledger.expire().await.expect("holds expire"), 1);
     // An ended hold cannot be extended.
-    for n in [2, 3, 5] {
+    for n in [2, 3, 4, 5] {
         expect_eq!(
             extend(n, HOUR).await,
             false,
             "extends hold {n}, which has ended"
         );
     }
-    expect_eq!(free(ledger, "k1").await, 980);
+    expect_eq!(free(ledger, "k1").await, 990);
 }
 
 /// Invariant I8: an expired hold ends when another hold needs its money, even before a sweep.

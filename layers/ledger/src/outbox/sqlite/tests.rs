@@ -42,8 +42,6 @@ fn settlement(index: u16, cost: i64) -> Arc<Settlement> {
         fresh: true,
         lease: None,
         item: Item {
-            model: "модель".into(),
-            vendor: "v".into(),
             usage: Usage {
                 input: 1,
                 cached_input: 2,
@@ -54,19 +52,12 @@ fn settlement(index: u16, cost: i64) -> Arc<Settlement> {
             price: None,
             estimated: true,
             bounded: false,
-            end: End::GatewayStopped,
             session: (index != 3).then(|| "s-1".parse().unwrap()),
-            unpriced: false,
-            vendor_cost_rub: None,
-            vendor_usage: None,
-            bounded_loss_rub: None,
-            held_max_rub: None,
-            held_at_end_rub: None,
-            stopped_by: None,
             endpoint: Some(crate::endpoint::Endpoint::Messages),
             timeline: "3 - 1500 5003 200|4 1059 502 vendor_unavailable acme"
                 .parse()
                 .ok(),
+            ..Item::new("модель", "v", End::GatewayStopped)
         },
     })
 }

@@ -14,7 +14,6 @@ const OTHERWISE: &[&str] = &[
     // A repeated hold may be granted by a lease that was opened after the first attempt. Gateways send each hold once.
     "a_repeated_reserve_is_granted_once",
     "a_repeated_hold_is_granted_once",
-    "a_call_number_cannot_have_two_different_holds",
     "a_dropped_reserve_that_is_repeated_is_granted_once",
     "a_hold_sent_by_two_threads_is_granted_once",
     // A lease forgets a call when its charge is acknowledged, so that a later release is recorded as a release.

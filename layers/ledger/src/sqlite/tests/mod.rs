@@ -1,12 +1,9 @@
-mod agreement;
 mod batch;
 mod opening;
 mod restart;
 
 use std::fs;
 
-use futures_util::future::join_all;
-use proptest::prelude::*;
 use tempfile::TempDir;
 use uuid::Uuid;
 
@@ -16,7 +13,6 @@ use crate::{
     ceiling::Ceiling,
     contract::{Booked, Documents, EventStore, GroupRecord, Item, JournalLine, OnceEvent, Refusal},
     happening::{Happening, Levels, Watched},
-    memory::MemoryLedger,
     money::MicroRub,
     price::{Price, Rate},
     usage::{End, Usage},
@@ -91,8 +87,6 @@ fn settlement(index: u8, cost: i64, fresh: bool) -> Settlement {
         fresh,
         lease: None,
         item: Item {
-            model: "m".into(),
-            vendor: "v".into(),
             usage: Usage {
                 input: 1,
                 cached_input: 2,
@@ -103,19 +97,12 @@ fn settlement(index: u8, cost: i64, fresh: bool) -> Settlement {
             price: Some(Arc::new(price)),
             estimated: true,
             bounded: true,
-            end: End::ClientLeft,
             session: Some("s-1".parse().unwrap()),
-            unpriced: false,
-            vendor_cost_rub: None,
-            vendor_usage: None,
-            bounded_loss_rub: None,
-            held_max_rub: None,
-            held_at_end_rub: None,
-            stopped_by: None,
             endpoint: Some(crate::endpoint::Endpoint::Messages),
             timeline: "3 - 1500 5003 200|4 1059 502 vendor_unavailable acme"
                 .parse()
                 .ok(),
+            ..Item::new("m", "v", End::ClientLeft)
         },
     }
 }
