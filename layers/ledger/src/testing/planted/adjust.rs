@@ -2,7 +2,7 @@
 
 use tokio::task::yield_now;
 
-use super::{Account, Bug, GAP, Planted};
+use super::{Account, GAP, Planted, bugs::Bug};
 use crate::{
     contract::{Adjusted, Adjustment, Hold, LedgerError, Refusal},
     money::MicroRub,
@@ -18,21 +18,10 @@ impl Planted {
         let (id, number) = (&adjustment.account, adjustment.number);
         yield_now().await;
         if self.has(Bug::AdjustDroppedWithoutTheHold) {
-            let open = self.on(id, |account| account.open.remove(&number));
-            yield_now().await;
-            if let Some(Some(open)) = open {
-                self.on(id, |account| account.open.insert(number, open));
-            }
+            self.remove_for_a_moment(id, number).await;
         }
         if self.has(Bug::AdjustDroppedAfterTakingMoney) {
-            let amount = adjustment.amount;
-            self.on(id, |account| {
-                account.lost = account.lost.plus_or_max(amount)
-            });
-            yield_now().await;
-            self.on(id, |account| {
-                account.lost = account.lost.minus_or_zero(amount)
-            });
+            self.misplace(id, adjustment.amount).await;
         }
         let check = |account: &mut Account| self.to_adjust(account, adjustment);
         let set = |account: &mut Account, amount| Ok(self.set_amount(account, adjustment, amount));
