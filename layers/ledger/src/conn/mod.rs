@@ -23,6 +23,7 @@
 //! url        the kind of deployment (one of these three) and its addresses
 //! directory  the current primaries: requests them from Sentinels or nodes, after a failure and once a second
 //! map        slot → primary
+//! fault      the reason why a call failed
 //! node       one server: connections, deadline; breaker
 //! script     EVALSHA; EVAL if the server has not cached the script
 //! ```
@@ -31,6 +32,7 @@
 
 mod breaker;
 mod directory;
+mod fault;
 mod map;
 mod node;
 mod script;
@@ -42,18 +44,16 @@ use futures_util::future::join_all;
 use redis::{Cmd, ErrorKind, RedisError, ServerErrorKind};
 use tokio::time::{Instant, sleep_until, timeout_at};
 
+pub use self::fault::RedisFault;
+pub(crate) use self::node::{Lane, ServerInfo};
+pub use self::script::RedisScript;
+pub use self::url::RedisUrl;
 use self::{
-    breaker::PROBE_EVERY,
     directory::{Directory, Patience},
     map::Map,
     node::{CONNECT_TIMEOUT, Failure, Limit, Node, Parcel},
     url::Kind,
 };
-use crate::BoxError;
-
-pub(crate) use self::node::{Lane, ServerInfo};
-pub use self::script::RedisScript;
-pub use self::url::RedisUrl;
 
 /// The type of a reply, an unparsed reply, and a script's arguments.
 pub(crate) use redis::{FromRedisValue as Reply, ToRedisArgs as Args, Value};
@@ -89,88 +89,6 @@ impl Default for RedisSettings {
             connections: 2,
             authorities: None,
         }
-    }
-}
-
-/// The reason why a Redis call failed. Unless the server replied with the error, the command may have been executed.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum RedisFault {
-    /// The address is not a valid Redis URL, with the reason. The URL is left out, since it may contain a password.
-    #[error("not a Redis URL: {0}")]
-    Url(&'static str),
-    /// A connection could not be made, or it broke.
-    #[error("Redis at {address} is out of reach")]
-    OutOfReach {
-        /// Host and port of the server.
-        address: Arc<str>,
-        /// The reason why the connection failed.
-        #[source]
-        cause: BoxError,
-    },
-    /// The server did not answer in time.
-    #[error("Redis at {address} did not answer within {} ms", .limit.as_millis())]
-    TooSlow {
-        /// Host and port of the server.
-        address: Arc<str>,
-        /// The deadline that the answer missed.
-        limit: Duration,
-    },
-    /// The server's breaker is open after recent failures, so the call was not sent.
-    #[error("Redis at {address} is down; it is probed every {} ms", PROBE_EVERY.as_millis())]
-    Down {
-        /// Host and port of the server.
-        address: Arc<str>,
-    },
-    /// The server returned an error.
-    #[error("Redis at {address} returned an error")]
-    Refused {
-        /// Host and port of the server.
-        address: Arc<str>,
-        /// The error that the server returned.
-        #[source]
-        cause: BoxError,
-    },
-    /// The write was executed, but no replica has acknowledged it, so that a failover now would lose it.
-    #[error(
-        "Redis at {address} executed the change, but no replica has it yet; retry with the same id"
-    )]
-    NotReplicated {
-        /// Hosts and ports of the Redis URL.
-        address: Arc<str>,
-    },
-    /// The server is empty, or contains other data than when the gateway started.
-    #[error(
-        "the data set is not the one that this gateway started with: restore it, or restart the gateway"
-    )]
-    OtherData,
-    /// The server returned something unexpected, or contains data that this crate did not write.
-    #[error("unexpected from Redis: {0}")]
-    Unexpected(String),
-}
-
-impl RedisFault {
-    /// Returns whether the server is still loading its data, and will serve without any action of the operator.
-    #[must_use]
-    pub fn is_loading(&self) -> bool {
-        let Self::OutOfReach { cause, .. } = self else {
-            return false;
-        };
-        let error = cause.downcast_ref::<RedisError>();
-        error.is_some_and(|error| is(error, ServerErrorKind::BusyLoading))
-    }
-
-    /// Returns whether the server refused the command for lack of memory. Such a command was not executed.
-    pub(crate) fn is_out_of_memory(&self) -> bool {
-        let Self::Refused { cause, .. } = self else {
-            return false;
-        };
-        let error = cause.downcast_ref::<RedisError>();
-        // Before Redis 7, the error of a command in a script is only in the text of the script's error.
-        error.is_some_and(|error| {
-            let in_words = || error.detail().is_some_and(|words| words.contains("-OOM "));
-            error.code() == Some("OOM") || in_words()
-        })
     }
 }
 
@@ -316,13 +234,9 @@ impl RedisConn {
             for answer in join_all(others).await {
                 answers.push(answer?);
             }
-        } else if !others.is_empty() {
+        } else {
             let commands = others.iter().map(|keys| script.by_name(keys, none()));
-            let parcel = Parcel::several(commands.collect());
-            let limit = Limit::begin(limit);
-            for value in self.0.send(0, &parcel, Lane::Shared, limit).await? {
-                answers.push(read(value)?);
-            }
+            answers.extend(self.together(commands.collect(), limit).await?);
         }
         Ok(answers)
     }
@@ -343,7 +257,7 @@ impl RedisConn {
     /// Sends one command, whose second word is its key. The command must be harmless to send twice.
     pub(crate) async fn command<T: Reply>(
         &self,
-        words: &[&str],
+        words: &[impl AsRef<str>],
         limit: Duration,
     ) -> Result<T, RedisFault> {
         let slot = self.0.slot(words.get(1));
@@ -359,22 +273,24 @@ impl RedisConn {
         commands: &[Vec<String>],
         limit: Duration,
     ) -> Result<Vec<T>, RedisFault> {
+        if self.is_cluster() {
+            let answers = commands.iter().map(|words| self.command(words, limit));
+            return join_all(answers).await.into_iter().collect();
+        }
+        let commands = commands.iter().map(|words| node::command(words));
+        self.together(commands.collect(), limit).await
+    }
+
+    /// Sends commands to the only server.
+    async fn together<T: Reply>(
+        &self,
+        commands: Vec<Cmd>,
+        limit: Duration,
+    ) -> Result<Vec<T>, RedisFault> {
         if commands.is_empty() {
             return Ok(Vec::new());
         }
-        if self.is_cluster() {
-            let answers = commands.iter().map(|words| async move {
-                let words: Vec<&str> = words.iter().map(String::as_str).collect();
-                self.command(&words, limit).await
-            });
-            return join_all(answers).await.into_iter().collect();
-        }
-        let commands = commands.iter().map(|words| {
-            let words: Vec<&str> = words.iter().map(String::as_str).collect();
-            node::command(&words)
-        });
-        let parcel = Parcel::several(commands.collect());
-        let limit = Limit::begin(limit);
+        let (parcel, limit) = (Parcel::several(commands), Limit::begin(limit));
         let values = self.0.send(0, &parcel, Lane::Shared, limit).await?;
         values.into_iter().map(read).collect()
     }

@@ -105,7 +105,7 @@ impl Parcel {
         Self(vec![command])
     }
 
-    pub(super) fn words(words: &[&str]) -> Self {
+    pub(super) fn words(words: &[impl AsRef<str>]) -> Self {
         Self::one(command(words))
     }
 
@@ -135,10 +135,10 @@ impl Parcel {
     }
 }
 
-pub(super) fn command(words: &[&str]) -> Cmd {
+pub(super) fn command(words: &[impl AsRef<str>]) -> Cmd {
     let mut command = Cmd::new();
     for word in words {
-        command.arg(*word);
+        command.arg(word.as_ref());
     }
     command
 }
