@@ -122,8 +122,8 @@ impl Lease {
         grants_ms: u64,
     ) -> Self {
         let mut book = Book::default();
-        let nothing = (MicroRub::ZERO, MicroRub::ZERO);
-        let mut of_account = Account::restored(false, nothing.0, nothing.1, HashMap::new());
+        let zero = MicroRub::ZERO;
+        let mut of_account = Account::restored(false, zero, zero, HashMap::new());
         of_account.restore_key(key.clone(), KeyBook::default());
         of_account.set_key(key, Ceilings::NONE, true);
         book.restore(account, of_account);
@@ -197,10 +197,11 @@ impl Lease {
             settlement.cost,
             now.steady,
         )?;
+        let (settlement, at) = (Arc::new(settlement.clone()), now.steady);
         let end = End {
-            settlement: Arc::new(settlement.clone()),
+            settlement,
             cover,
-            at: now.steady,
+            at,
             heard: vec![heard],
         };
         self.ends.insert(number, end);
@@ -305,10 +306,8 @@ impl Lease {
 
     /// Returns whether the lease may grant holds by itself.
     pub(crate) fn may_grant(&self, now: Now) -> bool {
-        self.state == State::Open
-            && self
-                .grants_until
-                .is_some_and(|until| now.steady < until.steady && now.wall < until.wall)
+        let in_time = |until: Now| now.steady < until.steady && now.wall < until.wall;
+        self.is_open() && self.grants_until.is_some_and(in_time)
     }
 
     /// The next turn to send to the ledger. `word` is its name, which no other turn has. While a turn has no answer,
@@ -333,10 +332,9 @@ impl Lease {
                 cover: end.cover,
             })
         });
-        let ends: Vec<TurnEnd> = ends.collect();
         let mut turn = Turn {
             short_of: size.short_of,
-            ends,
+            ends: ends.collect(),
             ..self.plain_turn(word)
         };
         match self.state {
@@ -385,10 +383,9 @@ impl Lease {
         let growth = self.growth();
         // While the lease may not grant, the ledger decides on the whole increase, even if the lease has enough free
         // money.
-        let own = if self.may_grant(now) {
-            free.min(growth)
-        } else {
-            MicroRub::ZERO
+        let own = match self.may_grant(now) {
+            true => free.min(growth),
+            false => MicroRub::ZERO,
         };
         turn.raise = growth.minus_or_zero(own);
         let free = free.minus_or_zero(own);
@@ -500,10 +497,9 @@ impl Lease {
         let covers = turn.ends.iter().map(|end| end.cover);
         let covers = covers.fold(MicroRub::ZERO, MicroRub::plus_or_max);
         let after_ends = self.ledger_has.minus_or_zero(covers);
-        let expected = if turn.step == Step::Close {
-            MicroRub::ZERO
-        } else {
-            after_ends.minus_or_zero(turn.give)
+        let (state, expected) = match turn.step {
+            Step::Close => (State::Closed, MicroRub::ZERO),
+            _ => (State::Open, after_ends.minus_or_zero(turn.give)),
         };
         let gained = answer.left.minus_or_zero(expected);
         self.ledger_has = answer.left;
@@ -513,11 +509,7 @@ impl Lease {
         }
         let account = self.of_account_mut();
         account.balance = account.balance.plus_or_max(gained);
-        self.state = if turn.step == Step::Close {
-            State::Closed
-        } else {
-            State::Open
-        };
+        self.state = state;
         self.grants_until = match answer.word {
             Word::Done if turn.grants_ms > 0 => Some(Now {
                 steady: made.steady.saturating_add(turn.grants_ms),
@@ -526,10 +518,7 @@ impl Lease {
             _ => None,
         };
         // Money that was in the lease before this turn may be granted only if the ledger lets the lease grant again.
-        let available = match self.grants_until {
-            Some(_) => self.free(),
-            None => gained,
-        };
+        let available = self.grants_until.map_or(gained, |_| self.free());
         self.raise(available, answer, made.steady);
     }
 
@@ -545,9 +534,14 @@ impl Lease {
                 let _ = heard.send(Err(Arc::clone(&cause)));
             }
         }
+        self.answer_raises(|| Err(Arc::clone(&cause)));
+    }
+
+    /// Gives the same answer to all changes of holds that wait.
+    fn answer_raises(&mut self, answer: impl Fn() -> Raised) {
         self.raises_sent = 0;
         for raise in self.raises.drain(..) {
-            let _ = raise.heard.send(Err(Arc::clone(&cause)));
+            let _ = raise.heard.send(answer());
         }
     }
 
@@ -557,10 +551,7 @@ impl Lease {
         self.grants_until = None;
         let account = self.of_account_mut();
         account.balance = account.held;
-        self.raises_sent = 0;
-        for raise in self.raises.drain(..) {
-            let _ = raise.heard.send(Ok(Ok(Adjusted::Gone)));
-        }
+        self.answer_raises(|| Ok(Ok(Adjusted::Gone)));
         self.close_if_done();
     }
 
@@ -588,9 +579,8 @@ impl Lease {
     pub(crate) fn must_be_there(&self) -> (i64, Option<i64>) {
         let ends = self.ends.values();
         let covers: i64 = ends.map(|end| end.cover.micro()).sum();
-        let told: i64 = self.under_way.as_ref().map_or(0, |(turn, _)| {
-            turn.ends.iter().map(|end| end.cover.micro()).sum()
-        });
+        let told = self.under_way.iter().flat_map(|(turn, _)| &turn.ends);
+        let told: i64 = told.map(|end| end.cover.micro()).sum();
         let has = self.of_account().balance.micro() + covers;
         let exact = self.under_way.is_none() && self.state == State::Open;
         (has - told, exact.then_some(has))
