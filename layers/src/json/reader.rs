@@ -418,7 +418,7 @@ fn escaped(json: &[u8], start: usize, mut at: usize) -> Result<Quoted, Wrong> {
                     start,
                     end: at,
                     longer_bytes: escapes.longer_bytes,
-                    is_text: escapes.are_text(),
+                    is_text: !escapes.halved && escapes.half_ends.is_none(),
                 });
             }
             Some(b'\\') => {}
@@ -530,12 +530,6 @@ struct Escapes {
     half_ends: Option<usize>,
     /// Whether the string has a lone surrogate.
     halved: bool,
-}
-
-impl Escapes {
-    const fn are_text(&self) -> bool {
-        !self.halved && self.half_ends.is_none()
-    }
 }
 
 /// Stack of open arrays and objects, one bit for each; the lowest bit is the innermost.
