@@ -116,71 +116,30 @@ pub trait Ledger: Send + Sync + 'static {
     }
 }
 
+/// Implements methods by the same methods of the shared ledger.
+macro_rules! forward {
+    ($(fn $name:ident(&self $(, $arg:ident: $kind:ty)*) -> $answer:ty;)*) => {
+        $(fn $name(&self $(, $arg: $kind)*) -> impl Future<Output = $answer> + Send {
+            L::$name(self $(, $arg)*)
+        })*
+    };
+}
+
 /// Makes a ledger type shareable whose clones do not share the money.
 impl<L: Ledger> Ledger for Arc<L> {
-    fn reserve(&self, hold: &Hold) -> impl Future<Output = Result<Reserved, LedgerError>> + Send {
-        L::reserve(self, hold)
-    }
-
-    fn settle(
-        &self,
-        settlement: &Settlement,
-    ) -> impl Future<Output = Result<Settled, LedgerError>> + Send {
-        L::settle(self, settlement)
-    }
-
-    fn settle_all(
-        &self,
-        settlements: &[Settlement],
-    ) -> impl Future<Output = Vec<Result<Settled, LedgerError>>> + Send {
-        L::settle_all(self, settlements)
-    }
-
-    fn release(
-        &self,
-        number: RequestNumber,
-        account: &AccountId,
-        key: &KeyId,
-    ) -> impl Future<Output = Result<(), LedgerError>> + Send {
-        L::release(self, number, account, key)
-    }
-
-    fn extend(
-        &self,
-        number: RequestNumber,
-        account: &AccountId,
-        ttl: Duration,
-    ) -> impl Future<Output = Result<bool, LedgerError>> + Send {
-        L::extend(self, number, account, ttl)
-    }
-
-    fn adjust(
-        &self,
-        adjustment: &Adjustment,
-    ) -> impl Future<Output = Result<Adjusted, LedgerError>> + Send {
-        L::adjust(self, adjustment)
-    }
-
-    fn probe(
-        &self,
-        account: &AccountId,
-        key: &KeyId,
-    ) -> impl Future<Output = Result<(), LedgerError>> + Send {
-        L::probe(self, account, key)
-    }
-
-    fn expire(&self) -> impl Future<Output = Result<usize, LedgerError>> + Send {
-        L::expire(self)
+    forward! {
+        fn reserve(&self, hold: &Hold) -> Result<Reserved, LedgerError>;
+        fn settle(&self, settlement: &Settlement) -> Result<Settled, LedgerError>;
+        fn settle_all(&self, settlements: &[Settlement]) -> Vec<Result<Settled, LedgerError>>;
+        fn release(&self, number: RequestNumber, account: &AccountId, key: &KeyId) -> Result<(), LedgerError>;
+        fn extend(&self, number: RequestNumber, account: &AccountId, ttl: Duration) -> Result<bool, LedgerError>;
+        fn adjust(&self, adjustment: &Adjustment) -> Result<Adjusted, LedgerError>;
+        fn probe(&self, account: &AccountId, key: &KeyId) -> Result<(), LedgerError>;
+        fn expire(&self) -> Result<usize, LedgerError>;
+        fn checkpoint(&self, running: &[Settlement]) -> Result<(), LedgerError>;
     }
 
     fn lease_of(&self, number: RequestNumber, key: &KeyId) -> Option<RequestNumber> {
         L::lease_of(self, number, key)
-    }
-
-    fn checkpoint(
-        &self,
-        running: &[Settlement],
-    ) -> impl Future<Output = Result<(), LedgerError>> + Send {
-        L::checkpoint(self, running)
     }
 }
