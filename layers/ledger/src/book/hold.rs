@@ -30,15 +30,10 @@ impl Book {
         }
         if let Some(open) = account.open.get(&hold.number) {
             let same = open.key == hold.key && open.want == hold.want && open.least == hold.least;
-            let held = open.held;
-            return if same {
-                Ok(Reserved {
-                    held,
-                    free: account.free(&hold.key, now),
-                })
-            } else {
-                Err(Refusal::Conflict)
-            };
+            let (held, free) = (open.held, account.free(&hold.key, now));
+            return same
+                .then_some(Reserved { held, free })
+                .ok_or(Refusal::Conflict);
         }
         account.admits(&hold.key, now)?;
         account.admits_a_call(&hold.key, now)?;

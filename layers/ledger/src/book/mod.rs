@@ -310,40 +310,26 @@ pub fn apply(book: &mut Book, command: &Command, now: Millis) -> Outcome {
             key,
             ceilings,
             enabled,
-        } => match book.accounts.get_mut(account) {
-            None => Outcome::Refused(Rejection::NotFound),
-            Some(account) => {
-                account.set_key(key, *ceilings, *enabled);
-                Outcome::Done
-            }
-        },
+        } => {
+            done(account_in(book, account).map(|account| account.set_key(key, *ceilings, *enabled)))
+        }
         Command::SetGroup {
             account,
             group,
             ceilings,
-        } => match book.accounts.get_mut(account) {
-            None => Outcome::Refused(Rejection::NotFound),
-            Some(account) => {
-                account.set_group(group, "", *ceilings, false);
-                Outcome::Done
-            }
-        },
+        } => done(
+            account_in(book, account).map(|account| account.set_group(group, "", *ceilings, false)),
+        ),
         Command::Bind {
             account,
             key,
             group,
             concurrency,
         } => {
-            let account = book.accounts.get_mut(account).ok_or(Rejection::NotFound);
-            match account.and_then(|account| account.bind(key, group.as_ref(), *concurrency)) {
-                Ok(()) => Outcome::Done,
-                Err(rejection) => Outcome::Refused(rejection),
-            }
+            let account = account_in(book, account);
+            done(account.and_then(|account| account.bind(key, group.as_ref(), *concurrency)))
         }
-        Command::Enter { account, entry } => match book.enter(account, entry) {
-            Ok(()) => Outcome::Done,
-            Err(rejection) => Outcome::Refused(rejection),
-        },
+        Command::Enter { account, entry } => done(book.enter(account, entry)),
         Command::Reserve(hold) => Outcome::Reserve(book.reserve(hold, now)),
         Command::Settle {
             number,
@@ -363,11 +349,21 @@ pub fn apply(book: &mut Book, command: &Command, now: Millis) -> Outcome {
         } => Outcome::Extended(book.extend(*number, account, *ttl, now)),
         Command::Adjust(adjustment) => Outcome::Adjust(book.adjust(adjustment, now)),
         Command::Probe { account, key } => Outcome::Probe(book.probe(account, key, now)),
-        Command::Expire { account, most } => Outcome::Expired(
-            book.accounts
-                .get_mut(account)
-                .map_or(0, |account| account.expire(*most, now)),
-        ),
+        Command::Expire { account, most } => {
+            let expired = account_in(book, account).map(|account| account.expire(*most, now));
+            Outcome::Expired(expired.unwrap_or(0))
+        }
+    }
+}
+
+fn account_in<'a>(book: &'a mut Book, account: &AccountId) -> Result<&'a mut Account, Rejection> {
+    book.accounts.get_mut(account).ok_or(Rejection::NotFound)
+}
+
+fn done(result: Result<(), Rejection>) -> Outcome {
+    match result {
+        Ok(()) => Outcome::Done,
+        Err(rejection) => Outcome::Refused(rejection),
     }
 }
 

@@ -159,26 +159,7 @@ fn claim_in(
             now
         ])?;
     }
-    let found = step
-        .prepare_cached(
-            "SELECT fingerprint, number, state, until_ms, answer FROM answers
-             WHERE account = ?1 AND id = ?2 AND expires_ms > ?3",
-        )?
-        .query_row(params![&*claim.account, claim.id.0, now], |row| {
-            let (state, until): (u8, i64) = (row.get(2)?, row.get(3)?);
-            Ok(Earlier {
-                fingerprint: Digest(row.get(0)?),
-                number: RequestNumber::from_uuid(Uuid::from_bytes(row.get(1)?)),
-                stage: match state {
-                    ANSWERED => Stage::Answered(row.get(4)?),
-                    UNANSWERED => Stage::Unanswered,
-                    _ if until <= now => Stage::Abandoned,
-                    _ => Stage::Running(Duration::from_millis((until - now).unsigned_abs())),
-                },
-            })
-        })
-        .optional()?;
-    if let Some(earlier) = found {
+    if let Some(earlier) = earlier_of(step, now, claim)? {
         let runs = matches!(earlier.stage, Stage::Running(_) | Stage::Abandoned);
         return Ok(if runs && earlier.number == claim.number {
             Claimed::Mine
@@ -203,6 +184,32 @@ fn claim_in(
             until.max(now + signed(millis(claim.kept)))
         ])?;
     Ok(Claimed::Mine)
+}
+
+/// Returns the earlier call with the same idempotency key.
+fn earlier_of(
+    step: &Transaction<'_>,
+    now: i64,
+    claim: &Claim,
+) -> rusqlite::Result<Option<Earlier>> {
+    step.prepare_cached(
+        "SELECT fingerprint, number, state, until_ms, answer FROM answers
+         WHERE account = ?1 AND id = ?2 AND expires_ms > ?3",
+    )?
+    .query_row(params![&*claim.account, claim.id.0, now], |row| {
+        let (state, until): (u8, i64) = (row.get(2)?, row.get(3)?);
+        Ok(Earlier {
+            fingerprint: Digest(row.get(0)?),
+            number: RequestNumber::from_uuid(Uuid::from_bytes(row.get(1)?)),
+            stage: match state {
+                ANSWERED => Stage::Answered(row.get(4)?),
+                UNANSWERED => Stage::Unanswered,
+                _ if until <= now => Stage::Abandoned,
+                _ => Stage::Running(Duration::from_millis((until - now).unsigned_abs())),
+            },
+        })
+    })
+    .optional()
 }
 
 fn finish_in(

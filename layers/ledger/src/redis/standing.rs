@@ -123,20 +123,7 @@ impl StoredBooks {
         for (name, value) in &self.fields {
             let unexpected = || unexpected(id, name);
             if let Some(number) = name.strip_prefix("o:") {
-                let mut parts = value.split(':');
-                let (held, key) = (parts.next(), parts.next());
-                let (Some(held), Some(key)) = (held, key) else {
-                    return Err(unexpected());
-                };
-                holds.push(OpenHold {
-                    number: number.parse().map_err(|_| unexpected())?,
-                    key: key.parse().map_err(|_| unexpected())?,
-                    held_rub: MicroRub::new(held.parse().map_err(|_| unexpected())?),
-                    due_ms: match self.due.get(number) {
-                        None => None,
-                        Some(due) => Some(due.parse().map_err(|_| unexpected())?),
-                    },
-                });
+                holds.push(self.open_hold(number, value).ok_or_else(unexpected)?);
             } else if name.starts_with("g:") {
                 // The field belongs to a group, not to a key.
             } else if let Some((key_id, "u" | "h")) = name.split_once('.') {
@@ -181,6 +168,19 @@ impl StoredBooks {
             groups: groups.collect(),
             holds,
             journal_complete: self.lines_missing == Some(0),
+        })
+    }
+
+    /// Parses the field of an open hold.
+    fn open_hold(&self, number: &str, value: &str) -> Option<OpenHold> {
+        let mut parts = value.split(':');
+        let (held, key) = (parts.next()?, parts.next()?);
+        let due = self.due.get(number).map(|due| due.parse());
+        Some(OpenHold {
+            number: number.parse().ok()?,
+            key: key.parse().ok()?,
+            held_rub: MicroRub::new(held.parse().ok()?),
+            due_ms: due.transpose().ok()?,
         })
     }
 

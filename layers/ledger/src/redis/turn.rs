@@ -70,48 +70,8 @@ impl RedisLedger {
         self.0.data.present()?;
         let ends = in_order(&turn.ends);
         let batches = batches_of(&ends);
-        let mut keys = Vec::with_capacity(8 + 2 * batches.len() + ends.len());
-        keys.extend(hold_keys(&turn.account));
-        keys.extend([":j", ":l", ":ev"].map(|part| account_key(&turn.account, part)));
-        keys.push(tombstone_key(&turn.account, turn.lease));
-        for key_of in [turns_key, places_key] {
-            keys.extend(
-                batches
-                    .iter()
-                    .map(|batch| key_of(&turn.account, batch.begins_as)),
-            );
-        }
-        let alone = ends
-            .iter()
-            .map(|end| receipt_key(&turn.account, end.settlement.number));
-        keys.extend(alone);
-        let mut args: Vec<Vec<u8>> = [
-            turn.lease.to_string(),
-            turn.key.to_string(),
-            word_of(turn.step).to_owned(),
-            turn.before.clone(),
-            turn.this.clone(),
-            turn.give.micro().to_string(),
-            turn.more.micro().to_string(),
-            turn.raise.micro().to_string(),
-            turn.short_of.micro().to_string(),
-            turn.ttl_ms.to_string(),
-            turn.grants_ms.to_string(),
-            self.owner().to_owned(),
-            RECEIPT_MS.to_string(),
-            paid_whole(&ends).map_or_else(String::new, digits),
-        ]
-        .map(String::into_bytes)
-        .into();
-        let lines = turn_lines(&ends).map_err(|error| LedgerError::Unavailable(error.into()))?;
-        args.push(lines.0.into_bytes());
-        let covers = ends.iter().map(|TurnEnd { settlement, cover }| {
-            format!("{}:{}", cover.micro(), u8::from(settlement.fresh))
-        });
-        args.push(covers.collect::<Vec<_>>().join(" ").into_bytes());
-        args.push(lines.1.into_bytes());
-        args.push(batches.len().to_string().into_bytes());
-        args.extend(batches.into_iter().flat_map(Batch::into_args));
+        let keys = keys_of(turn, &ends, &batches);
+        let mut args = self.args_of(turn, &ends, batches)?;
         let conn = &self.0.conn;
         let limit = conn.response_timeout();
         let scripts = &self.0.scripts;
@@ -153,6 +113,43 @@ impl RedisLedger {
             self.note_day(number(of_day[0]), &turn.account).await;
         }
         Ok(answer)
+    }
+
+    /// Returns the arguments of `turn.lua`.
+    fn args_of(
+        &self,
+        turn: &Turn,
+        ends: &[&TurnEnd],
+        batches: Vec<Batch>,
+    ) -> Result<Vec<Vec<u8>>, LedgerError> {
+        let mut args: Vec<Vec<u8>> = [
+            turn.lease.to_string(),
+            turn.key.to_string(),
+            word_of(turn.step).to_owned(),
+            turn.before.clone(),
+            turn.this.clone(),
+            turn.give.micro().to_string(),
+            turn.more.micro().to_string(),
+            turn.raise.micro().to_string(),
+            turn.short_of.micro().to_string(),
+            turn.ttl_ms.to_string(),
+            turn.grants_ms.to_string(),
+            self.owner().to_owned(),
+            RECEIPT_MS.to_string(),
+            paid_whole(ends).map_or_else(String::new, digits),
+        ]
+        .map(String::into_bytes)
+        .into();
+        let lines = turn_lines(ends).map_err(|error| LedgerError::Unavailable(error.into()))?;
+        args.push(lines.0.into_bytes());
+        let covers = ends.iter().map(|TurnEnd { settlement, cover }| {
+            format!("{}:{}", cover.micro(), u8::from(settlement.fresh))
+        });
+        args.push(covers.collect::<Vec<_>>().join(" ").into_bytes());
+        args.push(lines.1.into_bytes());
+        args.push(batches.len().to_string().into_bytes());
+        args.extend(batches.into_iter().flat_map(Batch::into_args));
+        Ok(args)
     }
 
     /// Recalls the account's leased money that no call holds. Returns the number of leases that may still grant holds.
@@ -249,16 +246,39 @@ fn paid_whole(ends: &[&TurnEnd]) -> Option<MicroRub> {
     Some(all)
 }
 
-fn answer_of(reply: Reply, turn: &Turn, ends: &[&TurnEnd]) -> Result<TurnAnswer, RedisFault> {
-    let (word, left, free, short, answers, _, last, refusals) = reply;
-    let word = match word.as_str() {
+fn read_word(word: &str) -> Result<Word, RedisFault> {
+    Ok(match word {
         "ok" => Word::Done,
         "refused" => Word::Refused,
         "short" => Word::Short,
         "fenced" => Word::Fenced,
         "gone" => Word::Gone,
         word => return Err(RedisFault::Unexpected(format!("answer {word:?}"))),
-    };
+    })
+}
+
+fn keys_of(turn: &Turn, ends: &[&TurnEnd], batches: &[Batch]) -> Vec<String> {
+    let mut keys = Vec::with_capacity(8 + 2 * batches.len() + ends.len());
+    keys.extend(hold_keys(&turn.account));
+    keys.extend([":j", ":l", ":ev"].map(|part| account_key(&turn.account, part)));
+    keys.push(tombstone_key(&turn.account, turn.lease));
+    for key_of in [turns_key, places_key] {
+        keys.extend(
+            batches
+                .iter()
+                .map(|batch| key_of(&turn.account, batch.begins_as)),
+        );
+    }
+    let alone = ends
+        .iter()
+        .map(|end| receipt_key(&turn.account, end.settlement.number));
+    keys.extend(alone);
+    keys
+}
+
+fn answer_of(reply: Reply, turn: &Turn, ends: &[&TurnEnd]) -> Result<TurnAnswer, RedisFault> {
+    let (word, left, free, short, answers, _, last, refusals) = reply;
+    let word = read_word(&word)?;
     let settled = if answers.is_empty() {
         let paid = ends.iter().map(|end| Settled {
             booked: Booked::Held,

@@ -6,7 +6,7 @@ use super::{DAY_MS, KEPT_MS, Rolled, Rollup, Scope, Sums, Words, now_ms, sums::c
 use crate::{
     account::AccountId,
     calendar::date_of_day,
-    contract::{BookError, JournalLine, JournalPages, JournalPart, Receipt},
+    contract::{AccountBooks, BookError, JournalLine, JournalPages, JournalPart, Receipt},
 };
 
 /// The largest number of attempts to read all accounts, if the sums change during the check.
@@ -63,20 +63,8 @@ async fn check_account<L: Rollup + ?Sized>(
         let row = table.entry((at_ms, Words::of(receipt, &scope)));
         row.or_default().add(&Sums::of(receipt));
     };
-    let mut after = places.get(id).cloned();
-    loop {
-        let part = JournalPart {
-            after: after.as_deref(),
-            end: Some(&books.journal_end),
-            ..JournalPart::whole()
-        };
-        let page = ledger.journal(id, &part).await?;
-        (page.lines.iter().filter_map(counted)).for_each(|receipt| add(&mut told, receipt));
-        after = page.next;
-        if after.is_none() {
-            break;
-        }
-    }
+    let after = places.get(id).cloned();
+    each_after(ledger, &books, after, |receipt| add(&mut told, receipt)).await?;
     let noted = ledger.entries(id, &books.journal_end).await?;
     let mut entries: Vec<JournalLine> = Vec::new();
     let (mut journal, mut first_ms) = (Table::new(), u64::MAX);
@@ -108,6 +96,28 @@ async fn check_account<L: Rollup + ?Sized>(
     let whose = format!("account {id}");
     compare(&whose, &told, &journal, since_ms, Sums::agree_with, found);
     Ok(())
+}
+
+/// Calls `tell` with each counted receipt between this place of the journal and the end of the books.
+async fn each_after<L: Rollup + ?Sized>(
+    ledger: &L,
+    books: &AccountBooks,
+    mut after: Option<String>,
+    mut tell: impl FnMut(&Receipt),
+) -> Result<(), BookError> {
+    loop {
+        let part = JournalPart {
+            after: after.as_deref(),
+            end: Some(&books.journal_end),
+            ..JournalPart::whole()
+        };
+        let page = ledger.journal(&books.view.id, &part).await?;
+        page.lines.iter().filter_map(counted).for_each(&mut tell);
+        after = page.next;
+        if after.is_none() {
+            return Ok(());
+        }
+    }
 }
 
 const fn is_entry(line: &JournalLine) -> bool {

@@ -94,32 +94,7 @@ impl<'a> Batch<'a, '_> {
             self.totals.write(conn)?;
         }
         match record {
-            Record::Settled {
-                receipt,
-                balance,
-                loss,
-                used,
-                group,
-                noted,
-                events,
-            } => {
-                self.receipts.write(receipt)?;
-                events::write(conn, events, None)?;
-                if *noted {
-                    crash_log::forget(conn, receipt.number)?;
-                }
-                self.totals
-                    .accounts
-                    .insert(&receipt.account, (*balance, *loss));
-                if let Some(used) = used {
-                    self.totals.keys.insert(&receipt.key, *used);
-                }
-                if let Some((group, used)) = group {
-                    let groups = &mut self.totals.groups;
-                    groups.insert((&receipt.account, group), *used);
-                }
-                Ok(())
-            }
+            Record::Settled { .. } => self.settle(record),
             Record::Account {
                 id,
                 name,
@@ -164,6 +139,38 @@ impl<'a> Batch<'a, '_> {
             Record::Summed { change, version } => rollup::write(conn, change, *version),
             Record::SumsCleared { version } => rollup::clear(conn, *version),
         }
+    }
+
+    fn settle(&mut self, record: &'a Record) -> rusqlite::Result<()> {
+        let Record::Settled {
+            receipt,
+            balance,
+            loss,
+            used,
+            group,
+            noted,
+            events,
+        } = record
+        else {
+            return Ok(());
+        };
+        self.receipts.write(receipt)?;
+        events::write(self.conn, events, None)?;
+        if *noted {
+            crash_log::forget(self.conn, receipt.number)?;
+        }
+        let Totals {
+            accounts,
+            keys,
+            groups,
+        } = &mut self.totals;
+        accounts.insert(&receipt.account, (*balance, *loss));
+        keys.extend(used.map(|used| (&receipt.key, used)));
+        let group = group
+            .iter()
+            .map(|(group, used)| ((&receipt.account, group), *used));
+        groups.extend(group);
+        Ok(())
     }
 }
 
@@ -305,17 +312,12 @@ impl<'conn> Receipts<'conn> {
             endpoint,
             timeline,
         } = &receipt.item;
-        let classes = match usage.classes.is_empty() {
-            true => None,
-            false => Some(to_json(&usage.classes)?),
-        };
-        let price = match price {
-            None => None,
-            Some(price) => Some(price_text(&mut self.prices, price)?),
-        };
-        let mut number = [0; Hyphenated::LENGTH];
-        let row = params![
-            number_text(receipt.number, &mut number),
+        let classes = (!usage.classes.is_empty()).then(|| to_json(&usage.classes));
+        let price = price
+            .as_ref()
+            .map(|price| price_text(&mut self.prices, price));
+        self.insert.execute(params![
+            number_text(receipt.number, &mut [0; Hyphenated::LENGTH]),
             integer(receipt.at_ms),
             &*receipt.account,
             &*receipt.key,
@@ -332,10 +334,10 @@ impl<'conn> Receipts<'conn> {
             end.as_str(),
             receipt.booked.as_str(),
             estimated,
-            price,
+            price.transpose()?,
             bounded,
             session.as_deref(),
-            classes,
+            classes.transpose()?,
             unpriced,
             vendor_cost_rub.map(MicroRub::micro),
             endpoint.map(Endpoint::as_str),
@@ -346,8 +348,7 @@ impl<'conn> Receipts<'conn> {
             held_max_rub.map(MicroRub::micro),
             held_at_end_rub.map(MicroRub::micro),
             stopped_by.map(StoppedBy::as_str),
-        ];
-        self.insert.execute(row)?;
+        ])?;
         Ok(())
     }
 }

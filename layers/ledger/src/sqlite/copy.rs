@@ -19,7 +19,7 @@ use super::{
 use crate::{
     BoxError,
     account::AccountId,
-    contract::{AccountBooks, BookError, Document, JournalLine, TariffVersion},
+    contract::{AccountBooks, BookError, Document, JournalLine, KeyView, TariffVersion},
     durable::file::{SqliteFile, to_json},
     embedded::{GroupRow, Used},
     happening::{Event, Levels, Watched},
@@ -144,29 +144,7 @@ impl Target for SqliteCopy {
                 view.loss_rub.micro()
             ];
             one(batch.prepare_cached(sql)?.execute(row)?)?;
-            let sql = "INSERT INTO keys (id, account, digest, ceiling, used, record,
-                           ceiling_month, ceiling_day, month, month_before, day, day_before)
-                       VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)";
-            let mut insert = batch.prepare_cached(sql)?;
-            for key in &books.keys {
-                let record = &key.record;
-                let (month, day) = key.periods();
-                let row = params![
-                    &*record.id,
-                    &*record.account,
-                    record.digest.to_string(),
-                    key.ceiling_rub.map(MicroRub::micro),
-                    key.spent_rub.micro(),
-                    to_json(record)?,
-                    key.month.ceiling_rub.map(MicroRub::micro),
-                    key.day.ceiling_rub.map(MicroRub::micro),
-                    integer(month.index),
-                    month.before.micro(),
-                    integer(day.index),
-                    day.before.micro(),
-                ];
-                one(insert.execute(row)?)?;
-            }
+            books.keys.iter().try_for_each(|key| write_key(batch, key))?;
             for group in &books.groups {
                 let (month, day) = group.periods();
                 let row = GroupRow {
@@ -284,6 +262,29 @@ impl Source for SqliteLedger {
     async fn tariff(&self) -> Result<Option<(TariffVersion, String)>, BookError> {
         self.look(|state| state.tariff())
     }
+}
+
+fn write_key(batch: &Connection, key: &KeyView) -> rusqlite::Result<()> {
+    let sql = "INSERT INTO keys (id, account, digest, ceiling, used, record,
+                   ceiling_month, ceiling_day, month, month_before, day, day_before)
+               VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)";
+    let record = &key.record;
+    let (month, day) = key.periods();
+    let row = params![
+        &*record.id,
+        &*record.account,
+        record.digest.to_string(),
+        key.ceiling_rub.map(MicroRub::micro),
+        key.spent_rub.micro(),
+        to_json(record)?,
+        key.month.ceiling_rub.map(MicroRub::micro),
+        key.day.ceiling_rub.map(MicroRub::micro),
+        integer(month.index),
+        month.before.micro(),
+        integer(day.index),
+        day.before.micro(),
+    ];
+    one(batch.prepare_cached(sql)?.execute(row)?)
 }
 
 fn commit(

@@ -1,7 +1,12 @@
 //! Reads rows of the file.
 
+use std::str::FromStr;
+
 use rusqlite::{Connection, OptionalExtension, Row};
-use serde::{Deserialize, de::value::BorrowedStrDeserializer};
+use serde::{
+    Deserialize,
+    de::{DeserializeOwned, value::BorrowedStrDeserializer},
+};
 
 use crate::{
     ceiling::Period,
@@ -39,23 +44,12 @@ pub(super) fn receipt(
 }
 
 pub(super) fn read_receipt(row: &Row<'_>) -> rusqlite::Result<Receipt> {
-    let price = row
-        .get::<_, Option<String>>(17)?
-        .map(|_| from_json(row, 17))
-        .transpose()?;
-    let classes = row
-        .get::<_, Option<String>>(20)?
-        .map(|_| from_json(row, 20))
-        .transpose()?;
     Ok(Receipt {
         number: parsed(row, 0)?,
         at_ms: count(row, 1)?,
         account: parsed(row, 2)?,
         key: parsed(row, 3)?,
-        group: row
-            .get_ref(25)?
-            .as_str_or_null()?
-            .and_then(|id| id.parse().ok()),
+        group: if_valid(row, 25)?,
         held_rub: amount(row, 10)?,
         cost_rub: amount(row, 11)?,
         charged_rub: amount(row, 12)?,
@@ -69,18 +63,14 @@ pub(super) fn read_receipt(row: &Row<'_>) -> rusqlite::Result<Receipt> {
                 cached_input: count(row, 7)?,
                 cache_write: count(row, 8)?,
                 output: count(row, 9)?,
-                classes: classes.unwrap_or_default(),
+                classes: optional_json(row, 20)?.unwrap_or_default(),
             },
-            price,
+            price: optional_json(row, 17)?,
             estimated: row.get(16)?,
             bounded: row.get(18)?,
             unpriced: row.get(21)?,
             vendor_cost_rub: optional_amount(row, 22)?,
-            vendor_usage: row
-                .get_ref(26)?
-                .as_str_or_null()?
-                .map(|_| from_json(row, 26))
-                .transpose()?,
+            vendor_usage: optional_json(row, 26)?,
             bounded_loss_rub: optional_amount(row, 27)?,
             held_max_rub: optional_amount(row, 28)?,
             held_at_end_rub: optional_amount(row, 29)?,
@@ -89,18 +79,9 @@ pub(super) fn read_receipt(row: &Row<'_>) -> rusqlite::Result<Receipt> {
                 .as_str_or_null()?
                 .and_then(StoppedBy::from_word),
             end: from_word(row, 14)?,
-            // An invalid value is ignored here, as in JSON, since an existing charge must stay readable.
-            session: row
-                .get::<_, Option<String>>(19)?
-                .and_then(|text| text.parse().ok()),
-            endpoint: row
-                .get_ref(23)?
-                .as_str_or_null()?
-                .and_then(|word| word.parse().ok()),
-            timeline: row
-                .get_ref(24)?
-                .as_str_or_null()?
-                .and_then(|line| line.parse().ok()),
+            session: if_valid(row, 19)?,
+            endpoint: if_valid(row, 23)?,
+            timeline: if_valid(row, 24)?,
         },
     })
 }
@@ -170,6 +151,17 @@ pub(super) fn period(row: &Row<'_>, index: usize) -> rusqlite::Result<Period> {
         index: count(row, index)?,
         before,
     })
+}
+
+fn optional_json<T: DeserializeOwned>(row: &Row<'_>, index: usize) -> rusqlite::Result<Option<T>> {
+    let text = row.get_ref(index)?.as_str_or_null()?;
+    text.map(|_| from_json(row, index)).transpose()
+}
+
+/// Parses a text. Ignores an invalid one, as in JSON, since an existing charge must stay readable.
+fn if_valid<T: FromStr>(row: &Row<'_>, index: usize) -> rusqlite::Result<Option<T>> {
+    let text = row.get_ref(index)?.as_str_or_null()?;
+    Ok(text.and_then(|text| text.parse().ok()))
 }
 
 /// Parses an enum variant from its name.
