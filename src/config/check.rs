@@ -32,16 +32,30 @@ pub(super) struct Check<'a> {
     pub(super) env: Env<'a>,
 }
 
+/// Reads a field of a section; the field is named once, for the struct and for the path.
+macro_rules! field_of {
+    ($section:literal: $check:ident.$kind:ident($raw:ident.$field:ident, $($rest:expr),+ $(,)?)) => {
+        $check.$kind($raw.$field, concat!($section, ".", stringify!($field)), $($rest),+)
+    };
+}
+
+pub(super) use field_of;
+
+/// Checks a part of the configuration that may be absent, which is valid.
+pub(super) fn maybe<T, U>(
+    given: Option<T>,
+    check: impl FnOnce(T) -> Option<U>,
+) -> Option<Option<U>> {
+    given.map_or(Some(None), |given| check(given).map(Some))
+}
+
 impl Check<'_> {
     pub(super) fn config(&mut self, raw: RawConfig) -> Option<Config> {
         let listen = self.address(raw.listen.as_deref().unwrap_or("127.0.0.1:8080"), "listen");
         let service = self.service(raw.service);
         let scheme = if raw.tls.is_some() { "https" } else { "http" };
         let base_url = self.base_url(raw.base_url.as_deref(), listen, scheme);
-        let tls = match raw.tls {
-            None => Some(None),
-            Some(tls) => self.tls(tls, raw.base_url.as_deref()).map(Some),
-        };
+        let tls = maybe(raw.tls, |tls| self.tls(tls, raw.base_url.as_deref()));
         let reload_poll = self.whole(
             raw.reload_poll_seconds,
             "reload_poll_seconds",
@@ -58,25 +72,13 @@ impl Check<'_> {
         };
         let trusted_proxies = self.networks(&raw.trusted_proxies);
         let cors_origins = self.origins(&raw.cors_origins);
-        let admin = match raw.admin {
-            None => Some(None),
-            Some(admin) => self.admin(admin, listen).map(Some),
-        };
-        let traces = match raw.traces {
-            None => Some(None),
-            Some(traces) => self.traces(traces).map(Some),
-        };
-        let seller = match raw.seller {
-            None => Some(None),
-            Some(seller) => self.seller(seller).map(|seller| Some(Arc::new(seller))),
-        };
+        let admin = maybe(raw.admin, |admin| self.admin(admin, listen));
+        let traces = maybe(raw.traces, |traces| self.traces(traces));
+        let seller = maybe(raw.seller, |seller| self.seller(seller).map(Arc::new));
         let utc_offset_minutes = seller.as_ref().and_then(Option::as_ref);
         let utc_offset_minutes = utc_offset_minutes.map_or(0, |seller| seller.utc_offset_minutes);
         let receivers = self.receivers(raw.webhook, raw.mail, raw.telegram, utc_offset_minutes);
-        let payments = match raw.payments {
-            None => Some(None),
-            Some(payments) => self.payments(payments).map(Some),
-        };
+        let payments = maybe(raw.payments, |payments| self.payments(payments));
         let ledger = self.ledger(&raw.ledger);
         let idempotency = self.idempotency(&raw.idempotency);
         let limits = self.limits(&raw.limits);
@@ -253,10 +255,7 @@ impl Check<'_> {
         path: &str,
         range: RangeInclusive<u64>,
     ) -> Option<Option<u64>> {
-        match given {
-            None => Some(None),
-            Some(number) => self.whole(given, path, number, range).map(Some),
-        }
+        maybe(given, |number| self.whole(given, path, number, range))
     }
 
     pub(super) fn seconds(

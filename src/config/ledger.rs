@@ -6,7 +6,7 @@ use tollgate_layers::{redis_conn::RedisUrl, reserve::HoldMode};
 
 use super::{
     LedgerConfig, LedgerUrl, OutboxConfig,
-    check::{Check, TOKENS_MAX},
+    check::{Check, TOKENS_MAX, field_of},
     raw::RawLedger,
     secret::{Env, referred},
 };
@@ -15,6 +15,13 @@ use super::{
 const LEASE_MS_DEFAULT: u64 = 1_000;
 /// Upper bound of a lease's duration, and so of how long an operator's command may wait for a lease to end.
 const LEASE_MS_MAX: u64 = 10_000;
+
+/// Reads a field of `[ledger]`.
+macro_rules! field {
+    ($($call:tt)+) => {
+        field_of!("ledger": $($call)+)
+    };
+}
 
 impl Check<'_> {
     pub(super) fn ledger(&mut self, raw: &RawLedger) -> Option<LedgerConfig> {
@@ -34,53 +41,19 @@ impl Check<'_> {
                 [("usual", HoldMode::Usual), ("strict", HoldMode::Strict)],
             ),
         };
-        let image_tokens = self.whole(
-            raw.image_tokens,
-            "ledger.image_tokens",
-            5_000,
-            1..=TOKENS_MAX,
-        );
-        let document_tokens = self.whole(
-            raw.document_tokens,
-            "ledger.document_tokens",
-            50_000,
-            1..=TOKENS_MAX,
-        );
-        let search_tokens = self.whole(
-            raw.search_tokens,
-            "ledger.search_tokens",
-            15_000,
-            1..=TOKENS_MAX,
-        );
-        let hold_conversations_max = self.whole(
-            raw.hold_conversations_max,
-            "ledger.hold_conversations_max",
-            32_768,
-            0..=10_000_000,
-        );
-        let hold_grace = self.seconds(raw.hold_grace_seconds, "ledger.hold_grace_seconds", 60, 1);
-        let open_wait = self.seconds(raw.open_wait_seconds, "ledger.open_wait_seconds", 0, 0);
+        let image_tokens = field!(self.whole(raw.image_tokens, 5_000, 1..=TOKENS_MAX));
+        let document_tokens = field!(self.whole(raw.document_tokens, 50_000, 1..=TOKENS_MAX));
+        let search_tokens = field!(self.whole(raw.search_tokens, 15_000, 1..=TOKENS_MAX));
+        let hold_conversations_max =
+            field!(self.whole(raw.hold_conversations_max, 32_768, 0..=10_000_000));
+        let hold_grace = field!(self.seconds(raw.hold_grace_seconds, 60, 1));
+        let open_wait = field!(self.seconds(raw.open_wait_seconds, 0, 0));
         let outbox = raw.outbox.as_deref().unwrap_or("tollgate-outbox.db");
         let outbox = self.keep(outbox_path(outbox), "ledger.outbox");
-        let outbox_calls_max = self.whole(
-            raw.outbox_calls_max,
-            "ledger.outbox_calls_max",
-            100_000,
-            1..=10_000_000,
-        );
-        let outbox_age_max = self.seconds(
-            raw.outbox_age_max_seconds,
-            "ledger.outbox_age_max_seconds",
-            3600,
-            1,
-        );
+        let outbox_calls_max = field!(self.whole(raw.outbox_calls_max, 100_000, 1..=10_000_000));
+        let outbox_age_max = field!(self.seconds(raw.outbox_age_max_seconds, 3600, 1));
         let is_embedded = matches!(url, Some(LedgerUrl::Memory | LedgerUrl::Sqlite(_)));
-        let lease_ms_max = self.whole(
-            raw.lease_ms_max,
-            "ledger.lease_ms_max",
-            LEASE_MS_DEFAULT,
-            0..=LEASE_MS_MAX,
-        );
+        let lease_ms_max = field!(self.whole(raw.lease_ms_max, LEASE_MS_DEFAULT, 0..=LEASE_MS_MAX));
         if is_embedded && raw.lease_ms_max.is_some_and(|most| most > 0) {
             let problem = "has no effect here: only a ledger in Redis has leases, and this one is in the gateway itself";
             self.warnings.add("ledger.lease_ms_max", problem);

@@ -4,15 +4,15 @@ use std::{ops::RangeInclusive, time::Duration};
 
 use super::{
     Limits,
-    check::{CALL_TIME_MAX, Check, DAY_SECONDS},
+    check::{CALL_TIME_MAX, Check, DAY_SECONDS, field_of},
     raw::RawLimits,
 };
 use crate::edge::server::{ConnectionLimits, H2Limits};
 
-/// Reads a field of `[limits]`; the field is named once, for the struct and for the path.
+/// Reads a field of `[limits]`.
 macro_rules! field {
-    ($check:ident.$kind:ident($raw:ident.$field:ident, $($rest:expr),+ $(,)?)) => {
-        $check.$kind($raw.$field, concat!("limits.", stringify!($field)), $($rest),+)
+    ($($call:tt)+) => {
+        field_of!("limits": $($call)+)
     };
 }
 

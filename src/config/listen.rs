@@ -4,16 +4,16 @@
 use std::{
     collections::BTreeSet,
     net::{IpAddr, SocketAddr},
-    path::PathBuf,
+    path::{Path, PathBuf},
 };
 
 use http::HeaderValue;
 use ipnet::IpNet;
-use secrecy::ExposeSecret;
+use secrecy::{ExposeSecret, SecretString};
 
 use super::{
     AdminConfig,
-    check::{Check, web_address, without_query},
+    check::{Check, maybe, web_address, without_query},
     raw::RawAdmin,
 };
 use crate::{edge::cors::Origins, net::files::Shares, operators::Operators};
@@ -68,28 +68,17 @@ impl Check<'_> {
     }
 
     pub(super) fn networks(&mut self, given: &[String]) -> Option<Vec<IpNet>> {
-        let network = |text: &String| {
-            text.parse::<IpNet>()
-                .or_else(|_| text.parse::<IpAddr>().map(IpNet::from))
-                .map_err(|_| {
-                    "must be a CIDR or an address, like \"10.0.0.0/8\" or \"192.0.2.7\"".to_owned()
-                })
-        };
-        let networks: Vec<_> = given
-            .iter()
-            .enumerate()
-            .map(|(index, text)| self.keep(network(text), &format!("trusted_proxies[{index}]")))
-            .collect();
-        networks.into_iter().collect()
+        self.each(given, "trusted_proxies", |text| {
+            let network = text.parse::<IpNet>();
+            let network = network.or_else(|_| text.parse::<IpAddr>().map(IpNet::from));
+            network
+                .map_err(|_| "must be a CIDR or an address, like \"10.0.0.0/8\" or \"192.0.2.7\"")
+        })
     }
 
     pub(super) fn origins(&mut self, given: &[String]) -> Option<Origins> {
-        let origins: Vec<_> = given
-            .iter()
-            .enumerate()
-            .map(|(index, text)| self.keep(origin(text), &format!("cors_origins[{index}]")))
-            .collect();
-        origins.into_iter().collect()
+        let origins = self.each(given, "cors_origins", origin)?;
+        Some(origins.into_iter().collect())
     }
 
     pub(super) fn admin(
@@ -107,23 +96,7 @@ impl Check<'_> {
                 "is the same as listen: operators and callers need an address each",
             );
         }
-        let key = self.secret(
-            raw.key,
-            "admin.key",
-            "operators authenticate with it; make one with `openssl rand -hex 32`",
-        )?;
-        if key.expose_secret().len() < 16 {
-            self.errors.add(
-                "admin.key",
-                "must have at least 16 characters; make one with `openssl rand -hex 32`",
-            );
-            return None;
-        }
-        if HeaderValue::from_str(key.expose_secret()).is_err() {
-            self.errors
-                .add("admin.key", "must be plain ASCII, it is sent in a header");
-            return None;
-        }
+        let key = self.admin_key(raw.key)?;
         let connections_max = self.whole(
             raw.connections_max,
             "admin.connections_max",
@@ -145,30 +118,10 @@ impl Check<'_> {
         });
         let hosts: Vec<_> = hosts.collect();
         let operators_file = raw.operators_file.map(PathBuf::from);
-        // The operators' file is read at each sign-in, so a mistake in it is only a warning: the gateway serves callers
-        // without the file.
-        let problem = operators_file.as_deref().and_then(|path| {
-            let shown = path.display();
-            match Operators::read(path) {
-                Err(error) => Some(format!(
-                    "{shown}: {error}; until it can be read, sign-in by name is not possible"
-                )),
-                Ok(_) if !path.exists() => Some(format!(
-                    "there is no {shown} yet: until `tollgate operator create NAME --role ROLE --file {shown}` has made \
-                     it, nobody signs in by a name"
-                )),
-                Ok(_) => None,
-            }
-        });
-        if let Some(problem) = problem {
-            self.warnings.add("admin.operators_file", problem);
-        } else if let Some(path) = operators_file.as_deref() {
-            self.warn_of_open_file("admin.operators_file", path);
+        if let Some(path) = &operators_file {
+            self.warn_of_operators_file(path);
         }
-        let oidc = match raw.oidc {
-            None => Some(None),
-            Some(raw) => self.oidc(raw).map(Some),
-        };
+        let oidc = maybe(raw.oidc, |raw| self.oidc(raw));
         Some(AdminConfig {
             listen: listen?,
             key,
@@ -178,6 +131,36 @@ impl Check<'_> {
             metrics_key: raw.metrics_key.unwrap_or(false),
             connections_max: connections_max?,
         })
+    }
+
+    fn admin_key(&mut self, given: Option<String>) -> Option<SecretString> {
+        let advice = "operators authenticate with it; make one with `openssl rand -hex 32`";
+        let key = self.secret(given, "admin.key", advice)?;
+        let problem = if key.expose_secret().len() < 16 {
+            "must have at least 16 characters; make one with `openssl rand -hex 32`"
+        } else if HeaderValue::from_str(key.expose_secret()).is_err() {
+            "must be plain ASCII, it is sent in a header"
+        } else {
+            return Some(key);
+        };
+        self.errors.add("admin.key", problem);
+        None
+    }
+
+    /// Warns of mistakes in the operators' file. It is read at each sign-in, and the gateway serves callers without it.
+    fn warn_of_operators_file(&mut self, path: &Path) {
+        let shown = path.display();
+        let problem = match Operators::read(path) {
+            Err(error) => {
+                format!("{shown}: {error}; until it can be read, sign-in by name is not possible")
+            }
+            Ok(_) if !path.exists() => format!(
+                "there is no {shown} yet: until `tollgate operator create NAME --role ROLE --file {shown}` has made \
+                 it, nobody signs in by a name"
+            ),
+            Ok(_) => return self.warn_of_open_file("admin.operators_file", path),
+        };
+        self.warnings.add("admin.operators_file", problem);
     }
 }
 

@@ -7,7 +7,7 @@ use secrecy::{ExposeSecret, SecretString};
 use tollgate_layers::money::MicroRub;
 
 use super::{
-    check::{Check, web_address, without_query},
+    check::{Check, maybe, web_address, without_query},
     raw::{RawCloudPayments, RawPayments, RawStripe, RawYooKassa},
 };
 
@@ -135,18 +135,9 @@ impl Check<'_> {
         let retry = self.seconds(retry, "payments.auto_retry_seconds", 3600, 1);
         let declines = raw.auto_declines_max;
         let declines = self.whole(declines, "payments.auto_declines_max", 3, 1..=20);
-        let yookassa = match raw.yookassa {
-            None => Some(None),
-            Some(raw) => self.yookassa(raw).map(Some),
-        };
-        let cloudpayments = match raw.cloudpayments {
-            None => Some(None),
-            Some(raw) => self.cloudpayments(raw).map(Some),
-        };
-        let stripe = match raw.stripe {
-            None => Some(None),
-            Some(raw) => self.stripe(raw).map(Some),
-        };
+        let yookassa = maybe(raw.yookassa, |raw| self.yookassa(raw));
+        let cloudpayments = maybe(raw.cloudpayments, |raw| self.cloudpayments(raw));
+        let stripe = maybe(raw.stripe, |raw| self.stripe(raw));
         let on_page = raw.on_page.unwrap_or(false);
         let has_provider = !matches!(
             (&yookassa, &cloudpayments, &stripe),

@@ -6,7 +6,7 @@ use rust_decimal::Decimal;
 
 use super::{
     HttpSource, RateConfig, RateSource,
-    check::{Check, web_address},
+    check::{Check, maybe, web_address},
     raw::{RawRate, RawSource},
     secret::referred,
 };
@@ -52,23 +52,19 @@ impl Check<'_> {
     fn rate_source(&mut self, raw: RawSource, path: &str) -> Option<RateSource> {
         let url = match (raw.fixed, raw.url) {
             (Some(fixed), None) => {
-                for (name, given) in [
+                let others = [
                     ("select", raw.select.is_some()),
                     ("method", raw.method.is_some()),
                     ("body", raw.body.is_some()),
                     ("min", raw.min.is_some()),
                     ("max", raw.max.is_some()),
-                ] {
-                    if given {
-                        self.errors.add(
-                            format!("{path}.{name}"),
-                            "has no effect with fixed: remove it",
-                        );
-                    }
+                ];
+                for (name, _) in others.into_iter().filter(|(_, given)| *given) {
+                    let problem = "has no effect with fixed: remove it";
+                    self.errors.add(format!("{path}.{name}"), problem);
                 }
-                return self
-                    .rate_decimal(&fixed, &format!("{path}.fixed"))
-                    .map(RateSource::Fixed);
+                let fixed = self.rate_decimal(&fixed, &format!("{path}.fixed"));
+                return fixed.map(RateSource::Fixed);
             }
             (None, Some(url)) => url,
             (Some(_), Some(_)) => {
@@ -134,10 +130,7 @@ impl Check<'_> {
     }
 
     fn bound(&mut self, given: Option<&str>, path: &str) -> Option<Option<Decimal>> {
-        match given {
-            None => Some(None),
-            Some(text) => self.rate_decimal(text, path).map(Some),
-        }
+        maybe(given, |text| self.rate_decimal(text, path))
     }
 
     fn rate_decimal(&mut self, text: &str, path: &str) -> Option<Decimal> {

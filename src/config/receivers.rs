@@ -315,11 +315,11 @@ impl Check<'_> {
         })
     }
 
-    pub(super) fn each<T>(
+    pub(super) fn each<T, E: fmt::Display>(
         &mut self,
         given: &[String],
         path: &str,
-        read: impl Fn(&str) -> Result<T, String>,
+        read: impl Fn(&str) -> Result<T, E>,
     ) -> Option<Vec<T>> {
         let values = given.iter().enumerate();
         let values: Vec<_> = values

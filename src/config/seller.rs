@@ -3,7 +3,10 @@
 use rust_decimal::Decimal;
 use serde::{Deserialize, Serialize};
 
-use super::{check::Check, raw::RawSeller};
+use super::{
+    check::{Check, maybe},
+    raw::RawSeller,
+};
 
 /// The largest length of a line of a statement, in bytes.
 const TEXT_BYTES_MAX: usize = 500;
@@ -70,10 +73,9 @@ impl Check<'_> {
             "seller.correspondent_account",
             &[20],
         );
-        let vat_percent = match raw.vat_percent {
-            None => Some(None),
-            Some(text) => self.percent(&text, "seller.vat_percent", 2, 100).map(Some),
-        };
+        let vat_percent = maybe(raw.vat_percent, |text| {
+            self.percent(&text, "seller.vat_percent", 2, 100)
+        });
         if vat_percent.flatten().is_some() && vat_note.clone().flatten().is_some() {
             let problem =
                 "gives a reason for no VAT although vat_percent is set: remove one of them";
