@@ -90,7 +90,7 @@ impl<'a> Parts<'a> {
                 .search_tokens(ledger.search_tokens)
                 .call_time_max(limits.call_time_max.clone())
                 .conversations_max(ledger.hold_conversations_max),
-            books: Measured::new(shared.store.clone(), Arc::clone(metrics)),
+            books: Measured::new(shared.store.clone(), Arc::clone(&metrics.ledger)),
             addresses: counted(metrics, AddressLimiter::local(), LimitedBy::Address),
             key_seconds: counted(metrics, Gcra::new(KEYS_MAX), LimitedBy::Key),
             shared,

@@ -48,16 +48,10 @@ pub(crate) struct Deliveries {
 impl Deliveries {
     pub(super) fn register(registry: &mut Registry) -> Self {
         let deliveries = Self::default();
-        registry.register(
-            "tollgate_event_deliveries",
-            "Attempts to send an event, by result; dead: events that became dead letters",
-            deliveries.results.clone(),
-        );
-        registry.register(
-            "tollgate_event_lag_seconds",
-            "Age of the oldest event that the receiver has not accepted yet; 0 if this gateway does not send to it",
-            deliveries.lag.clone(),
-        );
+        series! { registry, deliveries:
+            results "tollgate_event_deliveries" "Attempts to send an event, by result; dead: events that became dead letters";
+            lag "tollgate_event_lag_seconds" "Age of the oldest event that the receiver has not accepted yet; 0 if this gateway does not send to it";
+        }
         deliveries
     }
 

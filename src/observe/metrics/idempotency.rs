@@ -37,11 +37,9 @@ impl Idempotency {
         for result in RESULTS {
             drop(idempotency.calls.get_or_create(&Came { result }));
         }
-        registry.register(
-            "tollgate_idempotent_calls",
-            "Calls with an idempotency key on this node, by outcome",
-            idempotency.calls.clone(),
-        );
+        series! { registry, idempotency:
+            calls "tollgate_idempotent_calls" "Calls with an idempotency key on this node, by outcome";
+        }
         registry.register_with_unit(
             "tollgate_idempotent_stored",
             "Bytes of sealed answers stored for calls with an idempotency key",

@@ -40,51 +40,23 @@ impl Leases {
             recalls_heard: side("heard"),
             ..Self::default()
         };
-        registry.register(
-            "tollgate_leases_open",
-            "Leases that this gateway has; 0 if ledger.lease_ms_max is 0",
-            leases.open.clone(),
-        );
-        registry.register(
-            "tollgate_leased_rubles",
-            "Money in the leases of this gateway, as last confirmed by Redis",
-            leases.leased.clone(),
-        );
-        registry.register(
-            "tollgate_lease_holds",
-            "Holds granted from a lease, without a request to Redis",
-            leases.holds.clone(),
-        );
-        registry.register(
-            "tollgate_lease_turns",
-            "Lease turns (one script each) that Redis has answered",
-            leases.turns.clone(),
-        );
-        registry.register(
-            "tollgate_lease_ends",
-            "Ends of calls reported to Redis in lease turns",
-            leases.ends.clone(),
-        );
-        registry.register(
-            "tollgate_lease_ends_waited_seconds",
-            "Sum over lease turns of the time from the oldest end of a call in the turn to the turn's answer",
-            leases.ends_waited.clone(),
-        );
+        series! { registry, leases:
+            open "tollgate_leases_open" "Leases that this gateway has; 0 if ledger.lease_ms_max is 0";
+            leased "tollgate_leased_rubles" "Money in the leases of this gateway, as last confirmed by Redis";
+            holds "tollgate_lease_holds" "Holds granted from a lease, without a request to Redis";
+            turns "tollgate_lease_turns" "Lease turns (one script each) that Redis has answered";
+            ends "tollgate_lease_ends" "Ends of calls reported to Redis in lease turns";
+            ends_waited "tollgate_lease_ends_waited_seconds" "Sum over lease turns of the time from the oldest end of a call in the turn to the turn's answer";
+        }
         registry.register(
             "tollgate_lease_recalls",
             "Leases recalled by this gateway before a refusal, and its own leases recalled by others",
             recalls,
         );
-        registry.register(
-            "tollgate_lease_refusals",
-            "Calls refused although leases were recalled for them",
-            leases.refusals.clone(),
-        );
-        registry.register(
-            "tollgate_leases_lost",
-            "Leases of this gateway that another process took over or Redis no longer has",
-            leases.lost.clone(),
-        );
+        series! { registry, leases:
+            refusals "tollgate_lease_refusals" "Calls refused although leases were recalled for them";
+            lost "tollgate_leases_lost" "Leases of this gateway that another process took over or Redis no longer has";
+        }
         leases
     }
 

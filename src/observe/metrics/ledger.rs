@@ -17,7 +17,7 @@ use tollgate_ledger::{
     number::RequestNumber,
 };
 
-use super::{Metrics, histograms::histograms};
+use super::histograms::histograms;
 
 /// Bucket bounds in seconds, from a map in memory to a server that does not answer.
 const SECONDS: [f64; 14] = [
@@ -128,17 +128,17 @@ impl LedgerTimes {
 #[derive(Clone, Debug)]
 pub(crate) struct Measured<L> {
     ledger: L,
-    metrics: Arc<Metrics>,
+    times: Arc<LedgerTimes>,
 }
 
 impl<L> Measured<L> {
-    pub(crate) const fn new(ledger: L, metrics: Arc<Metrics>) -> Self {
-        Self { ledger, metrics }
+    pub(crate) const fn new(ledger: L, times: Arc<LedgerTimes>) -> Self {
+        Self { ledger, times }
     }
 
     fn ask(&self, operation: Operation) -> Asked<'_> {
         Asked {
-            times: &self.metrics.ledger,
+            times: &self.times,
             operation,
             began: Instant::now(),
         }
@@ -172,6 +172,16 @@ const fn is_away(error: &LedgerError) -> bool {
     !matches!(error, LedgerError::Refused(_))
 }
 
+/// Implements methods by the same methods of the ledger, and measures them.
+macro_rules! measured {
+    ($($operation:ident: fn $name:ident($($arg:ident: $kind:ty),*) -> $answer:ty;)*) => {
+        $(async fn $name(&self, $($arg: $kind),*) -> Result<$answer, LedgerError> {
+            let asked = self.ask(Operation::$operation);
+            asked.answered(self.ledger.$name($($arg),*).await, is_away)
+        })*
+    };
+}
+
 impl<L: Ledger> Ledger for Measured<L> {
     async fn reserve(&self, hold: &Hold) -> Result<Reserved, LedgerError> {
         let asked = self.ask(Operation::Reserve);
@@ -179,14 +189,9 @@ impl<L: Ledger> Ledger for Measured<L> {
         if let Err(LedgerError::Refused(Refusal::DoesNotFit { free, held, .. })) = &answer
             && hold.least <= free.plus_or_max(*held)
         {
-            self.metrics.ledger.refused_by_holds.inc();
+            self.times.refused_by_holds.inc();
         }
         asked.answered(answer, is_away)
-    }
-
-    async fn settle(&self, settlement: &Settlement) -> Result<Settled, LedgerError> {
-        let asked = self.ask(Operation::Settle);
-        asked.answered(self.ledger.settle(settlement).await, is_away)
     }
 
     /// All settlements of a batch are answered together.
@@ -196,51 +201,19 @@ impl<L: Ledger> Ledger for Measured<L> {
         let took = began.elapsed();
         for answer in &answers {
             let failed = answer.as_ref().is_err_and(is_away);
-            self.metrics
-                .ledger
-                .answered(Operation::Settle, took, failed);
+            self.times.answered(Operation::Settle, took, failed);
         }
         answers
     }
 
-    async fn release(
-        &self,
-        number: RequestNumber,
-        account: &AccountId,
-        key: &KeyId,
-    ) -> Result<(), LedgerError> {
-        let asked = self.ask(Operation::Release);
-        asked.answered(self.ledger.release(number, account, key).await, is_away)
-    }
-
-    async fn extend(
-        &self,
-        number: RequestNumber,
-        account: &AccountId,
-        ttl: Duration,
-    ) -> Result<bool, LedgerError> {
-        let asked = self.ask(Operation::Extend);
-        asked.answered(self.ledger.extend(number, account, ttl).await, is_away)
-    }
-
-    async fn adjust(&self, adjustment: &Adjustment) -> Result<Adjusted, LedgerError> {
-        let asked = self.ask(Operation::Adjust);
-        asked.answered(self.ledger.adjust(adjustment).await, is_away)
-    }
-
-    async fn probe(&self, account: &AccountId, key: &KeyId) -> Result<(), LedgerError> {
-        let asked = self.ask(Operation::Probe);
-        asked.answered(self.ledger.probe(account, key).await, is_away)
-    }
-
-    async fn expire(&self) -> Result<usize, LedgerError> {
-        let asked = self.ask(Operation::Expire);
-        asked.answered(self.ledger.expire().await, is_away)
-    }
-
-    async fn checkpoint(&self, running: &[Settlement]) -> Result<(), LedgerError> {
-        let asked = self.ask(Operation::Checkpoint);
-        asked.answered(self.ledger.checkpoint(running).await, is_away)
+    measured! {
+        Settle: fn settle(settlement: &Settlement) -> Settled;
+        Release: fn release(number: RequestNumber, account: &AccountId, key: &KeyId) -> ();
+        Extend: fn extend(number: RequestNumber, account: &AccountId, ttl: Duration) -> bool;
+        Adjust: fn adjust(adjustment: &Adjustment) -> Adjusted;
+        Probe: fn probe(account: &AccountId, key: &KeyId) -> ();
+        Expire: fn expire() -> usize;
+        Checkpoint: fn checkpoint(running: &[Settlement]) -> ();
     }
 }
 

@@ -8,6 +8,13 @@
 //!
 //! `docs/metrics.md` lists all metrics; a test compares it with a scrape.
 
+/// Registers the series that are fields of a struct: field, name and help.
+macro_rules! series {
+    ($registry:ident, $of:ident: $($($field:tt).+ $name:literal $help:literal;)+) => {
+        $($registry.register($name, $help, $of.$($field).+.clone());)+
+    };
+}
+
 pub(crate) mod events;
 mod histograms;
 pub(crate) mod idempotency;
@@ -25,7 +32,7 @@ pub(crate) mod vendors;
 
 use std::{
     fmt,
-    sync::{Mutex, PoisonError},
+    sync::{Arc, Mutex, PoisonError},
     time::{SystemTime, UNIX_EPOCH},
 };
 
@@ -49,7 +56,7 @@ pub struct Metrics {
     pub(crate) requests: Requests,
     pub(crate) sales: Sales,
     pub(crate) vendors: Vendors,
-    pub(crate) ledger: LedgerTimes,
+    pub(crate) ledger: Arc<LedgerTimes>,
     pub(crate) events: Deliveries,
     pub(crate) payments: Payments,
     pub(crate) idempotency: Idempotency,
@@ -79,7 +86,7 @@ impl Metrics {
         let requests = Requests::register(&mut registry, service);
         let sales = Sales::register(&mut registry);
         let vendors = Vendors::register(&mut registry);
-        let ledger = LedgerTimes::register(&mut registry);
+        let ledger = Arc::new(LedgerTimes::register(&mut registry));
         let events = Deliveries::register(&mut registry);
         let payments = Payments::register(&mut registry);
         let idempotency = Idempotency::register(&mut registry);

@@ -73,11 +73,9 @@ impl Payments {
         for outcome in Outcome::ALL {
             drop(payments.0.get_or_create(&outcome.label()));
         }
-        registry.register(
-            "tollgate_payments",
-            "Results of payments at providers, as seen by this node",
-            payments.0.clone(),
-        );
+        series! { registry, payments:
+            0 "tollgate_payments" "Results of payments at providers, as seen by this node";
+        }
         payments
     }
 

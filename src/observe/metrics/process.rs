@@ -24,26 +24,12 @@ pub(super) struct Process {
 impl Process {
     pub(super) fn register(registry: &mut Registry) -> Self {
         let process = Self::default();
-        registry.register(
-            "process_cpu_seconds",
-            "CPU time, in user and kernel mode",
-            process.cpu.clone(),
-        );
-        registry.register(
-            "process_resident_memory_bytes",
-            "Resident memory",
-            process.resident.clone(),
-        );
-        registry.register(
-            "process_open_fds",
-            "Open files, sockets included",
-            process.open_files.clone(),
-        );
-        registry.register(
-            "process_max_fds",
-            "Maximum number of open files",
-            process.files_max.clone(),
-        );
+        series! { registry, process:
+            cpu "process_cpu_seconds" "CPU time, in user and kernel mode";
+            resident "process_resident_memory_bytes" "Resident memory";
+            open_files "process_open_fds" "Open files, sockets included";
+            files_max "process_max_fds" "Maximum number of open files";
+        }
         process
     }
 

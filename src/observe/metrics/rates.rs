@@ -39,26 +39,12 @@ impl Rates {
             "Scripts sent to Redis for the per-minute limits of keys",
             commands,
         );
-        registry.register(
-            "tollgate_rate_permits",
-            "Permits for requests of keys that Redis granted to this gateway",
-            rates.permits.clone(),
-        );
-        registry.register(
-            "tollgate_rate_permits_given_back",
-            "Permits for requests of keys that this gateway returned to Redis unused",
-            rates.given_back.clone(),
-        );
-        registry.register(
-            "tollgate_rate_waits",
-            "Rate-limit decisions that waited for Redis, in parallel with the ledger",
-            rates.waited.clone(),
-        );
-        registry.register(
-            "tollgate_rate_failures",
-            "Rate-limit scripts that Redis did not answer; their requests were counted by this gateway alone",
-            rates.failures.clone(),
-        );
+        series! { registry, rates:
+            permits "tollgate_rate_permits" "Permits for requests of keys that Redis granted to this gateway";
+            given_back "tollgate_rate_permits_given_back" "Permits for requests of keys that this gateway returned to Redis unused";
+            waited "tollgate_rate_waits" "Rate-limit decisions that waited for Redis, in parallel with the ledger";
+            failures "tollgate_rate_failures" "Rate-limit scripts that Redis did not answer; their requests were counted by this gateway alone";
+        }
         rates
     }
 

@@ -195,46 +195,16 @@ impl Requests {
     }
 
     fn names(&self, registry: &mut Registry) {
-        registry.register(
-            "tollgate_requests",
-            "Requests by path and status of the answer; 499 if the client left before the answer",
-            self.requests.clone(),
-        );
-        registry.register(
-            "tollgate_refusals",
-            "Refused requests, by the code of the refusal",
-            self.refusals.clone(),
-        );
-        registry.register(
-            "tollgate_first_byte_seconds",
-            "Time from a request's head to the head of its successful answer",
-            self.first_byte.clone(),
-        );
-        registry.register(
-            "tollgate_own_seconds",
-            "Time from a call's head to its first request to a vendor, without the time in which its body arrived",
-            self.overhead.clone(),
-        );
-        registry.register(
-            "tollgate_answer_seconds",
-            "Time from the head of a successful answer to the end of its body",
-            self.answer.clone(),
-        );
-        registry.register(
-            "tollgate_shed",
-            "Requests refused with 503 because limits.in_flight_max requests were in flight already",
-            self.shed.clone(),
-        );
-        registry.register(
-            "tollgate_limited",
-            "Requests refused with 429, by the limit exceeded",
-            self.limited.clone(),
-        );
-        registry.register(
-            "tollgate_in_flight",
-            "Requests in flight, until the end of their answers",
-            self.in_flight.clone(),
-        );
+        series! { registry, self:
+            requests "tollgate_requests" "Requests by path and status of the answer; 499 if the client left before the answer";
+            refusals "tollgate_refusals" "Refused requests, by the code of the refusal";
+            first_byte "tollgate_first_byte_seconds" "Time from a request's head to the head of its successful answer";
+            overhead "tollgate_own_seconds" "Time from a call's head to its first request to a vendor, without the time in which its body arrived";
+            answer "tollgate_answer_seconds" "Time from the head of a successful answer to the end of its body";
+            shed "tollgate_shed" "Requests refused with 503 because limits.in_flight_max requests were in flight already";
+            limited "tollgate_limited" "Requests refused with 429, by the limit exceeded";
+            in_flight "tollgate_in_flight" "Requests in flight, until the end of their answers";
+        }
     }
 
     /// Returns the label of a request's path.

@@ -120,66 +120,20 @@ impl Sales {
     }
 
     fn names(&self, registry: &mut Registry) {
-        registry.register(
-            "tollgate_calls",
-            "Calls that held money, by model, vendor and end",
-            self.calls.clone(),
-        );
-        registry.register(
-            "tollgate_tokens",
-            "Tokens of settled calls by class; each token counts in one class",
-            self.tokens.clone(),
-        );
-        registry.register(
-            "tollgate_held_rubles",
-            "Amounts that charged calls held at their start",
-            self.held.clone(),
-        );
-        registry.register(
-            "tollgate_charged_rubles",
-            "Charges of calls",
-            self.charged.clone(),
-        );
-        registry.register(
-            "tollgate_loss_rubles",
-            "Costs of calls that could not be charged, including cut vendor counts",
-            self.loss.clone(),
-        );
-        registry.register(
-            "tollgate_overruns",
-            "Calls that cost more than their hold",
-            self.overruns.clone(),
-        );
-        registry.register(
-            "tollgate_estimated_calls",
-            "Calls whose usage was missing or implausible, and was estimated or bounded",
-            self.estimated.clone(),
-        );
-        registry.register(
-            "tollgate_bounded_calls",
-            "Calls whose vendor counts were cut, because they exceeded what the request allowed",
-            self.bounded.clone(),
-        );
-        registry.register(
-            "tollgate_unpriced_calls",
-            "Calls whose vendor reported usage for which the model has no price",
-            self.unpriced.clone(),
-        );
-        registry.register(
-            "tollgate_vendor_cost_rubles",
-            "Vendors' prices of calls whose vendor price is in the configuration",
-            self.vendor_cost.clone(),
-        );
-        registry.register(
-            "tollgate_charged_at_known_cost_rubles",
-            "Charges of calls whose vendor price is in the configuration",
-            self.charged_at_cost.clone(),
-        );
-        registry.register(
-            "tollgate_unpriced_input_calls",
-            "Calls with more input than input_tokens_priced_max, although their hold covered less",
-            self.unpriced_input.clone(),
-        );
+        series! { registry, self:
+            calls "tollgate_calls" "Calls that held money, by model, vendor and end";
+            tokens "tollgate_tokens" "Tokens of settled calls by class; each token counts in one class";
+            held "tollgate_held_rubles" "Amounts that charged calls held at their start";
+            charged "tollgate_charged_rubles" "Charges of calls";
+            loss "tollgate_loss_rubles" "Costs of calls that could not be charged, including cut vendor counts";
+            overruns "tollgate_overruns" "Calls that cost more than their hold";
+            estimated "tollgate_estimated_calls" "Calls whose usage was missing or implausible, and was estimated or bounded";
+            bounded "tollgate_bounded_calls" "Calls whose vendor counts were cut, because they exceeded what the request allowed";
+            unpriced "tollgate_unpriced_calls" "Calls whose vendor reported usage for which the model has no price";
+            vendor_cost "tollgate_vendor_cost_rubles" "Vendors' prices of calls whose vendor price is in the configuration";
+            charged_at_cost "tollgate_charged_at_known_cost_rubles" "Charges of calls whose vendor price is in the configuration";
+            unpriced_input "tollgate_unpriced_input_calls" "Calls with more input than input_tokens_priced_max, although their hold covered less";
+        }
     }
 
     /// Creates the labels and series of the models in force. Series of earlier configurations stay.

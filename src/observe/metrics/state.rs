@@ -88,86 +88,24 @@ impl State {
     }
 
     fn names(&self, registry: &mut Registry) {
-        registry.register(
-            "tollgate_holds_open",
-            "Holds of this node's calls, from their grant until they are settled or released",
-            self.holds_open.clone(),
-        );
-        registry.register(
-            "tollgate_hold_oldest_seconds",
-            "Age of the oldest hold; 0 without holds",
-            self.hold_oldest.clone(),
-        );
-        registry.register(
-            "tollgate_vendor_breaker_open",
-            "1 while a route's breaker is open, so that calls with another route avoid it; by the vendor's name of the model",
-            self.breaker_open.clone(),
-        );
-        registry.register(
-            "tollgate_vendor_model_unknown",
-            "1 from a vendor's 404 for the model until the vendor answers a call of that model",
-            self.model_unknown.clone(),
-        );
-        registry.register(
-            "tollgate_vendor_keys_parked",
-            "The operator's keys that the vendor refused recently, so that they are parked",
-            self.keys_parked.clone(),
-        );
-        registry.register(
-            "tollgate_vendor_token_age_seconds",
-            "Time since the vendor's token in use was issued, for vendors whose tokens expire",
-            self.token_age.clone(),
-        );
-        registry.register(
-            "tollgate_vendor_token_left_seconds",
-            "Time until the vendor's token is used no more; none if its end is not known",
-            self.token_left.clone(),
-        );
-        registry.register(
-            "tollgate_vendor_login_failures",
-            "Failed requests for a token of the vendor since the last one that succeeded",
-            self.login_failures.clone(),
-        );
-        registry.register(
-            "tollgate_outbox_rows",
-            "Charges in the outbox that wait for the ledger; 0 with a ledger in memory or SQLite",
-            self.outbox_rows.clone(),
-        );
-        registry.register(
-            "tollgate_outbox_oldest_seconds",
-            "Age of the oldest charge in the outbox; 0 if the outbox is empty",
-            self.outbox_oldest.clone(),
-        );
-        registry.register(
-            "tollgate_connections",
-            "Connections of callers",
-            self.connections.clone(),
-        );
-        registry.register(
-            "tollgate_exchange_rate_rubles",
-            "Rubles for one USDT, as last read; NaN until a rate has been read",
-            self.rate.clone(),
-        );
-        registry.register(
-            "tollgate_exchange_rate_age_seconds",
-            "Age of the exchange rate; 0 if the operator has fixed it",
-            self.rate_age.clone(),
-        );
-        registry.register(
-            "tollgate_prices_available",
-            "1 while models have prices; 0 while the exchange rate is missing or too old and no call is sold",
-            self.prices_available.clone(),
-        );
-        registry.register(
-            "tollgate_ready",
-            "1 while /readyz reports that this node should get calls",
-            self.ready.clone(),
-        );
-        registry.register(
-            "tollgate_certificate_expires_timestamp_seconds",
-            "Expiry of the callers' certificate, in Unix time; NaN without one",
-            self.certificate_expires.clone(),
-        );
+        series! { registry, self:
+            holds_open "tollgate_holds_open" "Holds of this node's calls, from their grant until they are settled or released";
+            hold_oldest "tollgate_hold_oldest_seconds" "Age of the oldest hold; 0 without holds";
+            breaker_open "tollgate_vendor_breaker_open" "1 while a route's breaker is open, so that calls with another route avoid it; by the vendor's name of the model";
+            model_unknown "tollgate_vendor_model_unknown" "1 from a vendor's 404 for the model until the vendor answers a call of that model";
+            keys_parked "tollgate_vendor_keys_parked" "The operator's keys that the vendor refused recently, so that they are parked";
+            token_age "tollgate_vendor_token_age_seconds" "Time since the vendor's token in use was issued, for vendors whose tokens expire";
+            token_left "tollgate_vendor_token_left_seconds" "Time until the vendor's token is used no more; none if its end is not known";
+            login_failures "tollgate_vendor_login_failures" "Failed requests for a token of the vendor since the last one that succeeded";
+            outbox_rows "tollgate_outbox_rows" "Charges in the outbox that wait for the ledger; 0 with a ledger in memory or SQLite";
+            outbox_oldest "tollgate_outbox_oldest_seconds" "Age of the oldest charge in the outbox; 0 if the outbox is empty";
+            connections "tollgate_connections" "Connections of callers";
+            rate "tollgate_exchange_rate_rubles" "Rubles for one USDT, as last read; NaN until a rate has been read";
+            rate_age "tollgate_exchange_rate_age_seconds" "Age of the exchange rate; 0 if the operator has fixed it";
+            prices_available "tollgate_prices_available" "1 while models have prices; 0 while the exchange rate is missing or too old and no call is sold";
+            ready "tollgate_ready" "1 while /readyz reports that this node should get calls";
+            certificate_expires "tollgate_certificate_expires_timestamp_seconds" "Expiry of the callers' certificate, in Unix time; NaN without one";
+        }
     }
 
     pub(super) fn certificate_expires(&self, unix_seconds: u64) {

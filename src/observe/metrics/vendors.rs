@@ -56,18 +56,12 @@ impl Vendors {
             head: histograms(|| Histogram::new(HEAD_SECONDS)),
             failures: Family::default(),
         };
-        registry.register(
-            "tollgate_vendor_head_seconds",
-            "Time from a request to a vendor to the beginning of its answer: the first event of a stream, or a whole \
-             answer that is not streamed",
-            vendors.head.clone(),
-        );
-        registry.register(
-            "tollgate_vendor_failures",
-            "Requests that the vendor did not answer: unreachable, too slow, broken, at its limit, or the gateway's \
-             key refused. A model that the vendor does not have is not counted",
-            vendors.failures.clone(),
-        );
+        series! { registry, vendors:
+            head "tollgate_vendor_head_seconds" "Time from a request to a vendor to the beginning of its answer: the first event of a stream, or a whole \
+             answer that is not streamed";
+            failures "tollgate_vendor_failures" "Requests that the vendor did not answer: unreachable, too slow, broken, at its limit, or the gateway's \
+             key refused. A model that the vendor does not have is not counted";
+        }
         vendors
     }
 
