@@ -10,6 +10,7 @@ use std::{
     panic::{AssertUnwindSafe, catch_unwind},
     pin::Pin,
     task::{Context, Poll, ready},
+    time::Duration,
 };
 
 use bytes::Bytes;
@@ -19,6 +20,9 @@ use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
 use tollgate_layers::{Error, error::BoxError};
 use tower::{Layer, Service};
+
+/// The pause before a background task that panicked is started again.
+pub(crate) const RESTART_PAUSE: Duration = Duration::from_secs(1);
 
 /// Turns a panic into an [`Error::Internal`] whose cause is [`Panicked`].
 ///
@@ -261,6 +265,16 @@ pub(crate) async fn catch_round<T>(part: &str, round: impl Future<Output = T>) -
             log(part, &*panic);
             None
         }
+    }
+}
+
+/// Runs a background task until it ends. After a panic, starts it again.
+pub(crate) async fn restarted<F: Future>(part: &str, task: impl Fn() -> F) -> F::Output {
+    loop {
+        if let Some(done) = catch_round(part, task()).await {
+            return done;
+        }
+        tokio::time::sleep(RESTART_PAUSE).await;
     }
 }
 

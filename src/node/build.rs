@@ -3,7 +3,6 @@
 use std::{
     net::{SocketAddr, TcpListener as StdListener},
     sync::Arc,
-    time::Duration,
 };
 
 use anyhow::Context as _;
@@ -24,7 +23,7 @@ use crate::{
     config::Config,
     console::ConsoleLayer,
     edge::{
-        panics::catch_round,
+        panics::{RESTART_PAUSE, catch_round, restarted},
         server::{self, InheritedSockets, Listener, OpenConnections, ServerSettings, WhenFull},
         tls::{Identity, Tls},
     },
@@ -47,8 +46,6 @@ use crate::{
     },
 };
 
-/// How long to wait before the recovery of an earlier process's calls is started again after a panic.
-const RECOVER_AGAIN: Duration = Duration::from_secs(1);
 /// The maximum number of calls that run or wait for their settlement, and so the highest value that a reload can give
 /// `limits.in_flight_max`.
 const CALLS_MAX: usize = 1_000_000;
@@ -99,7 +96,7 @@ impl Gateway {
         let health = Health::new();
         follow(&health, &live);
         let (watcher, margins) = Watcher::new(store.clone(), Arc::clone(&live), health.clone());
-        let ledger = Measured::new(store.clone(), Arc::clone(&metrics));
+        let ledger = Measured::new(store.clone(), Arc::clone(&metrics.ledger));
         let (settler, settler_task) = Settler::new(ledger.clone(), settings, move |event| {
             take_tokens(&used, event);
             margins.note(event);
@@ -196,12 +193,7 @@ impl Gateway {
         if store.takes_leases() {
             let leases = store.clone();
             let tended = async move {
-                while catch_round("the renewal of leases", leases.tend_leases())
-                    .await
-                    .is_none()
-                {
-                    tokio::time::sleep(RECOVER_AGAIN).await;
-                }
+                restarted("the renewal of leases", || leases.tend_leases()).await;
             };
             let running = apart::run("leases", tended).await;
             loops.spawn(running.context("cannot start the thread for leases")?);
@@ -212,30 +204,21 @@ impl Gateway {
                     .await
                     .is_none()
                 {
-                    tokio::time::sleep(RECOVER_AGAIN).await;
+                    tokio::time::sleep(RESTART_PAUSE).await;
                 }
             });
         }
         let journals = store.clone();
         loops.spawn(async move {
-            while catch_round("the roll-up", journals.roll_up())
-                .await
-                .is_none()
-            {
-                tokio::time::sleep(RECOVER_AGAIN).await;
-            }
+            restarted("the roll-up", || journals.roll_up()).await;
         });
         loops.spawn(payments.clone().run(std::future::pending()));
         loops.spawn(payments.keep_topped_up(std::future::pending()));
         let earlier = store.clone();
         loops.spawn(async move {
-            // If the recovery panics, it is started again. It skips the calls that it has already ended.
-            while catch_round("the recovery of earlier calls", earlier.recover(&*report))
-                .await
-                .is_none()
-            {
-                tokio::time::sleep(RECOVER_AGAIN).await;
-            }
+            // If the recovery is started again, it skips the calls that it has already ended.
+            let recover = || earlier.recover(&*report);
+            restarted("the recovery of earlier calls", recover).await;
         });
         let mut rates = RateFeed::new(&config.live.rate);
         // Fetch the exchange rate now, so that the first call has a price.
