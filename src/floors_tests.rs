@@ -37,16 +37,14 @@ const FLOORS: [&str; 24] = [
 
 /// Groups of files that import each other: the name of one file, and the number of files. `docs/architecture.md` has
 /// the reason for each group.
-const CIRCLES: [(&str, usize); 9] = [
+const CIRCLES: [(&str, usize); 7] = [
     ("config/check", 3),
     ("console", 6),
     ("demo/script", 2),
     ("edge/server", 7),
     ("node", 4),
-    ("observe/metrics", 2),
     ("observe/record", 6),
     ("payments", 3),
-    ("payments/cloudpayments", 4),
 ];
 
 /// A path of modules from the root of the crate.

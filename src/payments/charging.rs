@@ -19,21 +19,19 @@ use tollgate_layers::{
 };
 use tollgate_ledger::{
     calendar::month_of,
-    contract::{EventStore, LeaderLease, OnceEvent},
+    contract::{EventStore, OnceEvent},
     happening::Happening,
 };
 
 use super::{
-    CREATING_MS_MAX, PaymentError, Payments, REPEATABLE_MS_MAX,
+    CREATING_MS_MAX, Checks, PaymentError, Payments, REPEATABLE_MS_MAX,
     auto::{AutoStatus, AutoTopup, Mark, NOT_SAVED, SavedCard},
     intent::{CardUse, Intent, IntentId, State},
-    provider::{Charged, Provider},
+    provider::Charged,
+    providers::Provider,
     shelf::NotOpened,
 };
-use crate::{
-    edge::panics::catch_round,
-    text::{causes::chain, time::now_ms},
-};
+use crate::text::{causes::chain, time::now_ms};
 
 /// The maximum number of changes that one round makes to a rule.
 const STEPS_MAX: usize = 20;
@@ -62,31 +60,16 @@ enum Step {
 impl Payments {
     /// Processes all rules until `shutdown` resolves. Pauses while another gateway holds the leader lease.
     pub async fn keep_topped_up(self, shutdown: impl Future<Output = ()>) {
-        let mut shutdown = pin!(shutdown);
         let Some(config) = self.config() else {
             return shutdown.await;
         };
-        loop {
-            tokio::select! {
-                () = &mut shutdown => return,
-                () = tokio::time::sleep(config.auto_check) => {}
-            }
-            let round = async {
-                let ttl = config.auto_check.saturating_mul(2);
-                if self.0.store.lead(LEASE, &self.0.owner, ttl).await? {
-                    self.charge_due().await?;
-                }
-                Ok::<_, BookError>(())
-            };
-            tokio::select! {
-                () = &mut shutdown => return,
-                done = catch_round("the check of saved cards", round) => {
-                    if let Some(Err(error)) = done {
-                        tracing::warn!(error = chain(&error), "saved cards could not be checked");
-                    }
-                }
-            }
-        }
+        let checks = Checks {
+            lease: LEASE,
+            pause: config.auto_check,
+            part: "the check of saved cards",
+            failed: "saved cards could not be checked",
+        };
+        self.lead(&checks, || self.charge_due(), shutdown).await;
     }
 
     /// Charges the cards of all accounts whose charge is due.

@@ -13,61 +13,14 @@ use tollgate_layers::key::AccountId;
 
 use super::{
     auto::SavedCard,
-    intent::{CardUse, Intent, IntentId, State},
+    intent::{CardUse, Intent, IntentId},
     provider::{
-        Amount, Charged, Created, Notice, ProviderError, Seen, SeenCard, SeenRefund, Standing, ask,
-        basic, is_signed,
+        Amount, Charged, Created, Notice, ProviderError, Question, Seen, SeenCard, SeenRefund,
+        Standing, ask, basic, is_signed,
     },
     yookassa::kopecks,
 };
 use crate::{config::CloudPaymentsConfig, net::https::HttpsClient, text::percent::decoded};
-
-/// A `Check` notification, which the provider sends before it takes money. The gateway's answer may refuse the payment.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Question {
-    account: Option<String>,
-    amount: Amount,
-}
-
-/// The answer codes to a `Check` notification.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Verdict {
-    /// The provider may take the money.
-    Good = 0,
-    /// No intent has the id that the provider sent.
-    NoIntent = 10,
-    /// The intent belongs to another account.
-    OtherAccount = 11,
-    /// The intent has another amount.
-    OtherAmount = 12,
-    /// The intent is already paid.
-    Paid = 13,
-    /// The intent has expired.
-    Over = 20,
-}
-
-impl Question {
-    pub(super) fn verdict(&self, intent: Option<&Intent>) -> Verdict {
-        let Some(intent) = intent else {
-            return Verdict::NoIntent;
-        };
-        if self
-            .account
-            .as_deref()
-            .is_some_and(|account| account != &*intent.account)
-        {
-            return Verdict::OtherAccount;
-        }
-        if self.amount.rubles() != Some(intent.amount_rub) {
-            return Verdict::OtherAmount;
-        }
-        match intent.state {
-            State::Creating | State::Open => Verdict::Good,
-            State::Paid | State::Refused => Verdict::Paid,
-            State::Canceled => Verdict::Over,
-        }
-    }
-}
 
 #[derive(Clone, Debug)]
 pub(super) struct CloudPayments(pub(super) CloudPaymentsConfig);

@@ -12,6 +12,7 @@ mod cloudpayments;
 mod intent;
 mod notified;
 mod provider;
+mod providers;
 mod rules;
 mod settle;
 mod shelf;
@@ -46,7 +47,8 @@ pub use self::{
 use self::{
     auto::Rules,
     cloudpayments::CloudPayments,
-    provider::{Provider, Standing},
+    provider::Standing,
+    providers::Provider,
     shelf::{NotOpened, Shelf},
     stripe::Stripe,
     yookassa::YooKassa,
@@ -78,6 +80,16 @@ const ASKS: Quota = Quota {
 };
 /// The name of the leader lease under which one gateway polls.
 const LEASE: &str = "payments";
+
+/// Checks that one gateway makes for all.
+struct Checks {
+    /// The name of the leader lease.
+    lease: &'static str,
+    pause: Duration,
+    /// The name of the checks in the log, and the message if a check fails.
+    part: &'static str,
+    failed: &'static str,
+}
 
 /// Payments at all providers. Clones share state.
 #[derive(Clone)]
@@ -480,29 +492,45 @@ impl Payments {
 
     /// Polls until `shutdown` resolves. Pauses while another gateway holds the leader lease.
     pub async fn run(self, shutdown: impl Future<Output = ()>) {
-        let mut shutdown = pin!(shutdown);
         let Some(config) = self.config() else {
             return shutdown.await;
         };
+        let checks = Checks {
+            lease: LEASE,
+            pause: config.poll,
+            part: "the check of open payments",
+            failed: "open payments could not be checked",
+        };
+        self.lead(&checks, || self.poll(), shutdown).await;
+    }
+
+    /// Runs a round of `checks` after each pause until `shutdown` resolves, while this gateway holds the leader lease.
+    async fn lead<F: Future<Output = Result<(), BookError>>>(
+        &self,
+        checks: &Checks,
+        round: impl Fn() -> F,
+        shutdown: impl Future<Output = ()>,
+    ) {
+        let mut shutdown = pin!(shutdown);
         loop {
             tokio::select! {
                 () = &mut shutdown => return,
-                () = tokio::time::sleep(config.poll) => {}
+                () = tokio::time::sleep(checks.pause) => {}
             }
-            let round = async {
-                // The leader lease lasts longer than a round usually takes. If two gateways poll nevertheless, no harm
-                // is done.
-                let ttl = config.poll.saturating_mul(2);
-                if self.0.store.lead(LEASE, &self.0.owner, ttl).await? {
-                    self.poll().await?;
+            let led = async {
+                // The leader lease lasts longer than a round usually takes. If two gateways run rounds nevertheless, no
+                // harm is done.
+                let ttl = checks.pause.saturating_mul(2);
+                if self.0.store.lead(checks.lease, &self.0.owner, ttl).await? {
+                    round().await?;
                 }
                 Ok::<_, BookError>(())
             };
             tokio::select! {
                 () = &mut shutdown => return,
-                done = catch_round("the check of open payments", round) => {
+                done = catch_round(checks.part, led) => {
                     if let Some(Err(error)) = done {
-                        tracing::warn!(error = chain(&error), "open payments could not be checked");
+                        tracing::warn!(error = chain(&error), "{}", checks.failed);
                     }
                 }
             }

@@ -13,7 +13,8 @@ use tollgate_layers::{
 use super::{
     Inner, PaymentError, Payments,
     intent::{CardUse, Intent, IntentId, State},
-    provider::{Notice, Provider, ProviderError, Standing},
+    provider::{Notice, ProviderError, Standing},
+    providers::Provider,
 };
 use crate::text::causes::chain;
 
@@ -103,25 +104,13 @@ impl Payments {
             if let (Some(CardUse::Save), Some(card)) = (intent.card, &notice.card) {
                 self.keep_card(&intent, Some(card)).await?;
             }
-            if let Some(other) = notice.transaction.as_deref()
-                && number != Some(other)
-            {
-                let Some(_permit) = self.may_fetch(intent.id).await else {
-                    return Ok(Notified::Later);
-                };
-                let seen = provider.transaction(&self.0.client, other).await;
-                let seen = seen.map_err(of_provider)?;
-                if seen.is_some_and(|seen| {
-                    seen.standing == Standing::Succeeded
-                        && seen.intent.as_deref() == Some(&*intent.id.to_string())
-                }) {
-                    let why = format!(
-                        "payment {other} pays again for what payment {booked} has already paid for"
-                    );
-                    self.refuse(&intent, &why).await?;
+            return Ok(match notice.transaction.as_deref() {
+                Some(other) if number != Some(other) => {
+                    let told = self.paid_again(provider, &intent, other).await?;
+                    told.unwrap_or(done)
                 }
-            }
-            return Ok(done);
+                _ => done,
+            });
         }
         let Some(_permit) = self.may_fetch(intent.id).await else {
             return Ok(Notified::Later);
@@ -149,10 +138,8 @@ impl Payments {
             if intent.state != State::Paid {
                 return Ok(Notified::Later);
             }
-            let of = notice
-                .refund_of
-                .as_ref()
-                .map(|payment| format!("{}:{payment}", intent.provider));
+            let of = notice.refund_of.as_ref();
+            let of = of.map(|payment| format!("{}:{payment}", intent.provider));
             if of.is_some() && of != intent.entry {
                 tracing::error!(
                     intent = %intent.id, refund = refund.id, of,
@@ -165,6 +152,32 @@ impl Payments {
         }
         let is_early = notice.is_success && intent.state.is_open();
         Ok(if is_early { Notified::Later } else { done })
+    }
+
+    /// Refuses another payment for an intent that is already paid. Returns an answer if the payment cannot be fetched
+    /// now.
+    async fn paid_again(
+        &self,
+        provider: &Provider,
+        intent: &Intent,
+        other: &str,
+    ) -> Result<Option<Notified>, PaymentError> {
+        let Some(_permit) = self.may_fetch(intent.id).await else {
+            return Ok(Some(Notified::Later));
+        };
+        let seen = provider.transaction(&self.0.client, other).await;
+        let seen = seen.map_err(|error| PaymentError::Provider(provider.name(), error))?;
+        if seen.is_some_and(|seen| {
+            seen.standing == Standing::Succeeded
+                && seen.intent.as_deref() == Some(&*intent.id.to_string())
+        }) {
+            let booked = intent.entry.as_deref().unwrap_or_default();
+            let why = format!(
+                "payment {other} pays again for what payment {booked} has already paid for"
+            );
+            self.refuse(intent, &why).await?;
+        }
+        Ok(None)
     }
 
     /// Returns a permit if a notification may cause a fetch of this intent's payment now.

@@ -35,51 +35,34 @@ pub struct NewAutoTopup {
     pub by: String,
 }
 
-impl Payments {
-    /// Creates the payment that saves a card, and stores the rule by which the card is charged afterwards. An existing
-    /// rule is replaced, and its card deleted.
-    ///
-    /// # Errors
-    /// Any [`PaymentError`], if the request is invalid or the provider or the ledger fails. After a transient failure
-    /// the request may be repeated.
-    pub async fn set_auto(&self, wish: NewAutoTopup) -> Result<AutoShown, PaymentError> {
-        if !is_whole_kopecks(wish.below) || wish.below <= MicroRub::ZERO {
-            return Err(PaymentError::Rule(
-                "below_rub",
-                "must be whole kopecks, above 0",
-            ));
-        }
-        if wish.amount < wish.below {
+impl NewAutoTopup {
+    fn check(&self) -> Result<(), PaymentError> {
+        let (field, problem) = if !is_whole_kopecks(self.below) || self.below <= MicroRub::ZERO {
+            ("below_rub", "must be whole kopecks, above 0")
+        } else if self.amount < self.below {
             let problem = "must be at least below_rub: one charge must raise the balance above it";
-            return Err(PaymentError::Rule("amount_rub", problem));
-        }
-        if wish.month_max < wish.amount {
-            return Err(PaymentError::Rule(
-                "month_max_rub",
-                "must be at least amount_rub: otherwise no charge would be made",
-            ));
-        }
-        let consent = self
-            .create(NewPayment {
-                id: wish.id,
-                account: wish.account.clone(),
-                amount: wish.amount,
-                provider: wish.provider,
-                email: wish.email.clone(),
-                by: wish.by.clone(),
-                saves_card: true,
-            })
-            .await?;
-        let rule = AutoTopup {
-            account: wish.account,
-            provider: consent.provider.clone(),
-            below_rub: wish.below,
-            amount_rub: wish.amount,
-            month_max_rub: wish.month_max,
-            email: wish.email,
-            by: wish.by,
+            ("amount_rub", problem)
+        } else if self.month_max < self.amount {
+            let problem = "must be at least amount_rub: otherwise no charge would be made";
+            ("month_max_rub", problem)
+        } else {
+            return Ok(());
+        };
+        Err(PaymentError::Rule(field, problem))
+    }
+
+    /// Returns the rule as it is before its card is saved.
+    fn rule(self, provider: String) -> AutoTopup {
+        AutoTopup {
+            account: self.account,
+            provider,
+            below_rub: self.below,
+            amount_rub: self.amount,
+            month_max_rub: self.month_max,
+            email: self.email,
+            by: self.by,
             created_ms: now_ms(),
-            consent: wish.id,
+            consent: self.id,
             status: AutoStatus::Waiting,
             reason: None,
             card: None,
@@ -90,7 +73,31 @@ impl Payments {
             month: 0,
             month_rub: MicroRub::ZERO,
             full_month: None,
-        };
+        }
+    }
+}
+
+impl Payments {
+    /// Creates the payment that saves a card, and stores the rule by which the card is charged afterwards. An existing
+    /// rule is replaced, and its card deleted.
+    ///
+    /// # Errors
+    /// Any [`PaymentError`], if the request is invalid or the provider or the ledger fails. After a transient failure
+    /// the request may be repeated.
+    pub async fn set_auto(&self, wish: NewAutoTopup) -> Result<AutoShown, PaymentError> {
+        wish.check()?;
+        let consent = self
+            .create(NewPayment {
+                id: wish.id,
+                account: wish.account.clone(),
+                amount: wish.amount,
+                provider: wish.provider.clone(),
+                email: wish.email.clone(),
+                by: wish.by.clone(),
+                saves_card: true,
+            })
+            .await?;
+        let rule = wish.rule(consent.provider.clone());
         let rules = &self.0.rules;
         let replace = async |found: Versioned<AutoTopup>| {
             rules.list(&rule.account).await?;

@@ -354,54 +354,12 @@ impl Payments {
         intent: &Intent,
         refund: &Refund,
     ) -> Result<Intent, PaymentError> {
-        let Inner { store, shelf, .. } = &*self.0;
+        let shelf = &self.0.shelf;
         let before = refund.taken_rub.len();
         let id = intent.correction(refund, before);
-        let entry = intent.entry.as_deref().unwrap_or_default();
-        let reason = match (self.0.language, refund.kind) {
-            (Language::En, RefundKind::Refund) => {
-                format!("Refund {} of payment {entry}", refund.id)
-            }
-            (Language::En, RefundKind::Dispute) => {
-                format!("Dispute {} of payment {entry}", refund.id)
-            }
-            (_, RefundKind::Refund) => format!("Возврат {} по платежу {entry}", refund.id),
-            (_, RefundKind::Dispute) => format!("Спор {} по платежу {entry}", refund.id),
+        let Some(taken) = self.enter_refund(intent, refund, &id).await? else {
+            return Ok(intent.clone());
         };
-        let mut taken = None;
-        for attempt in 0..TRIES_MAX {
-            let view = store.account(&intent.account).await?;
-            // The first attempt also takes money that is leased to gateways, because the ledger recalls the leases for
-            // this entry. If calls hold some of that money, the later attempts take only free money.
-            let most = match attempt {
-                0 => view.balance_rub,
-                _ => view.free_rub,
-            };
-            let amount = refund.debt().min(most.max(MicroRub::ZERO));
-            if before > 0 && amount == MicroRub::ZERO {
-                return Ok(intent.clone());
-            }
-            let entry = Entry {
-                id: id.clone(),
-                amount: amount.negated(),
-                reason: Some(reason.clone()),
-            };
-            match store.enter(&intent.account, &entry).await {
-                Ok(_) => taken = Some(amount),
-                // Calls hold a part of the amount, so the next attempt takes only what is free.
-                Err(BookError::BelowHeld) => continue,
-                // The entry was written earlier with another amount, because another amount was free. So the amount is
-                // read from the ledger.
-                Err(BookError::Exists) => taken = Some(self.booked(intent, &id).await?),
-                Err(error) => return Err(error.into()),
-            }
-            break;
-        }
-        let taken = taken.ok_or_else(|| {
-            BookError::Unavailable(
-                "new holds take the free money before the refund can take it".into(),
-            )
-        })?;
         let debt_rub = refund.debt().minus_or_zero(taken);
         if debt_rub > MicroRub::ZERO {
             // The event is emitted before the refund is recorded. If this process dies in between, the next process
@@ -442,6 +400,55 @@ impl Payments {
             return self.give_back(&noted, &refund.id).await;
         }
         Ok(noted)
+    }
+
+    /// Takes what the account has for a refund, and returns the amount. `None` if it has nothing for a later entry.
+    async fn enter_refund(
+        &self,
+        intent: &Intent,
+        refund: &Refund,
+        id: &str,
+    ) -> Result<Option<MicroRub>, PaymentError> {
+        let store = &self.0.store;
+        for attempt in 0..TRIES_MAX {
+            let view = store.account(&intent.account).await?;
+            // The first attempt also takes money that is leased to gateways, because the ledger recalls the leases for
+            // this entry. If calls hold some of that money, the later attempts take only free money.
+            let most = match attempt {
+                0 => view.balance_rub,
+                _ => view.free_rub,
+            };
+            let amount = refund.debt().min(most.max(MicroRub::ZERO));
+            if !refund.taken_rub.is_empty() && amount == MicroRub::ZERO {
+                return Ok(None);
+            }
+            let entry = Entry {
+                id: id.to_owned(),
+                amount: amount.negated(),
+                reason: Some(self.reason(intent, refund)),
+            };
+            return match store.enter(&intent.account, &entry).await {
+                Ok(_) => Ok(Some(amount)),
+                // Calls hold a part of the amount, so the next attempt takes only what is free.
+                Err(BookError::BelowHeld) => continue,
+                // The entry was written earlier with another amount, because another amount was free. So the amount is
+                // read from the ledger.
+                Err(BookError::Exists) => Ok(Some(self.booked(intent, id).await?)),
+                Err(error) => Err(error.into()),
+            };
+        }
+        let problem = "new holds take the free money before the refund can take it";
+        Err(BookError::Unavailable(problem.into()).into())
+    }
+
+    fn reason(&self, intent: &Intent, Refund { id, kind, .. }: &Refund) -> String {
+        let entry = intent.entry.as_deref().unwrap_or_default();
+        match (self.0.language, kind) {
+            (Language::En, RefundKind::Refund) => format!("Refund {id} of payment {entry}"),
+            (Language::En, RefundKind::Dispute) => format!("Dispute {id} of payment {entry}"),
+            (_, RefundKind::Refund) => format!("Возврат {id} по платежу {entry}"),
+            (_, RefundKind::Dispute) => format!("Спор {id} по платежу {entry}"),
+        }
     }
 
     async fn tell_debt(
