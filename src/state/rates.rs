@@ -62,35 +62,18 @@ impl KeyRates {
     }
 }
 
-/// The limit of requests per minute, per key.
+/// A limit per key: counted by this gateway alone, or over all gateways by Redis.
 #[derive(Clone, Debug)]
-pub(crate) enum KeyRequests {
-    Here(Gcra<KeyId>),
-    Everywhere(SharedGcra<KeyId, RedisRates>),
+pub(crate) enum PerKey<H, E> {
+    Here(H),
+    Everywhere(E),
 }
 
-impl Limiter<KeyId> for KeyRequests {
-    async fn admit(&self, id: KeyId, quota: Quota) -> Result<(), Duration> {
-        match self {
-            Self::Here(limiter) => limiter.admit(id, quota).await,
-            Self::Everywhere(limiter) => limiter.admit(id, quota).await,
-        }
-    }
-
-    fn admit_now(&self, id: &KeyId, quota: Quota) -> Option<Result<(), Duration>> {
-        match self {
-            Self::Here(limiter) => limiter.admit_now(id, quota),
-            Self::Everywhere(limiter) => limiter.admit_now(id, quota),
-        }
-    }
-}
+/// The limit of requests per minute, per key.
+pub(crate) type KeyRequests = PerKey<Gcra<KeyId>, SharedGcra<KeyId, RedisRates>>;
 
 /// The limit of tokens per minute, per key.
-#[derive(Clone, Debug)]
-pub(crate) enum KeyTokens {
-    Here(PostPaid<KeyId>),
-    Everywhere(SharedPostPaid<KeyId, RedisRates>),
-}
+pub(crate) type KeyTokens = PerKey<PostPaid<KeyId>, SharedPostPaid<KeyId, RedisRates>>;
 
 impl KeyTokens {
     /// Counts the tokens that a call of the key has used.
@@ -102,7 +85,7 @@ impl KeyTokens {
     }
 }
 
-impl Limiter<KeyId> for KeyTokens {
+impl<H: Limiter<KeyId>, E: Limiter<KeyId>> Limiter<KeyId> for PerKey<H, E> {
     async fn admit(&self, id: KeyId, quota: Quota) -> Result<(), Duration> {
         match self {
             Self::Here(limiter) => limiter.admit(id, quota).await,
