@@ -6,7 +6,7 @@ use tollgate_layers::{
 };
 
 use super::{
-    Amount, Document, Entries, Spending,
+    Amount, Document, Entries, EntryLine, Spending,
     money::{Micro, count},
 };
 use crate::{
@@ -248,53 +248,46 @@ impl Words {
     }
 
     fn payments(&self, entries: &Entries, offset: i32) -> Table {
-        let mut rows: Vec<Row> = entries
-            .entries
-            .iter()
-            .map(|line| Row {
-                cells: vec![
-                    day(line.at_ms, offset),
-                    line.id.clone(),
-                    Micro(line.amount_rub.micro().into()).for_people(self.language),
-                ],
-                strong: false,
-            })
-            .collect();
-        rows.push(self.total(2, &entries.amount));
-        Table {
-            title: self.say("Оплаты", "Payments"),
-            columns: vec![
-                text(self.say("Дата", "Date")),
-                text(self.say("Номер", "Number")),
-                number(self.say("Сумма,\u{a0}₽", "Amount,\u{a0}₽")),
-            ],
-            rows,
-        }
+        let title = self.say("Оплаты", "Payments");
+        self.entries(title, entries, offset, false)
     }
 
     fn corrections(&self, entries: &Entries, offset: i32) -> Table {
-        let mut rows: Vec<Row> = entries
-            .entries
-            .iter()
-            .map(|line| Row {
-                cells: vec![
-                    day(line.at_ms, offset),
-                    line.id.clone(),
-                    line.reason.clone().unwrap_or_default(),
-                    Micro(line.amount_rub.micro().into()).for_people(self.language),
-                ],
+        let title = self.say("Корректировки", "Corrections");
+        self.entries(title, entries, offset, true)
+    }
+
+    fn entries(
+        &self,
+        title: &'static str,
+        entries: &Entries,
+        offset: i32,
+        with_reason: bool,
+    ) -> Table {
+        let mut columns = vec![
+            text(self.say("Дата", "Date")),
+            text(self.say("Номер", "Number")),
+        ];
+        if with_reason {
+            columns.push(text(self.say("Основание", "Reason")));
+        }
+        let row = |line: &EntryLine| {
+            let mut cells = vec![day(line.at_ms, offset), line.id.clone()];
+            if with_reason {
+                cells.push(line.reason.clone().unwrap_or_default());
+            }
+            cells.push(Micro(line.amount_rub.micro().into()).for_people(self.language));
+            Row {
+                cells,
                 strong: false,
-            })
-            .collect();
-        rows.push(self.total(3, &entries.amount));
+            }
+        };
+        let mut rows: Vec<Row> = entries.entries.iter().map(row).collect();
+        rows.push(self.total(columns.len(), &entries.amount));
+        columns.push(number(self.say("Сумма,\u{a0}₽", "Amount,\u{a0}₽")));
         Table {
-            title: self.say("Корректировки", "Corrections"),
-            columns: vec![
-                text(self.say("Дата", "Date")),
-                text(self.say("Номер", "Number")),
-                text(self.say("Основание", "Reason")),
-                number(self.say("Сумма,\u{a0}₽", "Amount,\u{a0}₽")),
-            ],
+            title,
+            columns,
             rows,
         }
     }
