@@ -18,7 +18,7 @@ use crate::{
     proxy::{ANSWER_HEAD, Flow, Proxy, REQUEST, Then, Way, bytes, durable_script},
     redis_faults::promote,
     steps::{told, warm_up},
-    table::Case,
+    table::{Case, cases},
     verdict::{Charge, Verdict},
     world::{LedgerKind, Plan, World},
 };
@@ -33,38 +33,18 @@ pub fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
     for ledger in LEDGERS {
         let named = |fault: &str| format!("{fault}, {}", ledger.name());
-        cases.extend([
-            Case::new("8", named("receiver away, then back"), move || away(ledger)),
-            Case::new("8", named("receiver's answers lost"), move || {
-                answers_lost(ledger)
-            }),
-            Case::new("8", named("receiver slow, calls go on"), move || {
-                slow(ledger)
-            })
-            .alone(),
-            Case::new(
-                "8",
-                named("kill -9 between a charge and its delivery"),
-                move || killed(ledger, At::Delivery),
-            )
-            .long(),
-            Case::new(
-                "8",
-                named("kill -9 between a delivery and its answer"),
-                move || killed(ledger, At::Answer),
-            )
-            .long(),
-        ]);
+        cases.extend(cases! {
+            "8" named("receiver away, then back") => away(ledger);
+            "8" named("receiver's answers lost") => answers_lost(ledger);
+            "8" named("receiver slow, calls go on") => slow(ledger), alone;
+            "8" named("kill -9 between a charge and its delivery") => killed(ledger, At::Delivery), long;
+            "8" named("kill -9 between a delivery and its answer") => killed(ledger, At::Answer), long;
+        });
     }
-    cases.extend([
-        Case::new(
-            "8",
-            "kill -9 between a delivery and its mark, redis",
-            || killed(LedgerKind::Redis, At::Mark),
-        )
-        .long(),
-        Case::new("8", "redis failover while events wait", failover),
-    ]);
+    cases.extend(cases! {
+        "8" "kill -9 between a delivery and its mark, redis" => killed(LedgerKind::Redis, At::Mark), long;
+        "8" "redis failover while events wait" => failover();
+    });
     cases
 }
 

@@ -14,7 +14,7 @@ use crate::{
     client::{Asked, Client, Key},
     proxy::{REQUEST, Then, Way, bytes, script},
     steps::{FORMATS, SOON, ask, each_kind, warm_up, written},
-    table::Case,
+    table::{Case, cases},
     vendor_log::{Call, Gate},
     verdict::{Bound, Charge, Verdict, micro, proves_itself},
     world::{LedgerKind, Plan, World},
@@ -30,68 +30,31 @@ const HOLDS_ONE: &str = "17.50";
 const STREAMS: usize = 50;
 
 pub fn cases() -> Vec<Case> {
-    let mut cases = vec![
-        Case::new("-", "the verdict itself can fail", proves_itself),
-        Case::new("1", "kill -9 before the reserve arrives, redis", || {
-            at_the_reserve(Then::Hold)
-        }),
-        Case::new("1", "kill -9 before the reserve's answer, redis", || {
-            at_the_reserve(Then::HoldAnswer)
-        }),
-        Case::new("1", "kill -9 between usage and settle, redis", || {
-            at_the_settle(Then::Hold)
-        }),
-        Case::new("1", "kill -9 between settle and its answer, redis", || {
-            at_the_settle(Then::HoldAnswer)
-        }),
-        Case::new("1", "answer to the settle lost, redis", settle_answer_lost),
-        Case::new("1", "kill -9 before an adjustment arrives, redis", || {
-            at_the_adjustment(Then::Hold)
-        }),
-        Case::new(
-            "1",
-            "kill -9 between an adjustment and its answer, redis",
-            || at_the_adjustment(Then::HoldAnswer),
-        ),
-    ];
+    let mut cases = cases! {
+        "-" "the verdict itself can fail" => proves_itself();
+        "1" "kill -9 before the reserve arrives, redis" => at_the_reserve(Then::Hold);
+        "1" "kill -9 before the reserve's answer, redis" => at_the_reserve(Then::HoldAnswer);
+        "1" "kill -9 between usage and settle, redis" => at_the_settle(Then::Hold);
+        "1" "kill -9 between settle and its answer, redis" => at_the_settle(Then::HoldAnswer);
+        "1" "answer to the settle lost, redis" => settle_answer_lost();
+        "1" "kill -9 before an adjustment arrives, redis" => at_the_adjustment(Then::Hold);
+        "1" "kill -9 between an adjustment and its answer, redis" => at_the_adjustment(Then::HoldAnswer);
+    };
     for ledger in LEDGERS {
         let named = |fault: &str| format!("{fault}, {}", ledger.name());
-        cases.extend([
-            Case::new(
-                "1",
-                named("kill -9 after the reserve, before the vendor"),
-                move || before_the_vendor(ledger),
-            ),
-            Case::new("1", named("kill -9 mid-stream, 50 streams"), move || {
-                mid_stream(ledger)
-            }),
-            Case::new("1", named("kill -9 after an adjustment"), move || {
-                after_the_adjustment(ledger)
-            }),
-            Case::new("1", named("kill -9 as calls end"), move || {
-                as_calls_end(ledger)
-            })
-            .alone(),
-            Case::new("1", named("kill -9 under load"), move || {
-                under_load(Plan::over(ledger), 3, 400)
-            })
-            .alone(),
-            Case::new("1", named("kill -9 under load, 20 times"), move || {
-                under_load(Plan::over(ledger), 20, 4000)
-            })
-            .long(),
-            Case::new("1", named("SIGSTOP past the TTL"), move || stopped(ledger)),
-            Case::new("1", named("SIGTERM, 50 streams finish"), move || {
-                drain_finishes(ledger)
-            }),
-            Case::new("1", named("SIGTERM, 50 streams are cut"), move || {
-                drain_cuts(ledger)
-            }),
-            Case::new("1", named("SIGTERM twice, 50 streams"), move || {
-                stopped_twice(ledger)
-            }),
-            Case::new("1", named("out of files"), move || out_of_files(ledger)),
-        ]);
+        cases.extend(cases! {
+            "1" named("kill -9 after the reserve, before the vendor") => before_the_vendor(ledger);
+            "1" named("kill -9 mid-stream, 50 streams") => mid_stream(ledger);
+            "1" named("kill -9 after an adjustment") => after_the_adjustment(ledger);
+            "1" named("kill -9 as calls end") => as_calls_end(ledger), alone;
+            "1" named("kill -9 under load") => under_load(Plan::over(ledger), 3, 400), alone;
+            "1" named("kill -9 under load, 20 times") => under_load(Plan::over(ledger), 20, 4000), long;
+            "1" named("SIGSTOP past the TTL") => stopped(ledger);
+            "1" named("SIGTERM, 50 streams finish") => drain_finishes(ledger);
+            "1" named("SIGTERM, 50 streams are cut") => drain_cuts(ledger);
+            "1" named("SIGTERM twice, 50 streams") => stopped_twice(ledger);
+            "1" named("out of files") => out_of_files(ledger);
+        });
     }
     cases
 }

@@ -13,7 +13,7 @@ use crate::{
     client::{Client, Key, Outcome},
     proxy::{REQUEST, Then, Way, answers_script, bytes, script},
     steps::{SOON, each_kind, told, warm_up, written},
-    table::Case,
+    table::{Case, cases},
     vendor_log::{Call, Gate},
     verdict::{Bound, Charge, Verdict, micro},
     world::{LedgerKind, Plan, World},
@@ -28,60 +28,23 @@ pub fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
     for ledger in LEDGERS {
         let named = |fault: &str| format!("{fault}, {}", ledger.name());
-        cases.extend([
-            Case::new(
-                "9",
-                named("answer lost, sent again with its key"),
-                move || answers_lost(ledger),
-            ),
-            Case::new(
-                "9",
-                named("kill -9 while a call with a key runs"),
-                move || killed(Plan::over(ledger), At::Running),
-            ),
-        ]);
+        cases.extend(cases! {
+            "9" named("answer lost, sent again with its key") => answers_lost(ledger);
+            "9" named("kill -9 while a call with a key runs") => killed(Plan::over(ledger), At::Running);
+        });
     }
-    for (name, at) in [
-        ("kill -9 between a call's end and its charge", At::Ended),
-        (
-            "kill -9 between a charge and its answer's keeping",
-            At::Charged,
-        ),
-        (
-            "kill -9 between an answer's keeping and the word of it",
-            At::Kept,
-        ),
-    ] {
-        let name = format!("{name}, redis");
-        cases.push(Case::new("9", name, move || {
-            killed(Plan::over(LedgerKind::Redis), at)
-        }));
-    }
-    let leases = || Plan::over(LedgerKind::Redis).leases();
-    cases.extend([
-        Case::new(
-            "9",
-            "leases, kill -9 while a call with a key runs",
-            move || killed(leases(), At::Running),
-        ),
-        Case::new(
-            "9",
-            "group's ceiling under load, kill -9, redis",
-            move || ceiling_of_a_group(Plan::over(LedgerKind::Redis), 3),
-        ),
-        Case::new(
-            "9",
-            "group's ceiling under load, kill -9, leases",
-            move || ceiling_of_a_group(leases(), 3),
-        )
-        .long(),
-        Case::new(
-            "9",
-            "calls at once of a gateway that was killed",
-            calls_at_once,
-        ),
-        Case::new("9", "rate over three gateways, one killed", rates).long(),
-    ]);
+    let redis = || Plan::over(LedgerKind::Redis);
+    let leases = move || redis().leases();
+    cases.extend(cases! {
+        "9" "kill -9 between a call's end and its charge, redis" => killed(redis(), At::Ended);
+        "9" "kill -9 between a charge and its answer's keeping, redis" => killed(redis(), At::Charged);
+        "9" "kill -9 between an answer's keeping and the word of it, redis" => killed(redis(), At::Kept);
+        "9" "leases, kill -9 while a call with a key runs" => killed(leases(), At::Running);
+        "9" "group's ceiling under load, kill -9, redis" => ceiling_of_a_group(redis(), 3);
+        "9" "group's ceiling under load, kill -9, leases" => ceiling_of_a_group(leases(), 3), long;
+        "9" "calls at once of a gateway that was killed" => calls_at_once();
+        "9" "rate over three gateways, one killed" => rates(), long;
+    });
     cases
 }
 

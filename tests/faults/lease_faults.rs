@@ -18,7 +18,7 @@ use crate::{
     proxy::{Then, Way, script},
     redis_faults::{fails_over, promoted_under_load},
     steps::{SOON, serves, told, warm_up, written},
-    table::Case,
+    table::{Case, cases},
     vendor_log::Call,
     verdict::{Bound, Verdict, micro},
     world::{LedgerKind, Plan, World},
@@ -33,57 +33,20 @@ pub fn cases() -> Vec<Case> {
         primaries: 3,
         replicas,
     };
-    vec![
-        Case::new("6", "leases, kill -9 between the grant and its use", || {
-            at_a_turn(false, Then::HoldAnswer)
-        })
-        .alone(),
-        Case::new(
-            "6",
-            "leases, kill -9 between calls' ends and their turn",
-            || at_a_turn(true, Then::Hold),
-        )
-        .alone(),
-        Case::new("6", "leases, kill -9 between a turn and its answer", || {
-            at_a_turn(true, Then::HoldAnswer)
-        })
-        .alone(),
-        Case::new("6", "leases, a turn's answer is lost", answers_lost),
-        Case::new("6", "leases, kill -9 after adjustments", after_adjustments),
-        Case::new("6", "leases, kill -9 under load, redis", move || {
-            under_load(plan(LedgerKind::Redis), 3, 400)
-        })
-        .alone(),
-        Case::new(
-            "6",
-            "leases, kill -9 under load, redis cluster",
-            move || under_load(plan(cluster(0)), 3, 400),
-        )
-        .long(),
-        Case::new(
-            "6",
-            "leases, redis failover in the middle of load",
-            move || promoted_under_load(plan(LedgerKind::RedisReplica)),
-        ),
-        Case::new(
-            "6",
-            "leases, redis sentinel failover in the middle of load",
-            move || fails_over(plan(LedgerKind::Sentinel)),
-        )
-        .long(),
-        Case::new(
-            "6",
-            "leases, redis cluster failover in the middle of load",
-            move || fails_over(plan(cluster(1))),
-        )
-        .long(),
-        Case::new(
-            "6",
-            "leases, a copied outbox tells the ends too",
-            copied_outbox,
-        ),
-        Case::new("6", "leases, suspended under load", suspended),
-    ]
+    cases! {
+        "6" "leases, kill -9 between the grant and its use" => at_a_turn(false, Then::HoldAnswer), alone;
+        "6" "leases, kill -9 between calls' ends and their turn" => at_a_turn(true, Then::Hold), alone;
+        "6" "leases, kill -9 between a turn and its answer" => at_a_turn(true, Then::HoldAnswer), alone;
+        "6" "leases, a turn's answer is lost" => answers_lost();
+        "6" "leases, kill -9 after adjustments" => after_adjustments();
+        "6" "leases, kill -9 under load, redis" => under_load(plan(LedgerKind::Redis), 3, 400), alone;
+        "6" "leases, kill -9 under load, redis cluster" => under_load(plan(cluster(0)), 3, 400), long;
+        "6" "leases, redis failover in the middle of load" => promoted_under_load(plan(LedgerKind::RedisReplica));
+        "6" "leases, redis sentinel failover in the middle of load" => fails_over(plan(LedgerKind::Sentinel)), long;
+        "6" "leases, redis cluster failover in the middle of load" => fails_over(plan(cluster(1))), long;
+        "6" "leases, a copied outbox tells the ends too" => copied_outbox();
+        "6" "leases, suspended under load" => suspended();
+    }
 }
 
 /// Waits until a gateway under load has a lease.

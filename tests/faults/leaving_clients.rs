@@ -13,7 +13,7 @@ use tollgate_layers::call::Format;
 
 use crate::{
     client::Client,
-    table::Case,
+    table::{Case, cases},
     vendor_log::{Call, Gate},
     verdict::{Charge, Verdict},
     world::{LedgerKind, Plan},
@@ -26,33 +26,16 @@ pub fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
     for ledger in LEDGERS {
         let named = |fault: &str| format!("client {fault}, {}", ledger.name());
-        cases.extend([
-            Case::new("2", named("leaves before the headers"), move || {
-                before_the_headers(ledger)
-            }),
-            Case::new("2", named("leaves after the first chunk"), move || {
-                after_the_first_chunk(ledger)
-            }),
-            Case::new("2", named("leaves before the last event"), move || {
-                before_the_last_event(ledger)
-            }),
-            Case::new("2", named("leaves after the last event"), move || {
-                after_the_last_event(ledger)
-            }),
-            Case::new(
-                "2",
-                format!("the vendor breaks off midway, {}", ledger.name()),
-                move || vendor_breaks_off(ledger),
-            ),
-            Case::new("2", named("leaves at any moment"), move || {
-                at_any_moment(ledger)
-            }),
-            Case::new("2", named("half-closes"), move || half_closes(ledger)),
-            Case::new("2", named("reads a byte a second"), move || {
-                reads_slowly(ledger)
-            })
-            .long(),
-        ]);
+        cases.extend(cases! {
+            "2" named("leaves before the headers") => before_the_headers(ledger);
+            "2" named("leaves after the first chunk") => after_the_first_chunk(ledger);
+            "2" named("leaves before the last event") => before_the_last_event(ledger);
+            "2" named("leaves after the last event") => after_the_last_event(ledger);
+            "2" format!("the vendor breaks off midway, {}", ledger.name()) => vendor_breaks_off(ledger);
+            "2" named("leaves at any moment") => at_any_moment(ledger);
+            "2" named("half-closes") => half_closes(ledger);
+            "2" named("reads a byte a second") => reads_slowly(ledger), long;
+        });
     }
     cases
 }

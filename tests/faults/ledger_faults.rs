@@ -23,7 +23,7 @@ use crate::{
         FORMATS, SOON, SURVIVES_FILE_LIMIT, ask, beside, each_kind, fails_to_start, limit_files,
         midway, not_ready, nothing_sold, run, serves, size_of, skipped, stops_well, told, warm_up,
     },
-    table::Case,
+    table::{Case, cases},
     vendor_log::{Call, Gate},
     verdict::{Bound, Charge, Line, Verdict, micro},
     world::{LedgerKind, Plan, World, any_call},
@@ -50,26 +50,22 @@ pub fn cases() -> Vec<Case> {
     }
     for ledger in LEDGERS {
         let named = |fault: &str| format!("{fault}, {}", ledger.name());
-        cases.extend([
-            Case::new("5", named("ceiling lowered in a storm"), move || {
-                ceiling_lowered(ledger)
-            }),
-            Case::new("5", named("price changed in a storm"), move || {
-                price_changed(ledger)
-            }),
-            Case::new("5", named("top-ups in a storm"), move || topped_up(ledger)),
-            Case::new("5", named("balance at the cap"), move || at_the_cap(ledger)),
-        ]);
+        cases.extend(cases! {
+            "5" named("ceiling lowered in a storm") => ceiling_lowered(ledger);
+            "5" named("price changed in a storm") => price_changed(ledger);
+            "5" named("top-ups in a storm") => topped_up(ledger);
+            "5" named("balance at the cap") => at_the_cap(ledger);
+        });
     }
-    cases.extend([
-        Case::new("5", "outbox full", outbox_full),
-        Case::new("5", "outbox torn, bits flipped", outbox_damaged),
-        Case::new("5", "outbox's log torn", outbox_log_torn),
-        Case::new("5", "outbox disk full", outbox_disk_full),
-        Case::new("5", "two script versions at once", two_versions),
-        Case::new("5", "sqlite file read-only", sqlite_read_only),
-        Case::new("5", "sqlite disk full", sqlite_disk_full),
-    ]);
+    cases.extend(cases! {
+        "5" "outbox full" => outbox_full();
+        "5" "outbox torn, bits flipped" => outbox_damaged();
+        "5" "outbox's log torn" => outbox_log_torn();
+        "5" "outbox disk full" => outbox_disk_full();
+        "5" "two script versions at once" => two_versions();
+        "5" "sqlite file read-only" => sqlite_read_only();
+        "5" "sqlite disk full" => sqlite_disk_full();
+    });
     cases
 }
 

@@ -13,7 +13,7 @@ use crate::{
     redis_faults::promote,
     steps::{SOON, ask, told, warm_up},
     support::shop::{Shop, canceled, paid, refunded},
-    table::Case,
+    table::{Case, cases},
     verdict::{Verdict, micro},
     world::{LedgerKind, Plan, World, ask_admin},
 };
@@ -30,112 +30,36 @@ pub fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
     for ledger in LEDGERS {
         let named = |fault: &str| format!("{fault}, {}", ledger.name());
-        cases.extend([
-            Case::new("7", named("payment told never"), move || never(ledger)),
-            Case::new("7", named("payment told 20 times at once"), move || {
-                doubled(ledger)
-            }),
-            Case::new("7", named("payment told late, after a cancel"), move || {
-                late(ledger)
-            }),
-            Case::new("7", named("refund told before its payment"), move || {
-                reordered(ledger)
-            }),
-            Case::new("7", named("refund of what is spent"), move || owed(ledger)),
-            Case::new("7", named("provider down as it is told"), move || {
-                provider_down(ledger)
-            }),
-            Case::new(
-                "7",
-                named("kill -9 between a notification and the fetch"),
-                move || killed(ledger, At::Fetch),
-            ),
-            Case::new(
-                "7",
-                named("kill -9 between the fetch and the top-up"),
-                move || killed(ledger, At::Fetched),
-            ),
-            Case::new(
-                "7",
-                named("kill -9 between the making of a payment and its link"),
-                move || killed_as_made(ledger),
-            ),
-            Case::new(
-                "7",
-                named("kill -9 between a refund's fetch and its correction"),
-                move || killed_at_a_refund(ledger, Refunding::Fetched),
-            ),
-            Case::new(
-                "7",
-                named("kill -9 before a saved card is charged"),
-                move || charge_killed(ledger, At::Asked),
-            ),
-            Case::new(
-                "7",
-                named("kill -9 between a charge and its answer"),
-                move || charge_killed(ledger, At::Charged),
-            ),
-        ]);
+        cases.extend(cases! {
+            "7" named("payment told never") => never(ledger);
+            "7" named("payment told 20 times at once") => doubled(ledger);
+            "7" named("payment told late, after a cancel") => late(ledger);
+            "7" named("refund told before its payment") => reordered(ledger);
+            "7" named("refund of what is spent") => owed(ledger);
+            "7" named("provider down as it is told") => provider_down(ledger);
+            "7" named("kill -9 between a notification and the fetch") => killed(ledger, At::Fetch);
+            "7" named("kill -9 between the fetch and the top-up") => killed(ledger, At::Fetched);
+            "7" named("kill -9 between the making of a payment and its link") => killed_as_made(ledger);
+            "7" named("kill -9 between a refund's fetch and its correction")
+                => killed_at_a_refund(ledger, Refunding::Fetched);
+            "7" named("kill -9 before a saved card is charged") => charge_killed(ledger, At::Asked);
+            "7" named("kill -9 between a charge and its answer") => charge_killed(ledger, At::Charged);
+        });
     }
-    for (name, at) in [
-        ("kill -9 before the top-up arrives", At::TopUp),
-        (
-            "kill -9 between the top-up and its answer",
-            At::TopUpAnswered,
-        ),
-        (
-            "kill -9 between the top-up and the payment's state",
-            At::State,
-        ),
-    ] {
-        let name = format!("{name}, redis");
-        cases.push(Case::new("7", name, move || killed(LedgerKind::Redis, at)));
-    }
-    for (name, at) in [
-        (
-            "kill -9 before a refund's correction arrives",
-            Refunding::Correction,
-        ),
-        (
-            "kill -9 between a correction and its answer",
-            Refunding::Corrected,
-        ),
-    ] {
-        let name = format!("{name}, redis");
-        cases.push(Case::new("7", name, move || {
-            killed_at_a_refund(LedgerKind::Redis, at)
-        }));
-    }
-    for (name, at) in [
-        ("kill -9 before a charge's top-up arrives", At::TopUp),
-        (
-            "kill -9 between a charge's top-up and its answer",
-            At::TopUpAnswered,
-        ),
-        ("kill -9 between a charge's top-up and its rule", At::State),
-    ] {
-        let name = format!("{name}, redis");
-        cases.push(Case::new("7", name, move || {
-            charge_killed(LedgerKind::Redis, at)
-        }));
-    }
-    cases.extend([
-        Case::new(
-            "7",
-            "redis failover between the fetch and the top-up",
-            failover,
-        ),
-        Case::new(
-            "7",
-            "redis replica promoted behind a top-up",
-            promoted_behind,
-        ),
-        Case::new(
-            "7",
-            "redis replica promoted behind a top-up whose event has no number yet",
-            promoted_behind_an_event,
-        ),
-    ]);
+    let redis = LedgerKind::Redis;
+    cases.extend(cases! {
+        "7" "kill -9 before the top-up arrives, redis" => killed(redis, At::TopUp);
+        "7" "kill -9 between the top-up and its answer, redis" => killed(redis, At::TopUpAnswered);
+        "7" "kill -9 between the top-up and the payment's state, redis" => killed(redis, At::State);
+        "7" "kill -9 before a refund's correction arrives, redis" => killed_at_a_refund(redis, Refunding::Correction);
+        "7" "kill -9 between a correction and its answer, redis" => killed_at_a_refund(redis, Refunding::Corrected);
+        "7" "kill -9 before a charge's top-up arrives, redis" => charge_killed(redis, At::TopUp);
+        "7" "kill -9 between a charge's top-up and its answer, redis" => charge_killed(redis, At::TopUpAnswered);
+        "7" "kill -9 between a charge's top-up and its rule, redis" => charge_killed(redis, At::State);
+        "7" "redis failover between the fetch and the top-up" => failover();
+        "7" "redis replica promoted behind a top-up" => promoted_behind();
+        "7" "redis replica promoted behind a top-up whose event has no number yet" => promoted_behind_an_event();
+    });
     cases
 }
 

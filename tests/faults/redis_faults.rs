@@ -15,7 +15,7 @@ use crate::{
         run, serves, skipped, stops_well, warm_up, written,
     },
     support::redis::{RedisCluster, RedisServer, free_port, slot_of},
-    table::Case,
+    table::{Case, cases},
     verdict::{Charge, Verdict},
     world::{LedgerKind, Plan, World, address_of},
 };
@@ -34,51 +34,31 @@ const DUE: &str = "tg:{acme}:x";
 const HOUR_MS: i64 = 3_600_000;
 
 pub fn cases() -> Vec<Case> {
-    vec![
-        Case::new("4", "redis down at start", down_at_start),
-        Case::new("4", "redis down at reserve", down_at_reserve),
-        Case::new("4", "redis down at settle", || down_at_settle(false)),
-        Case::new("4", "redis down at settle, gateway restarted", || {
-            down_at_settle(true)
-        }),
-        Case::new(
-            "4",
-            "redis down at settle, gateway told to end",
-            stopped_while_down,
-        )
-        .long(),
-        Case::new("4", "redis SIGSTOP for 5 s", stands_still),
-        Case::new("4", "redis answers late", answers_late),
-        Case::new("4", "redis answers lost", answers_lost),
-        Case::new("4", "redis FLUSHALL", flushed),
-        Case::new("4", "redis out of memory", out_of_memory),
-        Case::new("4", "redis AOF disk full", aof_disk_full),
-        Case::new("4", "redis AOF truncated", aof_truncated),
-        Case::new("4", "redis SCRIPT FLUSH in traffic", scripts_flushed),
-        Case::new("4", "redis replica promoted behind", promoted_behind),
-        Case::new("4", "redis failover in the middle of load", || {
-            promoted_under_load(Plan::over(LedgerKind::RedisReplica))
-        }),
-        Case::new("4", "redis sentinel failover in the middle of load", || {
-            fails_over(Plan::over(LedgerKind::Sentinel))
-        })
-        .long(),
-        Case::new("4", "redis cluster failover in the middle of load", || {
-            fails_over(Plan::over(CLUSTER_WITH_REPLICAS))
-        })
-        .long(),
-        Case::new("4", "redis minority partition", minority),
-        Case::new("4", "redis cluster slots moving", slots_move).long(),
-        Case::new(
-            "4",
-            "redis cluster, one of three primaries gone",
-            one_of_three,
-        )
-        .long(),
-        Case::new("4", "redis clock one hour ahead", || clock_jumps(HOUR_MS)),
-        Case::new("4", "redis clock one hour behind", || clock_jumps(-HOUR_MS)),
-        Case::new("4", "gateways' clocks two hours apart", clocks_apart),
-    ]
+    cases! {
+        "4" "redis down at start" => down_at_start();
+        "4" "redis down at reserve" => down_at_reserve();
+        "4" "redis down at settle" => down_at_settle(false);
+        "4" "redis down at settle, gateway restarted" => down_at_settle(true);
+        "4" "redis down at settle, gateway told to end" => stopped_while_down(), long;
+        "4" "redis SIGSTOP for 5 s" => stands_still();
+        "4" "redis answers late" => answers_late();
+        "4" "redis answers lost" => answers_lost();
+        "4" "redis FLUSHALL" => flushed();
+        "4" "redis out of memory" => out_of_memory();
+        "4" "redis AOF disk full" => aof_disk_full();
+        "4" "redis AOF truncated" => aof_truncated();
+        "4" "redis SCRIPT FLUSH in traffic" => scripts_flushed();
+        "4" "redis replica promoted behind" => promoted_behind();
+        "4" "redis failover in the middle of load" => promoted_under_load(Plan::over(LedgerKind::RedisReplica));
+        "4" "redis sentinel failover in the middle of load" => fails_over(Plan::over(LedgerKind::Sentinel)), long;
+        "4" "redis cluster failover in the middle of load" => fails_over(Plan::over(CLUSTER_WITH_REPLICAS)), long;
+        "4" "redis minority partition" => minority();
+        "4" "redis cluster slots moving" => slots_move(), long;
+        "4" "redis cluster, one of three primaries gone" => one_of_three(), long;
+        "4" "redis clock one hour ahead" => clock_jumps(HOUR_MS);
+        "4" "redis clock one hour behind" => clock_jumps(-HOUR_MS);
+        "4" "gateways' clocks two hours apart" => clocks_apart();
+    }
 }
 
 fn said_in(slowest: Duration) -> String {

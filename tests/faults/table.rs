@@ -33,6 +33,15 @@ pub struct Case {
     run: Rc<dyn Fn() -> Running>,
 }
 
+/// Lists cases, one in each row: the group's number in the catalogue, the name, the run, and the marks.
+macro_rules! cases {
+    ($($group:literal $name:expr => $run:expr $(, $mark:ident)*;)*) => {
+        vec![$(Case::new($group, $name, move || $run)$(.$mark())*),*]
+    };
+}
+
+pub(crate) use cases;
+
 impl Case {
     /// Creates a case. `group` is its group's number in the catalogue.
     pub fn new<F>(
