@@ -178,48 +178,7 @@ pub(super) async fn payment(reach: &AdminArgs, command: PaymentCommand) -> Resul
             let answer = client.call(Method::GET, &path, None).await?;
             return show::print(reach.json, &answer, list);
         }
-        PaymentCommand::Auto { account: None, .. } => {
-            let path = "/admin/v1/auto_topups";
-            let answer = client.call(Method::GET, path, None).await?;
-            return show::print(reach.json, &answer, rules);
-        }
-        PaymentCommand::Auto {
-            account: Some(account),
-            below,
-            amount,
-            month_max,
-            provider,
-            email,
-            id,
-            remove,
-            resume,
-        } => {
-            let path = format!("/admin/v1/accounts/{account}/auto_topup");
-            let answer = match below {
-                _ if remove => client.call(Method::DELETE, &path, None).await?,
-                _ if resume => {
-                    let path = format!("{path}/resume");
-                    client.call(Method::POST, &path, None).await?
-                }
-                None => client.call(Method::GET, &path, None).await?,
-                Some(below) => {
-                    // The command chooses the id, so that a repeated command can name the same payment.
-                    let id = id.unwrap_or_default();
-                    let mut body = json!({
-                        "id": id, "below_rub": below, "amount_rub": amount, "month_max_rub": month_max,
-                    });
-                    add(&mut body, [("provider", provider), ("email", email)]);
-                    let asked = client.call(Method::PUT, &path, Some(body)).await;
-                    asked.map_err(|failure| repeatable(failure, id))?
-                }
-            };
-            return show::print(reach.json, &answer, |answer| {
-                if remove {
-                    return format!("{account} is no longer topped up by a card\n");
-                }
-                facts(RULE, answer)
-            });
-        }
+        command @ PaymentCommand::Auto { .. } => return auto(reach, &client, command).await,
         PaymentCommand::Create {
             account,
             rubles,
@@ -242,6 +201,52 @@ pub(super) async fn payment(reach: &AdminArgs, command: PaymentCommand) -> Resul
         }
     };
     show::print(reach.json, &answer, |answer| facts(PAYMENT, answer))
+}
+
+/// Shows, sets, removes or resumes rules of automatic top-up.
+async fn auto(reach: &AdminArgs, client: &Client, command: PaymentCommand) -> Result<(), Failure> {
+    let PaymentCommand::Auto {
+        account: Some(account),
+        below,
+        amount,
+        month_max,
+        provider,
+        email,
+        id,
+        remove,
+        resume,
+    } = command
+    else {
+        let answer = client
+            .call(Method::GET, "/admin/v1/auto_topups", None)
+            .await?;
+        return show::print(reach.json, &answer, rules);
+    };
+    let path = format!("/admin/v1/accounts/{account}/auto_topup");
+    let answer = match below {
+        _ if remove => client.call(Method::DELETE, &path, None).await?,
+        _ if resume => {
+            let path = format!("{path}/resume");
+            client.call(Method::POST, &path, None).await?
+        }
+        None => client.call(Method::GET, &path, None).await?,
+        Some(below) => {
+            // The command chooses the id, so that a repeated command can name the same payment.
+            let id = id.unwrap_or_default();
+            let mut body = json!({
+                "id": id, "below_rub": below, "amount_rub": amount, "month_max_rub": month_max,
+            });
+            add(&mut body, [("provider", provider), ("email", email)]);
+            let asked = client.call(Method::PUT, &path, Some(body)).await;
+            asked.map_err(|failure| repeatable(failure, id))?
+        }
+    };
+    show::print(reach.json, &answer, |answer| {
+        if remove {
+            return format!("{account} is no longer topped up by a card\n");
+        }
+        facts(RULE, answer)
+    })
 }
 
 /// If the outcome is unknown, adds the payment's id to the error: the command may have generated the id, which is

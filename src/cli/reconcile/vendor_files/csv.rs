@@ -55,6 +55,22 @@ fn columns(names: &Record) -> Result<Vec<Option<usize>>, String> {
     Ok(columns)
 }
 
+fn day(text: &str) -> Result<u64, String> {
+    parse_rfc3339_ms(text)
+        .filter(|_| text.len() == "2026-11-20".len())
+        .map(day_of)
+        .ok_or_else(|| format!("day: must be a day of UTC like 2026-11-20, and is {text:?}"))
+}
+
+fn class(text: &str) -> Result<&'static str, String> {
+    let known = CLASSES.iter().find(|class| **class == text);
+    known.copied().ok_or_else(|| {
+        let classes = CLASSES.join(", ");
+        let hint = hint(text, CLASSES.iter().copied());
+        format!("class: must be one of {classes}, and is {text:?}{hint}")
+    })
+}
+
 fn line(
     record: &Record,
     columns: &[Option<usize>],
@@ -68,29 +84,11 @@ fn line(
         record.cells.get(place).map(String::as_str)
     };
     let text = |column: usize| cell(column).unwrap_or_default();
-    let day = parse_rfc3339_ms(text(0))
-        .filter(|_| text(0).len() == "2026-11-20".len())
-        .map(day_of)
-        .ok_or_else(|| {
-            format!(
-                "day: must be a day of UTC like 2026-11-20, and is {:?}",
-                text(0)
-            )
-        })?;
+    let day = day(text(0))?;
     let model = Some(text(1))
         .filter(|model| !model.is_empty())
         .ok_or("model: it is missing")?;
-    let class = CLASSES
-        .iter()
-        .find(|class| **class == text(2))
-        .ok_or_else(|| {
-            format!(
-                "class: must be one of {}, and is {:?}{}",
-                CLASSES.join(", "),
-                text(2),
-                hint(text(2), CLASSES.iter().copied())
-            )
-        })?;
+    let class = class(text(2))?;
     vendor.cover_day(day)?;
     let (count, cost) = (text(3), text(4));
     if count.is_empty() && cost.is_empty() {
