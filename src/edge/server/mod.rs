@@ -279,14 +279,7 @@ pub async fn serve<S, A>(
     let mut drains = std::pin::pin!(drain_begins(draining.clone()));
     loop {
         let accepted = tokio::select! {
-            accepted = listener.accept() => match accepted {
-                Ok(accepted) => accepted,
-                Err(error) => {
-                    tracing::warn!(%error, "cannot accept a connection");
-                    tokio::time::sleep(ACCEPT_PAUSE).await;
-                    continue;
-                }
-            },
+            accepted = accept(&listener) => accepted,
             Some(_) = connections.join_next() => continue,
             () = &mut drains => break,
         };
@@ -301,6 +294,19 @@ pub async fn serve<S, A>(
         Err(error) => tracing::warn!(%error, "connections that waited to be accepted are lost"),
     }
     while connections.join_next().await.is_some() {}
+}
+
+/// Returns the next connection. Pauses after an error, for example if the process has no free file.
+async fn accept(listener: &Listener) -> (TcpStream, SocketAddr) {
+    loop {
+        match listener.accept().await {
+            Ok(accepted) => return accepted,
+            Err(error) => {
+                tracing::warn!(%error, "cannot accept a connection");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
 }
 
 async fn drain_begins(mut draining: watch::Receiver<bool>) {
