@@ -61,21 +61,7 @@ pub(super) fn sign(
     let names: Vec<_> = signed.iter().map(|(name, _)| *name).collect();
     let names = names.join(";");
 
-    let mut canonical = format!(
-        "{}\n{}\n{}\n",
-        request.method,
-        canonical_path(request.address.path()),
-        canonical_query(request.address.query().unwrap_or_default()),
-    );
-    for (name, value) in &signed {
-        let _ = writeln!(canonical, "{name}:{}", value.trim());
-    }
-    let _ = write!(
-        canonical,
-        "\n{names}\n{}",
-        hex(body_digest(request.body).as_ref())
-    );
-
+    let canonical = canonical(&request, &signed, &names);
     let Scope { region, service } = scope;
     let place = format!("{day}/{region}/{service}/aws4_request");
     let canonical = digest::digest(&digest::SHA256, canonical.as_bytes());
@@ -99,6 +85,25 @@ pub(super) fn sign(
     headers.insert(X_AMZ_DATE, date);
     headers.insert(AUTHORIZATION, authorization);
     Ok(())
+}
+
+/// Returns the text of a request from which its signature is computed.
+fn canonical(request: &Unsigned<'_>, signed: &[(&str, String)], names: &str) -> String {
+    let mut text = format!(
+        "{}\n{}\n{}\n",
+        request.method,
+        canonical_path(request.address.path()),
+        canonical_query(request.address.query().unwrap_or_default()),
+    );
+    for (name, value) in signed {
+        let _ = writeln!(text, "{name}:{}", value.trim());
+    }
+    let _ = write!(
+        text,
+        "\n{names}\n{}",
+        hex(body_digest(request.body).as_ref())
+    );
+    text
 }
 
 /// Returns the `host` header of a request to this address.
