@@ -5,7 +5,10 @@
 //! the gateway's own begin with `tollgate.`. Only attempts have token counts, so that no sum counts them twice. Spans
 //! contain no prompt and no answer, and no error text, because that may quote a prompt or an answer.
 
-use tollgate_ledger::contract::{Settled, Settlement};
+use tollgate_ledger::{
+    contract::{Settled, Settlement},
+    usage::Usage,
+};
 
 use super::{
     Answered, CallRecord, Facts,
@@ -125,29 +128,13 @@ fn of_an_attempt(
         ),
     };
     let usage = settlement.map(|settlement| settlement.item.usage);
-    let cached = |tokens: u64| Some(tokens).filter(|tokens| *tokens > 0);
     let attributes = Attributes::default()
         .with("gen_ai.operation.name", trail.operation())
         .with("gen_ai.provider.name", &*route.vendor.name)
         .with("gen_ai.request.model", route.model.as_str())
         .with_known("gen_ai.request.stream", facts.streamed)
-        .with_known("gen_ai.request.max_tokens", trail.output_tokens_max)
-        .with_known(
-            "gen_ai.usage.input_tokens",
-            usage.map(|usage| usage.input_total()),
-        )
-        .with_known(
-            "gen_ai.usage.output_tokens",
-            usage.map(|usage| usage.output),
-        )
-        .with_known(
-            "gen_ai.usage.cache_read.input_tokens",
-            usage.and_then(|usage| cached(usage.cached_input)),
-        )
-        .with_known(
-            "gen_ai.usage.cache_creation.input_tokens",
-            usage.and_then(|usage| cached(usage.cache_write)),
-        )
+        .with_known("gen_ai.request.max_tokens", trail.output_tokens_max);
+    let attributes = with_usage(attributes, usage)
         .with_known("server.address", endpoint.host())
         .with(
             "server.port",
@@ -165,4 +152,25 @@ fn of_an_attempt(
         attributes,
         status: Status::error_if(code.is_some()),
     }
+}
+
+fn with_usage(attributes: Attributes, usage: Option<Usage>) -> Attributes {
+    let cached = |tokens: u64| Some(tokens).filter(|tokens| *tokens > 0);
+    attributes
+        .with_known(
+            "gen_ai.usage.input_tokens",
+            usage.map(|usage| usage.input_total()),
+        )
+        .with_known(
+            "gen_ai.usage.output_tokens",
+            usage.map(|usage| usage.output),
+        )
+        .with_known(
+            "gen_ai.usage.cache_read.input_tokens",
+            usage.and_then(|usage| cached(usage.cached_input)),
+        )
+        .with_known(
+            "gen_ai.usage.cache_creation.input_tokens",
+            usage.and_then(|usage| cached(usage.cache_write)),
+        )
 }
