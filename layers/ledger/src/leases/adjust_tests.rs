@@ -1,5 +1,5 @@
-//! Tests changes of holds that calls have from a lease: which changes the lease grants itself, and which amounts its
-//! next turn requests.
+//! Tests changes of holds that a lease granted to calls: which changes the lease makes by itself, and which amounts its
+//! next turn requests from the ledger.
 
 use std::time::Duration;
 
@@ -19,18 +19,18 @@ use crate::{
     usage::End,
 };
 
-/// The time for which the lease may grant after a turn, in milliseconds.
+/// The time for which the lease may grant holds after a turn of the lease, in milliseconds.
 const GRANTS_MS: u64 = 1_000;
 const AT: Now = Now {
     steady: 100,
     wall: 100,
 };
-/// The time from which the lease may not grant any more.
+/// A time at which the lease may no longer grant holds.
 const LATER: Now = Now {
     steady: 100 + GRANTS_MS,
     wall: 100 + GRANTS_MS,
 };
-/// A size that keeps the free money in the lease.
+/// A lease of this size keeps its free money.
 const KEEP: Size = Size {
     free: MicroRub::new(100),
     short_of: MicroRub::ZERO,
@@ -222,7 +222,7 @@ fn next_turn_requests_the_money_that_raised_holds_need_beyond_the_lease() {
     let mut second = waits(&mut lease, &to(2, 1, 45), AT);
     assert!(lease.has_raises());
     let turn = next_turn(&mut lease, AT);
-    // The two calls grow by 55 together, and the lease has 20 free, so that 35 are requested.
+    // The holds of the two calls grow by 55 together. The lease has 20 free, so it requests 35 from the ledger.
     assert_eq!(turn.raise.micro(), 35);
     assert!(matches!(first.try_recv(), Err(TryRecvError::Empty)));
     lease.answered(&turn, &answer(Word::Done, 135 + turn.more.micro(), 365));
@@ -268,7 +268,8 @@ fn changes_of_holds_fail_if_their_turn_gets_no_answer() {
         "the same turn is sent again"
     );
     lease.answered(&repeated, &answer(Word::Done, 150, 0));
-    // The answered turn was made before the second request, so it does not answer it.
+    // The answered turn of the lease was made before the second change was requested, so its answer does not cover that
+    // change.
     assert!(matches!(again.try_recv(), Err(TryRecvError::Empty)));
     let next = next_turn(&mut lease, AT);
     assert_eq!(next.raise.micro(), 0, "the lease has the money by now");

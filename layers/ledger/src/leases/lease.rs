@@ -1,4 +1,5 @@
-//! A lease as its gateway sees it. A pure state machine: times and answers go in, turns come out.
+//! A lease as its gateway sees it. A pure state machine: its input is times and the ledger's answers, its output is
+//! turns of the lease, which are requests to the ledger.
 //!
 //! A [`Book`] of one account and one key decides what the lease grants. The book's balance is the part of the lease's
 //! money that was not charged for any call. The ledger must never have less money in the lease than the book grants
@@ -27,8 +28,8 @@ use crate::{
 
 /// The largest number of ends of calls that one turn reports.
 pub(crate) const ENDS_MAX: usize = 256;
-/// The largest number of past turns whose names are stored: the turns of a few seconds for the busiest lease, of
-/// minutes for other leases.
+/// The largest number of past turns of a lease whose names are stored. For the busiest lease these are the turns of a
+/// few seconds, for other leases those of minutes.
 const WORDS_MAX: usize = 4_096;
 
 /// The ledger's result for the end of a call, or the reason why the ledger has not answered.
@@ -53,7 +54,7 @@ struct Raise {
 pub(crate) struct Size {
     /// Free money in the lease, in addition to what running calls hold.
     pub(crate) free: MicroRub,
-    /// The ledger does not enlarge the lease if less money than this is free outside it.
+    /// If the account has less free money outside the lease than this, the ledger does not enlarge the lease.
     pub(crate) short_of: MicroRub,
 }
 
@@ -71,32 +72,32 @@ pub(crate) struct Lease {
     /// The amount that the ledger has in the lease, according to its last answer.
     ledger_has: MicroRub,
     word: String,
-    /// The names of the lease's turns, oldest first.
+    /// The names of the last turns of this lease, oldest first.
     words: VecDeque<Uuid>,
-    /// The last turn of this lease in the ledger, if the lease is lost because the ledger fell back to older data. If
-    /// set, no other owner continues the lease.
+    /// The name of this lease's last turn in the ledger, if the lease is lost because the ledger fell back to older
+    /// data. If set, no other gateway continues the lease.
     fell_back_to: Option<Uuid>,
     state: State,
-    /// Ends of calls that the ledger has not acknowledged. `queue` has the numbers of the calls whose ends are in no
-    /// turn yet.
+    /// Ends of calls that the ledger has not acknowledged. `queue` has the numbers of the calls whose ends no turn of
+    /// the lease has reported yet.
     ends: HashMap<RequestNumber, End, Hashing>,
     queue: VecDeque<RequestNumber>,
     /// Changes of holds that the ledger must decide, oldest first. The first `raises_sent` of them are in the turn that
     /// has no answer yet.
     raises: VecDeque<Raise>,
     raises_sent: usize,
-    /// The turn that has no answer yet, and when it was made.
+    /// The turn of the lease that has no answer yet, and when this turn was made.
     under_way: Option<(Turn, Now)>,
     /// The longest time to live of any hold of the lease's calls.
     ttl: Duration,
-    /// How long after a turn the lease may grant holds, in milliseconds.
+    /// How long after a turn of the lease it may grant holds, in milliseconds.
     grants_ms: u64,
     grants_until: Option<Now>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// The ledger has not answered the turn that opens the lease.
+    /// The ledger has not yet answered the turn that opens the lease.
     Opening,
     Open,
     /// Another owner has the lease, or the ledger does not have it. The lease grants nothing; the ends of its calls are
@@ -152,7 +153,7 @@ impl Lease {
         self.number
     }
 
-    /// Makes the ledger keep the lease for at least this long after a turn.
+    /// Makes the ledger keep the lease for at least this long after each turn of the lease.
     pub(crate) fn lives_for(&mut self, ttl: Duration) {
         self.ttl = self.ttl.max(ttl);
     }
@@ -164,7 +165,8 @@ impl Lease {
             return Some(Err(Refusal::Gone));
         }
         let free = self.free();
-        // A lease without money cannot show whether its account is active, so the ledger decides even about free calls.
+        // If a lease has no money, it does not follow that its account is active. So the ledger decides even about free
+        // calls.
         let pays = hold.want <= free && free > MicroRub::ZERO;
         let has = self.may_grant(now) && hold.least <= hold.want && pays;
         if !has && !self.of_account().knows(hold.number) {
@@ -294,12 +296,12 @@ impl Lease {
         self.of_account().holds_open() == 0 && self.ends.is_empty()
     }
 
-    /// Returns whether a turn was sent and is not answered yet.
+    /// Returns whether a turn of the lease was sent and is not answered yet.
     pub(crate) const fn has_turn_under_way(&self) -> bool {
         self.under_way.is_some()
     }
 
-    /// Returns how long the ledger keeps the lease without a turn.
+    /// Returns how long the ledger keeps the lease if it receives no turn of the lease.
     pub(crate) const fn ttl(&self) -> Duration {
         self.ttl
     }
@@ -310,8 +312,8 @@ impl Lease {
         self.is_open() && self.grants_until.is_some_and(in_time)
     }
 
-    /// The next turn to send to the ledger. `word` is its name, which no other turn has. While a turn has no answer,
-    /// the same turn is returned again.
+    /// The lease's next turn to send to the ledger. `word` is the turn's unique name. While a turn has no answer, this
+    /// turn is returned again.
     pub(crate) fn turn(&mut self, size: Size, now: Now, word: Uuid) -> Turn {
         if let Some((turn, _)) = &mut self.under_way {
             // A repeated turn has the same contents, except that its ends may no longer be fresh.
@@ -322,7 +324,7 @@ impl Lease {
             }
             return turn.clone();
         }
-        // Ends expired holds. Their calls have no task any more that could end them.
+        // Ends expired holds: the tasks of their calls no longer exist and cannot end them.
         self.book.expire(usize::MAX, now.steady);
         let count = self.queue.len().min(ENDS_MAX);
         let ends = self.queue.drain(..count).filter_map(|number| {
@@ -350,7 +352,7 @@ impl Lease {
         turn
     }
 
-    /// Creates a turn that reports ends of calls and changes nothing else.
+    /// Creates a turn of the lease that reports ends of calls and changes nothing else.
     fn plain_turn(&self, word: Uuid) -> Turn {
         Turn {
             lease: self.number,
@@ -402,7 +404,7 @@ impl Lease {
 
     /// The sum of the increases that wait for the ledger. The next turn requests all of them.
     fn growth(&mut self) -> MicroRub {
-        // A call whose caller has disconnected needs no larger hold, so its request is dropped.
+        // A call whose caller has disconnected needs no larger hold, so its requested change is dropped.
         self.raises.retain(|raise| !raise.heard.is_closed());
         self.raises_sent = self.raises.len();
         let account = self.of_account();
@@ -411,8 +413,8 @@ impl Lease {
         growths.fold(MicroRub::ZERO, MicroRub::plus_or_max)
     }
 
-    /// Answers the changes of holds that the answered turn requested, in order. An increase is granted if it fits into
-    /// the rest of `available`; otherwise it is refused for the reason in the turn's answer.
+    /// Answers the changes of holds that the lease's turn requested, in order. An increase is granted if it fits into
+    /// the rest of `available`. Otherwise it is refused for the reason in the ledger's answer.
     fn raise(&mut self, mut available: MicroRub, turn: &TurnAnswer, now: Millis) {
         for _ in 0..std::mem::take(&mut self.raises_sent) {
             let Some(Raise { adjustment, heard }) = self.raises.pop_front() else {
@@ -439,15 +441,15 @@ impl Lease {
         }
     }
 
-    /// Removes an amount that is given back from the lease's book. From then on it must not be granted, whether or not
-    /// the ledger has received the turn.
+    /// Removes from the lease's book an amount that the lease gives back. From then on the lease must not grant this
+    /// amount, whether or not the ledger has received the turn that gives it back.
     fn take_out(&mut self, amount: MicroRub) {
         let account = self.of_account_mut();
         account.balance = account.balance.minus_or_zero(amount);
     }
 
-    /// Handles the ledger's answer to a turn. Ignores a second answer to the same turn. Returns the time at which the
-    /// turn's oldest end of a call was queued.
+    /// Handles the ledger's answer to a turn of the lease. Ignores a second answer to the same turn. Returns the time
+    /// at which the oldest end of a call in the turn was queued.
     pub(crate) fn answered(&mut self, turn: &Turn, answer: &TurnAnswer) -> Option<Millis> {
         let same = |(under_way, _): &mut (Turn, Now)| under_way.this == turn.this;
         let (turn, made) = self.under_way.take_if(same)?;
@@ -472,7 +474,7 @@ impl Lease {
         oldest
     }
 
-    /// Sends the results of a turn's ends to the tasks that wait for them.
+    /// Sends the results of the ends of calls that a turn reported to the tasks that wait for these results.
     fn heard(&mut self, turn: &Turn, answer: &TurnAnswer) -> Option<Millis> {
         let mut oldest: Option<Millis> = None;
         for (end, settled) in turn.ends.iter().zip(&answer.ends) {
@@ -504,7 +506,7 @@ impl Lease {
         let gained = answer.left.minus_or_zero(expected);
         self.ledger_has = answer.left;
         if answer.left < expected || gained > turn.more.plus_or_max(turn.raise) {
-            // The ledger reports another amount in the lease than its last answers allow, so it has lost data.
+            // The ledger reports an amount in the lease that contradicts its last answers, so the ledger has lost data.
             return self.lose(Uuid::parse_str(&turn.this).ok());
         }
         let account = self.of_account_mut();
@@ -522,13 +524,15 @@ impl Lease {
         self.raise(available, answer, made.steady);
     }
 
-    /// Handles a turn without an answer: the ledger may or may not have carried it out, so it is sent again.
+    /// Handles a turn that got no answer. The ledger may or may not have carried out the turn, so the turn is sent
+    /// again.
     pub(crate) fn unanswered(&mut self, cause: BoxError) {
         let cause = Arc::new(cause);
         if self.under_way.is_none() {
             return;
         }
-        // Ends that wait for the following turn fail too: no turn can acknowledge them before the ledger answers again.
+        // Ends of calls that wait for the following turn fail too: the ledger cannot acknowledge them before it answers
+        // again.
         for end in self.ends.values_mut() {
             for heard in end.heard.drain(..) {
                 let _ = heard.send(Err(Arc::clone(&cause)));

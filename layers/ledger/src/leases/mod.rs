@@ -10,8 +10,9 @@
 //! recall recalls money from leases before a call is refused
 //! ```
 //!
-//! If there is no lease, or it has too little money, the call reserves at the ledger as it would without leases: this
-//! module refuses no call. The ledger is any implementation of [`LeaseLedger`]; the clocks are a [`LeaseSource`].
+//! If a key has no lease, or its lease has too little money, the hold of a call is made in the ledger, as without
+//! leases. So this module refuses no call for lack of money. The ledger is any implementation of [`LeaseLedger`]; the
+//! clocks are a [`LeaseSource`].
 
 #[cfg(test)]
 mod adjust_tests;
@@ -56,7 +57,8 @@ use crate::{
     number::RequestNumber,
 };
 
-/// The largest number of keys whose pace is tracked. If there are more, all keys without a lease are forgotten.
+/// The largest number of keys whose pace is tracked. If more keys make calls, the pace of all keys without a lease is
+/// forgotten.
 const SLOTS_MAX: usize = 20_000;
 /// The largest number of new leases that wait for the task that sends their turns.
 const NEW_MAX: usize = 1_024;
@@ -64,7 +66,7 @@ const NEW_MAX: usize = 1_024;
 const LOOK_EVERY: Duration = Duration::from_millis(15);
 /// The time for which a stopping gateway waits for its leases to be given back.
 const GIVE_BACK_WAIT: Duration = Duration::from_secs(2);
-/// The longest time for which any gateway grants holds after a turn.
+/// The longest time for which any gateway grants holds from a lease after a turn of the lease.
 pub const LEASE_MAX: Duration = Duration::from_secs(10);
 /// The amount by which a gateway's clock may run behind the server's clock while the gateway has a lease.
 const CLOCK_SLACK: Duration = Duration::from_millis(20);
@@ -103,11 +105,12 @@ pub struct LeaseCounts {
     pub leased_rub: MicroRub,
     /// The number of holds that were granted from a lease.
     pub granted: u64,
-    /// The number of turns that the ledger has answered.
+    /// The number of turns of leases that the ledger has answered.
     pub turns: u64,
-    /// The number of ends that were reported in those turns.
+    /// The number of ends of calls that answered turns of leases have reported.
     pub ends: u64,
-    /// The time for which the oldest end of each turn has waited for the turn's answer, summed over all turns.
+    /// The sum, over all turns of leases, of the time for which the oldest end of a call in the turn waited for the
+    /// turn's answer.
     pub ends_waited: Duration,
     /// The number of leases that the ledger has reported as another owner's, or as not existing.
     pub lost: u64,
@@ -182,7 +185,7 @@ impl Leases {
         ttl_ms(self.settings.lease_max.min(LEASE_MAX))
     }
 
-    /// Returns how long a lease may grant after a turn, by the ledger's clock.
+    /// Returns how long a lease may grant holds after a turn of the lease, by the ledger's clock.
     #[cfg(feature = "redis")]
     pub(crate) fn grants_for(&self) -> Duration {
         Duration::from_millis(self.lease_ms()) + CLOCK_SLACK
@@ -195,7 +198,7 @@ impl Leases {
     /// Grants or refuses a hold from a lease; `None` if the ledger must decide.
     ///
     /// # Errors
-    /// The [`Refusal`] of the lease's book.
+    /// The [`Refusal`] with which the lease's book refused the hold.
     pub fn reserve(&self, hold: &Hold) -> Option<Result<Reserved, Refusal>> {
         let slot = self.slot_for(hold);
         let (answer, is_new) = slot.reserve(hold, self, self.now());
@@ -208,30 +211,31 @@ impl Leases {
         answer
     }
 
-    /// Settles a call that was held from a lease, and waits until the ledger has acknowledged it. `None` if no lease
-    /// has the call.
+    /// Settles a call whose hold a lease granted, and waits until the ledger has acknowledged the settlement. `None` if
+    /// no lease has the call.
     ///
     /// # Errors
-    /// The turn was not answered, or no task sends turns any more.
+    /// [`LedgerError::Unavailable`] if the ledger did not answer the turn of the lease that reports this settlement, or
+    /// if the task that sends turns of leases has ended.
     pub async fn settle(&self, settlement: &Settlement) -> Option<Result<Settled, LedgerError>> {
         let told = self.slot(&settlement.key)?.settle(settlement, self.now())?;
         Some(match told.await {
             Ok(Ok(settled)) => Ok(settled),
             Ok(Err(cause)) => Err(LedgerError::Unavailable(Box::new(NotTold(cause)))),
-            // The task that sends the turns has ended; another process settles the call.
+            // The task that sends turns of leases has ended; another process settles the call.
             Err(_) => Err(LedgerError::Unavailable(
                 "the task for leases has ended".into(),
             )),
         })
     }
 
-    /// Releases a call that was held from a lease. Returns whether a lease held it.
+    /// Releases a call whose hold a lease granted. Returns false if no lease has the call.
     #[must_use]
     pub fn release(&self, number: RequestNumber, key: &KeyId) -> bool {
         self.slot(key).is_some_and(|slot| slot.release(number, key))
     }
 
-    /// Sets the expiry of a call that is held from a lease to `ttl` from now. Returns whether a lease holds it.
+    /// Sets the expiry of a hold that a lease granted to `ttl` from now. Returns false if no lease has the call.
     #[must_use]
     pub fn extend(&self, number: RequestNumber, account: &AccountId, ttl: Duration) -> bool {
         let now = self.now();
@@ -239,12 +243,12 @@ impl Leases {
         of_account.iter().any(|slot| slot.extend(number, ttl, now))
     }
 
-    /// Changes the amount that a call holds, if a lease holds it; `None` otherwise. If the lease has too little money,
-    /// its next turn requests the missing amount.
+    /// Changes the amount that a call holds, if a lease granted this hold; `None` otherwise. If the lease has too
+    /// little money, its next turn requests the missing amount.
     ///
     /// # Errors
-    /// [`LedgerError::Refused`] if a larger amount does not fit, or [`LedgerError::Unavailable`] if the turn was not
-    /// answered.
+    /// [`LedgerError::Refused`] if the larger amount does not fit, or [`LedgerError::Unavailable`] if the ledger did
+    /// not answer the turn of the lease that requests the larger amount.
     pub async fn adjust(&self, adjustment: &Adjustment) -> Option<Result<Adjusted, LedgerError>> {
         let adjusting = self.slot(&adjustment.key)?.adjust(adjustment, self.now())?;
         Some(match adjusting {
@@ -356,7 +360,8 @@ impl fmt::Debug for Leases {
     }
 }
 
-/// The error of an end that was not reported: its turn got no answer. All ends of the turn have the same cause.
+/// The error of a call's end that the ledger has not acknowledged: the turn of the lease that reports the end got no
+/// answer. All ends in this turn share the same cause.
 #[derive(Debug)]
 struct NotTold(Arc<BoxError>);
 
@@ -400,7 +405,7 @@ mod tests {
         assert_eq!(ttl_ms(Duration::MAX), TTL_MS_MAX);
     }
 
-    /// A hold that is granted from a new lease at once must last, even if no further turn reaches the ledger.
+    /// A hold that a new lease grants at once must last, even if no further turn of the lease reaches the ledger.
     #[test]
     fn new_lease_expires_no_earlier_than_its_first_hold() {
         let settings = LeaseSettings {
@@ -441,8 +446,9 @@ mod tests {
         }
     }
 
-    /// If the ledger fell back to older data, its last turn of a lease may be an earlier turn of this gateway, which
-    /// then gives the lease back. If the last turn is another gateway's, that gateway owns the lease.
+    /// If the ledger fell back to older data, the last turn of the lease in its data may be an earlier turn from this
+    /// gateway. Then this gateway gives the lease back. If the last turn is from another gateway, that gateway owns the
+    /// lease.
     #[test]
     fn lease_lost_by_the_ledger_is_returned_unless_another_gateway_owns_it() {
         let number = RequestNumber::now_v7();
@@ -479,7 +485,8 @@ mod tests {
         }
     }
 
-    /// A ledger that grants every request. At the second turn it falls back to the state after the first.
+    /// A ledger that grants every request. At the second turn of the lease it falls back to its state after the first
+    /// turn.
     #[derive(Default)]
     struct FallsBack(std::sync::Mutex<Vec<(Turn, tokio::time::Instant)>>);
 
@@ -540,7 +547,8 @@ mod tests {
         assert!(*at - *fenced_at >= Duration::from_secs(30));
     }
 
-    /// If the end gets an error, the outbox writes it to the disk and does not wait for a turn that may never come.
+    /// If the end of a call gets an error, the outbox writes the end to the disk and does not wait for a turn of the
+    /// lease that may never be answered.
     #[tokio::test]
     async fn end_of_a_call_queued_after_a_failed_turn_gets_the_error_of_that_turn() {
         let (account, key): (AccountId, KeyId) = ("acme".parse().unwrap(), "k1".parse().unwrap());

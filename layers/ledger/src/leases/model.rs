@@ -1,5 +1,5 @@
-//! A model of how a ledger carries out turns, over a [`Book`]: `turn.lua` and `recall.lua` in Rust, without a server. A
-//! test runs the same random commands against the model and the scripts.
+//! A model of how a ledger carries out turns of leases, over a [`Book`]: `turn.lua` and `recall.lua` in Rust, without a
+//! server. A test runs the same random commands against the model and the scripts.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,8 +20,8 @@ pub struct LeaseBooks(BTreeMap<AccountId, OfAccount>);
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct OfAccount {
     records: BTreeMap<RequestNumber, Record>,
-    /// Calls whose ends were reported by the owners of their leases. An owner reports each end once, so such a turn
-    /// need not look for an earlier charge of the call.
+    /// Calls whose ends were reported by the owners of their leases. An owner reports each end once, so the ledger need
+    /// not look for an earlier charge of the call when it carries out an owner's turn.
     told_by_owners: BTreeSet<RequestNumber>,
     /// The leases that were given back.
     closed: BTreeSet<RequestNumber>,
@@ -36,35 +36,36 @@ struct Record {
     until: Millis,
 }
 
-/// A rule that turns follow. If the model leaves out a rule, a test must fail.
+/// A rule that the ledger follows when it carries out turns of leases. If the model leaves out a rule, a test must
+/// fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rule {
     /// An end that is reported twice is charged once.
     EndOnce,
-    /// A turn that is sent twice is carried out once.
+    /// A turn of a lease that is sent twice is carried out once.
     TurnOnce,
-    /// An owner that does not have the name of the lease's last turn cannot continue the lease.
+    /// A gateway that does not have the name of the lease's last turn cannot continue the lease.
     Fence,
-    /// An amount that a lease has paid is no longer in it.
+    /// An amount that a lease has paid is no longer in the lease.
     Paid,
     /// A lease pays only for calls of its own key.
     PaysItsOwn,
     /// An amount that a lease gives back is no longer held.
     GivenBack,
-    /// A lease gets at most what is free.
+    /// A lease gets at most the free money of the account.
     Free,
     /// A lease's amount counts against the ceilings of its key and its group.
     Ceilings,
     /// A lease gets no money on an account or a key that is suspended, disabled or over a ceiling.
     Forbidden,
-    /// Until its next turn is answered, an owner may grant what its previous turn allows, even if the key was forbidden
-    /// meanwhile.
+    /// Until the next turn of its lease is answered, a gateway may grant holds as its previous turn allows, even if the
+    /// key was suspended, disabled or over a ceiling meanwhile.
     Heard,
     /// A key with limited concurrency gets no lease.
     CallsLimited,
     /// No lease is enlarged for a while after a recall.
     Recall,
-    /// Holds of running calls grow only by free money.
+    /// Holds of running calls grow only by free money of the account.
     RaiseFits,
     /// Holds of running calls do not grow once their account or key is suspended, disabled or over a ceiling.
     RaiseForbidden,
@@ -91,8 +92,8 @@ impl Rule {
 }
 
 impl LeaseBooks {
-    /// Carries out a turn. `charged` returns the result of a call that was charged before, by a turn or by a settlement
-    /// of its own. `without` is a rule that the model leaves out.
+    /// Carries out a turn of a lease. `charged` returns the result of an earlier charge of a call, whether it was made
+    /// by a turn or by SETTLE. `without` is a rule that the model leaves out.
     pub fn turn(
         &mut self,
         book: &mut Book,
@@ -138,7 +139,7 @@ impl LeaseBooks {
             Step::GoOn | Step::Close => Word::Done,
         };
         if turn.step == Step::Open && is_of_key && !again {
-            // Forgets the expired leases of this account, which dead gateways have left.
+            // Forgets expired leases of this account: gateways that died have left them.
             let records = &mut of_account.records;
             records.retain(|lease, _| account.is_open(*lease));
         }
@@ -233,7 +234,8 @@ impl LeaseBooks {
             if turn.step == Step::Open && left == MicroRub::ZERO {
                 word = if refused { Word::Refused } else { Word::Short };
                 resized = false;
-                // The requesting gateway has no lease from here on. A late copy of this turn must not open one.
+                // From here on the gateway that sent this turn has no lease. A late copy of the turn must not open a
+                // lease.
                 of_account.closed.insert(turn.lease);
             } else if !may {
                 word = Word::Refused;
@@ -280,8 +282,8 @@ impl LeaseBooks {
         of_account.is_some_and(|of_account| of_account.told_by_owners.contains(&number))
     }
 
-    /// Carries out SETTLE. `charged` is the result of an earlier charge of the call, if a turn or a settlement made
-    /// one.
+    /// Carries out SETTLE. `charged` is the result of an earlier charge of the call, if a turn of a lease or SETTLE
+    /// made a charge.
     pub fn settle(
         &self,
         book: &mut Book,
@@ -387,8 +389,8 @@ fn share(free: MicroRub, leases: usize) -> MicroRub {
     MicroRub::new(free.micro() / leases.saturating_mul(2))
 }
 
-/// The amount that the turn adds for larger holds of running calls. A turn that opens a lease adds none, since no calls
-/// run yet.
+/// The amount that a turn adds to the lease for larger holds of running calls. A turn that opens a lease adds nothing
+/// for them, since no call has a hold from the lease yet.
 fn raised(turn: &Turn, refused: bool, free: MicroRub, rules: Rules) -> MicroRub {
     let forbidden = refused && rules.keeps(Rule::RaiseForbidden);
     if forbidden || turn.step != Step::GoOn {
@@ -400,8 +402,9 @@ fn raised(turn: &Turn, refused: bool, free: MicroRub, rules: Rules) -> MicroRub 
     }
 }
 
-/// Charges a turn's ends, in the order in which the script receives them. `booked` is the kind of these charges: `Held`
-/// for an open lease, `Late` for an expired lease, `None` if the lease does not belong to the turn's key.
+/// Charges the ends of calls that a turn reports, in the order in which the script `turn.lua` receives them. `booked`
+/// is the kind of these charges: `Held` for an open lease, `Late` for an expired lease, `None` if the lease does not
+/// belong to the turn's key.
 fn charge(
     book: &mut Book,
     turn: &Turn,

@@ -1,12 +1,13 @@
-//! How fast a key spends, which determines the size of its lease.
+//! How fast a key spends money, which determines the size of the key's lease.
 
 use super::lease::Size;
 use crate::{book::Millis, money::MicroRub};
 
 /// Calls are counted in windows of this length, in milliseconds. A lease covers the calls of at least one window.
 const WINDOW_MS: Millis = 200;
-/// A lease also covers the calls of this number of round trips to the ledger. A requested amount arrives one round trip
-/// later. Only then is the next turn made, which takes another round trip. And calls are not evenly spaced.
+/// A lease also covers the calls during this number of round trips to the ledger. An amount that a turn requests
+/// arrives one round trip later. Only then is the next turn made, which takes another round trip. The rest is for calls
+/// that are not evenly spaced.
 const ROUND_TRIPS: Millis = 5;
 /// A longer round trip, in milliseconds, is counted as this long, so that one slow answer does not make leases huge.
 const ROUND_TRIP_MS_MAX: Millis = 500;
@@ -16,7 +17,7 @@ const HOLDS_MIN: i64 = 8;
 /// number.
 const HOLDS_BESIDE: i64 = 32;
 
-/// The calls of a key in the current window and in the one before it.
+/// The calls of a key in the current window and in the previous window.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Pace {
     window: u64,
@@ -42,7 +43,8 @@ impl Pace {
         self.last_call = now;
     }
 
-    /// Records the time until a turn was answered. A longer time counts at once, a shorter time gradually.
+    /// Records the time until the ledger answered a turn of the lease. If the time is longer than before, it counts at
+    /// once; if shorter, gradually.
     pub(crate) fn note_round_trip(&mut self, took: Millis) {
         let less = self.round_trip - self.round_trip.div_ceil(8);
         self.round_trip = less.max(took.min(ROUND_TRIP_MS_MAX));
@@ -92,7 +94,7 @@ fn times(amount: MicroRub, count: i64) -> MicroRub {
     MicroRub::new(amount.micro().saturating_mul(count)).min(MicroRub::MAX)
 }
 
-/// The amount that calls want in `covered` milliseconds, if they want `wanted` per window.
+/// The amount that calls hold in `covered` milliseconds, if they hold `wanted` per window.
 fn in_time(wanted: MicroRub, covered: Millis) -> MicroRub {
     let all = i128::from(wanted.micro()) * i128::from(covered) / i128::from(WINDOW_MS);
     MicroRub::of_sum(all).min(MicroRub::MAX)

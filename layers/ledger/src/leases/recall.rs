@@ -13,10 +13,11 @@ pub(crate) const RECALL_WAIT: Duration = Duration::from_millis(150);
 /// The interval at which a call retries its hold during a recall.
 pub(crate) const RECALL_LOOK_EVERY: Duration = Duration::from_millis(15);
 /// The time for which a call waits, before it is refused, for the end of an earlier call. A caller that makes one call
-/// after another makes the next call while the end of the last one is still on its way to the ledger.
+/// after another sends its next call while the end of its last call is still on its way to the ledger.
 const END_WAIT: Duration = Duration::from_millis(10);
 
-/// RESERVE at a ledger whose gateway may have leases.
+/// Makes a hold in a ledger of which this gateway may have leases. Before the hold is refused for lack of money, waits
+/// for ends of other calls and recalls leased money.
 ///
 /// # Errors
 /// [`LedgerError::Refused`] or [`LedgerError::Unavailable`], as from [`LeaseLedger::hold`].
@@ -30,8 +31,9 @@ pub async fn reserve<L: LeaseLedger>(
     {
         return answer.map_err(LedgerError::Refused);
     }
-    // The first request is all or nothing, so that no call gets less because money is leased or about to be released.
-    // Without leases the hold is sent unchanged: a repeated hold is identified by all its fields.
+    // The first request accepts only the whole amount, so that no call gets less because money is leased or about to be
+    // released. If the gateway takes no leases, the hold is sent unchanged: a repeated hold is identified by all its
+    // fields.
     let whole;
     let first = match leases {
         Some(_) => {
@@ -41,7 +43,7 @@ pub async fn reserve<L: LeaseLedger>(
         None => hold,
     };
     match ledger.hold(first).await {
-        // Boxed because it is rare: otherwise the future of every call would reserve space for this wait.
+        // Boxed because this wait is rare: otherwise the future of every call would reserve space for it.
         Err(LedgerError::Refused(refusal @ Refusal::DoesNotFit { .. })) => {
             Box::pin(after_recall(ledger, leases, hold, first, refusal)).await
         }
@@ -52,8 +54,8 @@ pub async fn reserve<L: LeaseLedger>(
     }
 }
 
-/// ADJUST at a ledger whose gateway may have leases. A larger amount that does not fit is not refused at once: like a
-/// new hold, it waits for the ends of other calls and for leased money.
+/// Changes a hold in a ledger of which this gateway may have leases. A larger amount that does not fit is not refused
+/// at once: like a new hold, it waits for the ends of other calls and for leased money.
 ///
 /// # Errors
 /// [`LedgerError::Refused`] or [`LedgerError::Unavailable`], as from [`LeaseLedger::adjust_hold`].
@@ -135,8 +137,8 @@ fn may_fit_behind_ends(refusal: Refusal, hold: &Hold) -> bool {
     at_most >= hold.want || (free < hold.least && at_most >= hold.least)
 }
 
-/// Retries a hold that did not fit as `first`. Before the call is refused, leased money that no call holds is recalled
-/// from this gateway and from others.
+/// Retries a hold that was refused in the form `first`. Before the call is refused, leased money that no call holds is
+/// recalled from this gateway and from others.
 async fn after_recall<L: LeaseLedger>(
     ledger: &L,
     leases: Option<&Leases>,
@@ -151,7 +153,7 @@ async fn after_recall<L: LeaseLedger>(
             answer = ledger.hold(first).await;
         }
         return match answer {
-            // Without leases, the first request already allowed the smaller hold.
+            // If the gateway takes no leases, the first request already allowed the smaller hold.
             Err(LedgerError::Refused(Refusal::DoesNotFit { .. })) if leases.is_some() => {
                 ledger.hold(hold).await
             }

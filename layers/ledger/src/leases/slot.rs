@@ -21,11 +21,11 @@ use crate::{
     number::RequestNumber,
 };
 
-/// The shortest time between two turns, in milliseconds. It is so short that the ledger acknowledges most ends of calls
-/// before the outbox would write them to its file.
+/// The shortest time between two turns of a lease, in milliseconds. It is so short that the ledger acknowledges most
+/// ends of calls before the outbox would write these ends to its file.
 const GATHER_MS: Millis = 2;
-/// Ends of calls wait until about this number has arrived, so that one turn reports them; but at most
-/// [`GATHER_MS_MAX`].
+/// Ends of calls wait until about this number has arrived, so that one turn of the lease reports all of them. They wait
+/// at most [`GATHER_MS_MAX`].
 const GATHER_ENDS: u64 = 64;
 const GATHER_MS_MAX: Millis = 32;
 /// The interval of turns of a lease that grants, in milliseconds. A recall reaches the lease after at most this time.
@@ -34,7 +34,7 @@ const TURN_MS: Millis = 40;
 const QUIET_TURN_MS: Millis = 5_000;
 /// A key that makes no calls, or too few calls, for this many milliseconds gives its lease back.
 const SILENT_MS: Millis = 1_000;
-/// The longest wait before a turn without an answer is sent again, in milliseconds.
+/// The longest wait before a turn of a lease that got no answer is sent again, in milliseconds.
 const RETRY_MAX_MS: Millis = 1_000;
 
 /// The effect of a turn's answer on a slot.
@@ -62,12 +62,12 @@ struct State {
     lease: Option<Lease>,
     /// The time at which the key last had enough calls for a lease.
     busy_at: Millis,
-    /// Money is short: this key takes no lease before this time.
+    /// Before this time the key takes no lease, because its account has too little free money.
     short_until: Millis,
     /// The account's free money outside the lease, according to the ledger's last answer.
     free: MicroRub,
     last_turn: Millis,
-    /// The number of consecutive turns without an answer.
+    /// How many consecutive turns of the lease got no answer.
     unanswered: u32,
 }
 
@@ -76,7 +76,7 @@ pub(crate) enum Due {
     Turn(Box<Turn>),
     /// Wait for this long, or until woken.
     Wait(Duration),
-    /// The lease is closed. A last turn that gives back its remaining money may have to be sent later.
+    /// The lease is closed. The turn, if any, gives back the lease's remaining money and is sent later.
     Done(Option<Box<Turn>>),
 }
 
@@ -106,7 +106,8 @@ impl Slot {
         self.lock().lease.is_some()
     }
 
-    /// Answers a hold from the lease, if possible. The second value is whether the key has just taken a lease.
+    /// Grants or refuses a hold from the lease, if the lease can decide. The second value is whether the key has just
+    /// taken a lease.
     pub(crate) fn reserve(
         &self,
         hold: &Hold,
@@ -127,7 +128,8 @@ impl Slot {
                 let number = RequestNumber::from_uuid(leases.source.name());
                 let grants_ms = leases.lease_ms();
                 let mut lease = Lease::new(number, &self.account, &self.key, grants_ms);
-                // The ledger must keep the lease for as long as the call may run, even if no further turn arrives.
+                // The ledger must keep the lease for as long as the call may run, even if no further turn of the lease
+                // arrives.
                 lease.lives_for(hold.ttl);
                 state.lease = Some(lease);
             }
@@ -192,7 +194,8 @@ impl Slot {
         let mut state = self.lock();
         let lease = state.lease.as_mut()?;
         let adjusting = lease.adjust(adjustment, now)?;
-        // A lease that grants has its next turn soon. Any other lease gives the freed money back at once.
+        // If the lease may grant holds, its next turn is soon anyway. Otherwise the lease gives the freed money back at
+        // once.
         if matches!(adjusting, Adjusting::Waits(_)) || !lease.may_grant(now) {
             self.wake.notify_one();
         }
@@ -218,7 +221,7 @@ impl Slot {
         Some(own.held_by_calls())
     }
 
-    /// Drops a new lease that no task can take on. No request was sent to the ledger yet.
+    /// Drops a new lease for which no task can send turns. No request about it was sent to the ledger yet.
     pub(crate) fn forget_lease(&self) {
         self.lock().lease = None;
     }
@@ -294,8 +297,8 @@ impl Slot {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        // After a panic the state is still consistent, and an inconsistent state could cost no money, because the
-        // ledger decides.
+        // After a panic the state is still consistent. Even an inconsistent state would lose no money, because the
+        // ledger decides about money.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,4 +1,4 @@
-//! The clocks and random names that leases use: a gateway's own, or those of a simulation.
+//! The clocks and random names that leases use: those of a gateway, or those of a simulation.
 
 use tokio::time::Instant;
 use uuid::Uuid;

@@ -14,16 +14,17 @@ use super::{
 };
 use crate::settle::cause_of;
 
-/// How long a gateway leaves a lost lease in a ledger that fell back to older data, before it gives the lease back.
-/// Meanwhile the gateway reports again the ends that the ledger has lost, and the lease pays for them.
+/// How long a gateway leaves a lost lease in a ledger that fell back to older data, before the gateway gives the lease
+/// back. Meanwhile the gateway reports again the ends of calls that the ledger has lost, and the lease pays for these
+/// calls.
 const LEFT_BEHIND: Duration = Duration::from_secs(30);
-/// The number of attempts to give such a lease back, each after the same wait. After that, the lease expires in the
-/// ledger.
+/// The number of attempts to give back a lost lease, each after a wait of [`LEFT_BEHIND`]. After the last attempt, the
+/// lease expires in the ledger.
 const LEFT_BEHIND_TRIES: u32 = 10;
 
 impl Leases {
-    /// Sends turns to the ledger. Never returns; run it on the runtime of the ledger's connection. While it does not
-    /// run, the gateway takes no lease, and existing leases expire.
+    /// Sends the turns of all leases to the ledger. Never returns; run it on the runtime of the ledger's connection.
+    /// While it does not run, the gateway takes no lease, and existing leases expire.
     pub async fn tend<L: LeaseLedger>(&self, ledger: &L) {
         let mut new = self.slots_in.lock().await;
         // An earlier run of this task may have been dropped. So discard its queue, and start with all keys that have a
@@ -78,8 +79,8 @@ async fn tend<L: LeaseLedger>(ledger: &L, leases: &Leases, slot: Arc<Slot>) -> O
     }
 }
 
-/// Gives a lost lease back to a ledger that fell back to older data. Returns after any answer, since nothing more can
-/// be done.
+/// Gives a lost lease back to a ledger that fell back to older data. Stops after any answer, since nothing more can be
+/// done.
 async fn give_back<L: LeaseLedger>(ledger: &L, turn: Box<Turn>) {
     for _ in 0..LEFT_BEHIND_TRIES {
         sleep(LEFT_BEHIND).await;

@@ -1,4 +1,4 @@
-//! Turns: the requests about a lease that a gateway sends to the ledger, and their answers.
+//! Turns of leases: requests about a lease that a gateway sends to the ledger, and the ledger's answers.
 
 use std::{future::Future, sync::Arc, time::Duration};
 
@@ -16,7 +16,7 @@ pub const RECALLED_FOR: Duration = Duration::from_secs(1);
 
 /// The operations of a remote ledger that leases need.
 pub trait LeaseLedger: Send + Sync {
-    /// Carries out a turn. A turn that is sent several times is carried out once.
+    /// Carries out a turn of a lease. A turn that is sent several times is carried out once.
     fn turn(&self, turn: &Turn) -> impl Future<Output = Result<TurnAnswer, LedgerError>> + Send;
 
     /// Recalls the account's leased money that no call holds. Returns how many leases may still grant holds.
@@ -45,13 +45,13 @@ pub enum Step {
     GoOn,
     /// The turn gives all of the lease's money back.
     Close,
-    /// The turn only reports ends of calls. It is sent by a process that does not grant from the lease.
+    /// The turn only reports ends of calls. Its sender is a process that grants no holds from the lease.
     Tell,
 }
 
-/// A turn of a lease. If it is sent again, it is carried out once. An owner that continues its lease reports each end
-/// in one turn only, so the turn's name identifies the ends. Ends that other processes report, possibly twice, are
-/// identified by their call numbers.
+/// A turn of a lease: a request to the ledger. If it is sent again, it is still carried out once. A gateway that
+/// continues its lease reports each end in one turn only, so the turn's name identifies these ends. Ends that other
+/// processes report, possibly twice, are identified by their call numbers.
 #[derive(Clone, Debug)]
 pub struct Turn {
     /// The number of the lease.
@@ -62,17 +62,20 @@ pub struct Turn {
     pub key: KeyId,
     /// The action of the turn on the lease.
     pub step: Step,
-    /// The name of the lease's turn before this one. It fences the lease: a second owner does not have this name.
+    /// The name of the lease's previous turn. It fences the lease: another gateway does not have this name, so it
+    /// cannot continue the lease.
     pub before: String,
     /// The name of this turn, unique.
     pub this: String,
     /// The amount that the turn gives back.
     pub give: MicroRub,
-    /// The amount that the turn requests. The ledger grants all, a part, or nothing while money is short.
+    /// The amount that the turn requests for the lease. The ledger grants all of it, a part, or nothing while money is
+    /// short.
     pub more: MicroRub,
-    /// The amount by which the holds of running calls are to grow. The ledger grants as much of it as is free.
+    /// The amount by which the holds of running calls are to grow. The ledger grants as much of this amount as is free
+    /// on the account.
     pub raise: MicroRub,
-    /// If less money than this is free outside the lease, the ledger adds none.
+    /// If less money than this is free outside the lease, the ledger adds nothing to the lease.
     pub short_of: MicroRub,
     /// The time for which the ledger keeps the lease if no further turn arrives, in milliseconds.
     pub ttl_ms: u64,
@@ -119,9 +122,9 @@ pub struct TurnAnswer {
     pub short: bool,
     /// Whether money is short because a recall was made.
     pub recalled: bool,
-    /// The reason why holds of running calls did not grow in full, if the turn requested that.
+    /// The reason why the holds of running calls did not grow by all of [`Turn::raise`].
     pub refusal: Option<Refusal>,
-    /// If fenced: the name of the lease's last turn in the ledger. Otherwise empty.
+    /// If the lease is [fenced](Word::Fenced): the name of its last turn in the ledger. Otherwise empty.
     pub last: String,
     /// The results of the reported ends, in the same order.
     pub ends: Vec<Settled>,
@@ -150,7 +153,8 @@ impl Turn {
 }
 
 impl Turn {
-    /// A turn that gives back a lease whose owner is gone. It succeeds if the lease's last turn has the name `before`.
+    /// A turn that gives back a lease whose gateway no longer exists. The turn succeeds if the lease's last turn has
+    /// the name `before`.
     #[must_use]
     pub fn close(
         lease: RequestNumber,
@@ -178,8 +182,8 @@ impl Turn {
 }
 
 impl TurnEnd {
-    /// Creates the end of a call for a report by a process that does not own the lease: the lease pays up to the amount
-    /// that was held.
+    /// Creates the end of a call for a turn from a process that does not own the lease. The lease pays at most the
+    /// amount that the call held.
     #[must_use]
     pub fn of(settlement: &Settlement) -> Self {
         Self {

@@ -40,8 +40,8 @@ pub struct LeaseView {
     pub calls_rub: Option<MicroRub>,
     /// The time at which the lease was opened, in Unix milliseconds of the server's clock.
     pub since_ms: u64,
-    /// The time until which the owner may grant holds without a further turn, in Unix milliseconds; 0 if it may not
-    /// grant.
+    /// The time until which the owner may grant holds without a further turn of the lease, in Unix milliseconds; 0 if
+    /// the owner may not grant.
     pub grants_until_ms: u64,
     /// The time at which the lease expires, in Unix milliseconds of the server's clock.
     pub due_ms: u64,
@@ -49,7 +49,7 @@ pub struct LeaseView {
     pub(crate) last: String,
 }
 
-/// The indexes of the script's arguments with the amounts that the turn requests.
+/// The indexes of the arguments of `turn.lua` that contain the amounts that the turn requests.
 const REQUESTED: [usize; 2] = [6, 7];
 /// The value with which `turn.lua` reports that money is short because of a recall.
 const RECALLED: u8 = 2;
@@ -98,7 +98,7 @@ impl RedisLedger {
             self.0.told.note(&turn.account);
         }
         let mut answer = answer_of(reply, turn, &ends)?;
-        // The lease's owner then gives money back, and requests some again later.
+        // Because of this flag the lease's owner gives money back, and requests money again later.
         answer.short |= lends_nothing;
         if answer
             .ends
@@ -183,7 +183,7 @@ impl RedisLedger {
     }
 }
 
-/// Returns the script's name for an action.
+/// Returns the word by which `turn.lua` names an action.
 const fn word_of(step: Step) -> &'static str {
     match step {
         Step::Open => "open",
@@ -193,7 +193,8 @@ const fn word_of(step: Step) -> &'static str {
     }
 }
 
-/// Returns the ends in the order that the script expects: numbers generated in the same 4 s are adjacent.
+/// Returns the ends in the order that `turn.lua` expects: calls whose numbers were generated within the same 4 s are
+/// adjacent.
 fn in_order(ends: &[TurnEnd]) -> Vec<&TurnEnd> {
     let mut ordered: Vec<&TurnEnd> = ends.iter().collect();
     ordered.sort_by_key(|end| begins(end.settlement.number));
@@ -204,7 +205,8 @@ fn in_order(ends: &[TurnEnd]) -> Vec<&TurnEnd> {
 struct Batch {
     begins_as: RequestNumber,
     count: usize,
-    /// When in the 4 s the first and the last of the numbers were generated, in milliseconds.
+    /// The times at which the first and the last of the numbers were generated, in milliseconds since the beginning of
+    /// the 4 s.
     span: (u16, u16),
     numbers: Vec<u8>,
 }

@@ -8,8 +8,8 @@ use tokio::task::JoinSet;
 use super::*;
 use crate::{contract::EventStore, redis::test_server::Server, testing};
 
-/// Contract tests that need not pass with leases: a lease is a hold of its own, and the ledger does not see the holds
-/// that are granted from it.
+/// Contract tests that need not pass with leases: to the ledger a lease is one hold, and the ledger does not have the
+/// holds that are granted from the lease.
 const OTHERWISE: &[&str] = &[
     // A repeated hold may be granted by a lease that was opened after the first attempt. Gateways send each hold once.
     "a_repeated_reserve_is_granted_once",

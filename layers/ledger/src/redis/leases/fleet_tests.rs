@@ -233,7 +233,7 @@ async fn of_many_parallel_calls_exactly_ten_are_served_with_money_for_ten() {
     fleet.ends_sound(served, 10 * PRICE).await;
 }
 
-/// I12: once an operator's command is acknowledged, no gateway grants what the command forbids.
+/// Invariant I12: once an operator's command is acknowledged, no gateway grants what the command forbids.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_lease_grants_a_hold_after_an_operators_change_is_acknowledged() {
     for what in ["suspend", "disable", "ceiling"] {
@@ -264,7 +264,8 @@ async fn no_lease_grants_a_hold_after_an_operators_change_is_acknowledged() {
         while fleet.granted_from_leases() < 500 {
             sleep(Duration::from_millis(5)).await;
         }
-        // An operator's command at a gateway without leases also waits until the other gateways have given theirs back.
+        // An operator's command at a gateway without leases also waits until the other gateways have given back their
+        // leases.
         let without = fleet.server.ledger().await;
         let operator = if what == "disable" {
             &without
@@ -362,7 +363,8 @@ async fn gateway_without_leases_gets_its_share_of_holds_next_to_gateways_with_le
     fleet.ends_sound(CALLS, money).await;
 }
 
-/// A call gets money that other gateways have leased, and no call holds, as soon as they notice its recall.
+/// A call gets money that other gateways have leased and that no call holds, as soon as these gateways notice the
+/// recall.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn gateway_without_leases_gets_unheld_money_from_the_leases_of_others() {
     let money = 100_000;
@@ -395,8 +397,9 @@ async fn gateway_without_leases_gets_unheld_money_from_the_leases_of_others() {
     fleet.ends_sound(200, money).await;
 }
 
-/// Calls that need the money in a dead gateway's lease are refused after a short wait, and without a wait once the
-/// lease may not grant any more. After the lease has expired, they get its money. Free money is always available.
+/// Calls that need the money in a dead gateway's lease are refused after a short wait. Once the lease may not grant any
+/// more, they are refused without a wait. After the lease has expired, such calls get its money. Free money is always
+/// available.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn money_in_a_dead_gateways_lease_is_available_after_the_lease_expires() {
     let money = 100_000;
@@ -568,7 +571,7 @@ async fn lease_grants_nothing_once_either_clock_shows_its_expiry() {
     }
 }
 
-/// Compares the server's work per call with and without a lease.
+/// Compares the Redis server's work per call with and without a lease.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn leases_reduce_the_redis_commands_for_a_busy_key() {
     const CALLERS: u64 = 64;
@@ -633,7 +636,7 @@ fn cost(stats: &str) -> (u64, u64) {
     (commands, script_us)
 }
 
-/// The gateway's task is stopped as by a kill: no turn reports its leases any more.
+/// The gateway's lease task is stopped as by a kill: the server receives no more turns of its leases.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn restarted_gateway_returns_its_leases() {
     let quiet = Duration::from_millis(600);
@@ -648,7 +651,8 @@ async fn restarted_gateway_returns_its_leases() {
     };
     let (again, other) = (started("gateway 0").await, started("gateway 1").await);
     let calling = async {
-        // A lease that has turns belongs to a running gateway, even if this gateway has the same name.
+        // A lease of which the ledger receives turns belongs to a running gateway, even if that gateway has the same
+        // name as this one.
         let until = Instant::now() + 2 * quiet;
         while Instant::now() < until {
             assert!(call(killed).await);

@@ -18,7 +18,7 @@ use crate::{
 
 const MONEY: i64 = 100_000;
 
-/// A turn that opens a lease of k1, or continues it. The lease pays the whole cost of `ends`.
+/// A turn of a lease of the key k1: it opens the lease, or continues it. The lease pays the whole cost of `ends`.
 fn turn(lease: RequestNumber, words: [&str; 2], ends: &[Settlement]) -> Turn {
     let [before, this] = words.map(str::to_owned);
     Turn {
@@ -104,7 +104,7 @@ async fn call_reported_in_a_turn_has_the_same_journal_line_as_a_single_call() {
     ledger.enter(&acme(), &topup("second", 7)).await.unwrap();
     ledger.reserve(&hold(900, "k1", 50)).await.unwrap();
     ledger.settle(&settlement(900, "k1", 50)).await.unwrap();
-    // The outbox of a dead process reports new ends together with one that was charged already.
+    // The outbox of a dead process reports new ends together with an end that was charged already.
     let left = Turn {
         step: Step::Tell,
         ..turn(lease, ["b", "c"], &ends[3..])
@@ -176,7 +176,7 @@ async fn audit_reports_a_journal_entry_that_charges_its_calls_twice() {
     ledger.turn(&turn(lease, ["a", "b"], &ends)).await.unwrap();
     let breaches = async || ledger.audit().await.unwrap().breaches;
     assert_eq!(breaches().await, Vec::<String>::new());
-    // Writes the turn's entry a second time, as a faulty turn would that charges its calls twice.
+    // Writes the turn's entry a second time, as if a fault had charged its calls twice.
     let script = "
 local entry = redis.call('XREVRANGE', KEYS[1], '+', '-', 'COUNT', 1)[1]
 local place = redis.call('XADD', KEYS[1], '*', unpack(entry[2]))
@@ -195,7 +195,7 @@ return 1";
     );
 }
 
-/// A repeat gets the first result, in whichever way the call is settled again.
+/// A repeated settlement gets the first result, whether it comes in a turn of a lease or without a lease.
 #[tokio::test]
 async fn call_reported_in_two_turns_is_charged_once() {
     let server = Server::start().await;
@@ -221,8 +221,8 @@ async fn call_reported_in_two_turns_is_charged_once() {
         let settled = ledger.settle(&left).await.unwrap();
         assert_eq!(charged(&settled), (first.0, first.1, true));
     }
-    // The call's lease never existed and the end is not fresh, so the call may have been charged. This is recorded
-    // once.
+    // The call's lease never existed and the end is not fresh, so the call may have been charged before. The ledger
+    // records this end once, without a charge.
     let stale = Settlement {
         fresh: false,
         lease: Some(RequestNumber::now_v7()),
@@ -309,7 +309,7 @@ async fn call_settled_without_a_lease_is_not_charged_again_in_a_turn() {
     let lease = RequestNumber::now_v7();
     ledger.turn(&turn(lease, ["", "a"], &[])).await.unwrap();
     let numbers = [(); 3].map(|()| RequestNumber::now_v7());
-    // One call had a hold of its own, and the other call was only covered by the lease.
+    // One call had a hold of its own. The other call had only a hold from the lease.
     let own = Hold {
         number: numbers[0],
         ..hold(0, "k1", 50)
@@ -338,7 +338,8 @@ async fn call_settled_without_a_lease_is_not_charged_again_in_a_turn() {
     crate::testing::is_sound(&ledger).await;
 }
 
-/// A turn that arrived while its lease was unknown recorded the call as stale. Then the call was charged on its own.
+/// The ledger did not have the lease when the lease's turn arrived, so it recorded the call as stale. Then the call was
+/// settled without a lease and charged.
 #[tokio::test]
 async fn call_first_stale_in_a_turn_and_then_charged_alone_is_not_charged_again() {
     let server = Server::start().await;
@@ -363,7 +364,8 @@ async fn call_first_stale_in_a_turn_and_then_charged_alone_is_not_charged_again(
     crate::testing::is_sound(&ledger).await;
 }
 
-/// Another gateway took the call for dead, since its lease had expired, and ran the call again under another number.
+/// Another gateway treated the call as dead, since the call's lease had expired, and ran the call again under another
+/// number.
 #[tokio::test]
 async fn forbidden_call_is_not_charged_by_a_late_turn_of_its_lease() {
     let server = Server::start().await;
@@ -530,7 +532,7 @@ async fn each_call_is_charged_once_if_ends_of_many_calls_are_sent_again_together
         ends.extend(many(3, 4).into_iter().map(|end| (Some(lease), end, false)));
     }
     ends.extend(many(2, 5).into_iter().map(|end| (None, end, false)));
-    // The ends are sent in an order of no meaning, and one of them is sent twice.
+    // The ends are sent in an arbitrary order, and one of them is sent twice.
     ends.sort_by_key(|(_, end, _)| end.number.uuid().as_bytes()[15]);
     ends.push(ends[0].clone());
     let settlements = ends.iter().map(|(lease, end, _)| Settlement {
@@ -567,7 +569,8 @@ fn many(count: usize, cost: i64) -> Vec<Settlement> {
     ends.collect()
 }
 
-/// A lease holds and charges most calls without the server, so their futures must not have space for a script (3 KB).
+/// Most calls are held and charged from a lease, without the server. So the futures of these calls must not reserve the
+/// space for a script (3 KB).
 #[tokio::test]
 async fn futures_of_reserve_and_settle_are_small_enough_for_every_call() {
     let server = Server::start().await;

@@ -17,11 +17,12 @@ use crate::{
     },
 };
 
-/// If a lease with this gateway's name has no turn for this long, its owner counts as dead. A living gateway sends a
-/// turn for each lease at least every 5 s, even a gateway on a copy of this machine with the same name.
+/// If the ledger receives no turn of a lease with this gateway's name for this long, the lease's owner counts as dead.
+/// A running gateway sends a turn of each of its leases at least every 5 s. So does a gateway with the same name on a
+/// copy of this machine.
 pub const LEFT_FOR: Duration = Duration::from_secs(6);
-/// The time within which ends of calls reach the ledger: gateways report them within 32 ms, and the turn takes some
-/// time.
+/// The time within which the end of a call reaches the ledger: gateways send it in a turn of the lease within 32 ms,
+/// and the turn takes some time.
 const ENDS_TOLD: Duration = Duration::from_millis(100);
 
 impl LeaseLedger for RedisLedger {
@@ -60,7 +61,7 @@ impl RedisLedger {
     /// Returns the leases of an account, of all gateways.
     ///
     /// # Errors
-    /// The ledger is out of reach.
+    /// [`BookError::Unavailable`] if the ledger is out of reach.
     pub async fn leases_of(&self, account: &AccountId) -> Result<Vec<LeaseView>, BookError> {
         let (_, mut views) = self.leases_at(account).await?;
         if let Some(leases) = self.leases() {
@@ -74,7 +75,7 @@ impl RedisLedger {
     /// Returns the leases of all accounts, by account.
     ///
     /// # Errors
-    /// The ledger is out of reach.
+    /// [`BookError::Unavailable`] if the ledger is out of reach.
     pub async fn all_leases(&self) -> Result<Vec<LeaseView>, BookError> {
         let mut all = Vec::new();
         for ids in self.account_ids().await?.chunks(ACCOUNTS_AT_ONCE) {
@@ -88,8 +89,9 @@ impl RedisLedger {
     /// Sends the turns of leases to the ledger. Never returns; run it on the runtime of the lease connection. While it
     /// does not run, no lease is taken, and existing leases expire. Without leases it does nothing.
     ///
-    /// Turns use a connection of their own, on the runtime that runs this future. Give it a runtime with a thread of
-    /// its own: writing a turn wakes a server on the same machine, which delays all other tasks of the writing thread.
+    /// Turns of leases use a connection of their own, on the runtime that runs this future. Give this future a runtime
+    /// with a thread of its own: if the server is on the same machine, sending a turn wakes the server, and this delays
+    /// all other tasks of the sending thread.
     pub async fn tend_leases(&self) {
         match self.leases() {
             Some(leases) => leases.tend(self).await,
@@ -105,11 +107,12 @@ impl RedisLedger {
         }
     }
 
-    /// Gives back the leases of an earlier process of this gateway: their owner has this gateway's name, and they had
-    /// no turn for `left_for`. Call this after that process's ends were sent. Returns the number of leases.
+    /// Gives back the leases of an earlier process of this gateway: their owner has this gateway's name, and the ledger
+    /// has received no turn of them for `left_for`. Call this after the ends of that process's calls were sent. Returns
+    /// the number of leases.
     ///
     /// # Errors
-    /// The ledger is out of reach. The leases of the earlier process then end when they expire.
+    /// An error if the ledger is out of reach. The leases of the earlier process then end when they expire.
     pub async fn give_back_left(&self, left_for: Duration) -> Result<usize, BookError> {
         let before = self.left_leases().await?;
         if before.is_empty() {
@@ -186,7 +189,7 @@ impl RedisLedger {
         Ok(asked)
     }
 
-    /// Waits until no gateway can grant holds that a turn before now has allowed. From then on an operator's command is
+    /// Waits until no gateway may grant holds by permission of a turn before now. From then on an operator's command is
     /// in force on all gateways.
     pub(super) async fn leases_have_heard(&self, account: &AccountId) -> Result<(), RedisFault> {
         let (now, leases) = self.leases_at(account).await?;

@@ -1,4 +1,4 @@
-//! Runs the same random commands against the simulation's model of turns and against the Lua scripts. `redis-server`
+//! Runs the same random commands against the simulation's model of leases and against the Lua scripts. `redis-server`
 //! must be installed.
 
 use std::{collections::HashMap, sync::Arc, thread, time::Duration};
@@ -70,9 +70,9 @@ struct TurnStep {
 
 #[derive(Clone, Copy, Debug)]
 enum Words {
-    /// A new turn that names the previous one.
+    /// A new turn of the lease that names the previous turn.
     Next,
-    /// The previous turn, sent again.
+    /// The previous turn of the lease, sent again.
     Again,
     Another,
 }
@@ -177,7 +177,7 @@ fn comparison_with_the_rust_model_detects_a_changed_lua_script() {
         ("step ~= 'tell' and not again then", "step ~= 'tell' then"),
         ("and not over and not money.calls", "and not money.calls"),
         ("elseif last ~= before then", "elseif false then"),
-        // The owner's turn checks ends that other gateways have reported.
+        // The turn of the lease's owner is checked for ends that other gateways have reported.
         ("call('EXISTS', unpack(KEYS, ALONE + 1)) > 0", "false"),
         ("string.find(batch.numbers, number, 1, true)", "false"),
         ("if goes_on and not lined and", "if not lined and"),
@@ -194,7 +194,7 @@ fn comparison_with_the_rust_model_detects_a_changed_lua_script() {
             "if false then",
         ),
     ];
-    // Each run has a server of its own, because it mostly waits for the server.
+    // The runs are concurrent, each with a server of its own, because a run mostly waits for its server.
     thread::scope(|scope| {
         for rule in rules {
             // A run stops at its first difference; some differences need many cases to appear.
@@ -489,7 +489,7 @@ impl<'a> Both<'a> {
         if this.is_empty() {
             return Ok(());
         }
-        // An owner that continues its lease reports each end once, so ends that it reported are left out.
+        // A gateway that continues its lease reports each end once, so ends that it has reported before are left out.
         let goes_on = matches!(step.words, Words::Next)
             && matches!(step.step, Done::GoOn | Done::Close)
             && !before.is_empty();
@@ -529,7 +529,7 @@ impl<'a> Both<'a> {
         }
         let never_was = step.step == Done::Open && !went_on && theirs.left == micro(0);
         let is_over = (went_on && step.step == Done::Close) || never_was;
-        // Usually no turn follows the end of a lease. In one case of four, a late turn of the lease follows.
+        // Usually no turn follows the end of a lease. In one of four cases, a late turn of the lease follows.
         if is_over && !self.told.is_multiple_of(4) {
             *self.given_back.entry(step.lease).or_default() += 1;
             self.words.remove(&step.lease);

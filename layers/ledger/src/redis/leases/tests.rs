@@ -36,7 +36,8 @@ use crate::{
 const GATEWAYS: usize = 3;
 const KEYS: usize = 2;
 const MONEY: i64 = 5_000;
-/// The time for which a turn allows grants, in milliseconds: longer than any test case. Other tests cover expiry.
+/// The time for which a turn of a lease lets the gateway grant holds, in milliseconds: longer than any test case. Other
+/// tests cover expiry.
 const GRANTS_MS: u64 = 3_600_000;
 
 #[derive(Clone, Debug)]
@@ -170,7 +171,7 @@ struct World<'a> {
     clock: u64,
     /// The most that the group may have spent and held together.
     of_group: i64,
-    /// Turns that give back lost leases, of which the server still has the money.
+    /// Turns that give back lost leases whose money is still leased on the server.
     left_behind: Vec<Turn>,
     /// Whether acknowledged data was lost, or a lease has expired: the money of a call may then be gone.
     fell: bool,
@@ -190,7 +191,7 @@ fn books_balance_after_the_server_lost_data_and_leases_expired() {
     assert!(given_back > 0, "no lease was given back that had been lost");
 }
 
-/// The test fails if the script leaves out a rule of a turn.
+/// The simulation fails if the script leaves out a rule of turns of leases.
 #[test]
 fn simulation_detects_a_lease_rule_missing_from_the_lua_script() {
     let rules = [
@@ -214,7 +215,7 @@ fn simulation_detects_a_lease_rule_missing_from_the_lua_script() {
         ),
         // A charged call can be found by its number.
         ("      call('HSET', hash, unpack(fields))\n", ""),
-        // Calls of a repeated turn are found by their numbers, too.
+        // Calls of a repeated turn of a lease are found by their numbers, too.
         ("not goes_on and turns_in(batch.turns)", "false"),
         ("word == 'ok' and not again and", "word == 'ok' and"),
         // Each charged call has its line in the journal.
@@ -224,7 +225,7 @@ fn simulation_detects_a_lease_rule_missing_from_the_lua_script() {
         ),
         // A turn that is sent twice is carried out once.
         ("step ~= 'tell' and not again then", "step ~= 'tell' then"),
-        // A lease gets at most what is free.
+        // A lease gets at most the free money of the account.
         ("math.min(more, math.floor(free / (2 * leases)))", "more"),
         // An amount that is given back is no longer held.
         (
@@ -258,8 +259,8 @@ fn simulation_detects_a_lease_rule_missing_from_the_lua_script() {
     }
 }
 
-/// Runs cases. Returns how many holds leases granted and how many lost leases were given back, or the failure. A
-/// sabotage replaces one text of the script by another.
+/// Runs test cases. Returns how many holds leases granted and how many lost leases were given back, or the failure.
+/// `sabotage` replaces one text of the script by another.
 fn run(cases: u32, faults: bool, sabotage: Option<(&str, &str)>) -> Result<[u64; 2], String> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -293,7 +294,7 @@ fn run(cases: u32, faults: bool, sabotage: Option<(&str, &str)>) -> Result<[u64;
     Ok(counts.get())
 }
 
-/// Lowers the script's thresholds, so that a few ends are enough for a batch. A sabotage replaces one text of the
+/// Lowers the script's thresholds, so that a few ends are enough for a batch. `sabotage` replaces one text of the
 /// script by another.
 pub(super) fn of_few_ends(ledger: &mut RedisLedger, sabotage: Option<(&str, &str)>) {
     let mut text = include_str!("../scripts/turn.lua").to_owned();
@@ -478,7 +479,8 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Carries out an operator's step without waiting for the gateways, whose turns are steps of their own.
+    /// Carries out an operator's command without waiting for the gateways, whose turns of leases are steps of their own
+    /// in this test.
     async fn operate(
         &self,
         script: impl Fn(&scripts::Scripts) -> &crate::conn::RedisScript,
@@ -694,7 +696,8 @@ impl<'a> World<'a> {
         }
         let mut settlement = self.left[nth % self.left.len()].clone();
         if self.settled.contains_key(&settlement.number) && !self.fell {
-            // A process that has the call's end but not the number of its lease reports the end without the lease.
+            // A process that has the end of the call, but not the number of the call's lease, reports the end without
+            // the lease.
             settlement.lease = None;
         }
         let settled = self.ledger.settle(&settlement).await.unwrap();
@@ -806,7 +809,7 @@ return 1";
         let mut given_back = 0;
         for turn in std::mem::take(&mut self.left_behind) {
             prop_assert!(self.fell, "a lease was lost");
-            // If the turn fails, the server has fallen back once more.
+            // If the turn of the lease fails, the server has fallen back once more.
             if self.ledger.turn(&turn).await.unwrap().word == Word::Done {
                 given_back += 1;
                 let leases = self.ledger.leases_of(&acme()).await.unwrap();

@@ -71,7 +71,7 @@ local function room(account, money, beside)
   return least, by
 end
 
--- As `room`, limited by what the key's group leaves.
+-- As `room`, but also limited by what the bounds of the key's group leave.
 local function room_in(account, money, group, beside)
   local least, by = room(account, money, beside)
   if group then

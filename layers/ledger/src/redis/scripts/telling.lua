@@ -1,4 +1,4 @@
--- The events of falling money. book/telling.rs computes the same.
+-- The events that a falling balance, or a falling amount under a ceiling, emits. book/telling.rs computes the same.
 
 -- The lowest level that the amount has fallen to, if it was above that level before. Levels are sorted from the
 -- highest.

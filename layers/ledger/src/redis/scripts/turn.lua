@@ -224,7 +224,7 @@ local function charge_each()
       cover = amount(cover), fresh = fresh})
   end
 end
--- If the sum passes no level, no part of it does.
+-- If the sum of the charges passes no alert level, no single charge passes one.
 local function tells_nothing()
   if not row[7] and #bounds == 0 then
     return true
@@ -298,7 +298,7 @@ elseif word == 'ok' and step ~= 'tell' and not again then
     why[1] = {'does_not_fit', free, money.held, told_bound(by)}
   end
   if step == 'open' and left == 0 then
-    -- The requesting gateway has no lease from here on, even if a late copy of this turn arrives.
+    -- The gateway that sent this turn has no lease from here on, even if a late copy of this turn arrives.
     word, resized, stays_closed = refused and 'refused' or 'short', false, true
   elseif not may then
     word = 'refused'
@@ -406,7 +406,7 @@ end
 if (resized and not closes) or (again and word == 'ok') then
   call('HSET', KEYS[6], lease, this .. ' ' .. text(until_ms) .. ' ' .. since .. ' ' .. owner)
 end
--- Last, because it is a removal.
+-- This is last, because it is a removal.
 for _, other in ipairs(dead) do
   call('HDEL', KEYS[6], other)
 end

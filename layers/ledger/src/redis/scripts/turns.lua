@@ -41,9 +41,9 @@ local function turns_in(hash)
   return turns
 end
 
--- The position of the turn among these that has charged a number, or nothing.
+-- The position of that one of `turns` that has charged the call `number`, or nothing.
 local function turn_with(number, turns)
-  -- The lowest 12 bits of its time.
+  -- The lowest 12 bits of the time in the number.
   local high, low = string.byte(number, 1, 2)
   local time = high % 16 * 256 + low
   local first, last = turns.first, turns.last
