@@ -28,7 +28,7 @@ pub(super) struct Directory {
     url: RedisUrl,
     connections: usize,
     map: RwLock<Arc<Map>>,
-    /// All known servers by address. A server has one set of connections, however often it is looked up.
+    /// All known servers by address. A server keeps its one set of connections when the primaries are looked up again.
     nodes: Mutex<HashMap<Address, Arc<Node>>>,
     sentinels: Vec<Sentinel>,
     /// Locked during a look-up; contains the time of the last look-up.
@@ -44,7 +44,7 @@ struct Sentinel {
 /// First slot, last slot, and the address of the server that owns these slots.
 type Slots = Vec<(u16, u16, Address)>;
 
-/// Behaviour of a caller if another caller is looking the primaries up.
+/// What a task does if another task is already looking the primaries up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Patience {
     /// Waits for the result of the look-up.
@@ -57,7 +57,7 @@ impl Directory {
     /// Looks the primaries up for the first time.
     ///
     /// # Errors
-    /// No Sentinel or node has reported the primaries within the limit.
+    /// A [`RedisFault`] if no Sentinel or node has reported the primaries within the limit.
     pub(super) async fn begin(
         url: RedisUrl,
         connections: usize,
@@ -112,8 +112,8 @@ impl Directory {
         self.url.kind == Kind::Single
     }
 
-    /// Looks the primaries up, unless the map is no longer `seen` or a look-up has just begun. Sends no request to
-    /// `except` if other servers are available: `except` has just failed, and may have outdated information.
+    /// Looks the primaries up, unless the map has changed since `seen` was read or a look-up has just begun. Sends no
+    /// request to `except` if other servers are available: `except` has just failed, and may have outdated information.
     pub(super) async fn look(
         &self,
         seen: &Arc<Map>,
@@ -223,8 +223,8 @@ impl Directory {
         }
     }
 
-    /// Requests the primaries from the first Sentinel or node again and returns its error, to explain why no server has
-    /// reported the primaries.
+    /// Requests the primaries from the first Sentinel or node once more and returns the error, which explains why no
+    /// server has reported the primaries.
     async fn why_nobody_told(&self, limit: Duration) -> RedisFault {
         let told = |cause: &str, address: &Node| RedisFault::OutOfReach {
             address: Arc::clone(address.shown()),
@@ -263,7 +263,7 @@ impl Sentinel {
             Err(error) if wants_password(&error) => self.known.ask_anyway(&question).await,
             answer => answer,
         };
-        // The answer is nil instead of a pair if the Sentinel does not have the name.
+        // If the Sentinel has no primary of this name, its answer is nil instead of a pair.
         let (host, port) = redis::from_redis_value(answer.ok()?.pop()?).ok()?;
         Some(Address { host, port })
     }

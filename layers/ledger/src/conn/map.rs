@@ -36,8 +36,8 @@ impl Map {
         &self.0
     }
 
-    /// Returns the server that owns a slot; `None` after the slot's server has failed and before another server takes
-    /// over.
+    /// Returns the server that owns a slot. `None` if that server has failed and no other server has taken the slot
+    /// over yet.
     pub(super) fn owner(&self, slot: u16) -> Option<&Arc<Node>> {
         let index = self.0.partition_point(|range| range.last < slot);
         let range = self.0.get(index).filter(|range| range.first <= slot)?;
@@ -64,8 +64,8 @@ pub(super) fn slot_of(key: &str) -> u16 {
     crc % SLOTS
 }
 
-/// The part of a key that decides its slot: the text between its first `{` and the next `}` if there is any, otherwise
-/// all of it.
+/// The part of a key that decides its slot: the text between the first `{` and the next `}`. If the key has no such
+/// text, the whole key.
 pub(super) fn hash_tag(key: &str) -> &str {
     key.split_once('{')
         .and_then(|(_, rest)| rest.split_once('}'))

@@ -4,7 +4,7 @@
 //! per call, and a breaker, so that a failed primary delays only calls whose slots it owns.
 //!
 //! The cluster connection of the `redis` crate (`cluster-async`, as in 1.8.1) would need less code, but behaves
-//! differently in the cases of the fault catalogue:
+//! differently in these cases of failure:
 //!
 //! | | the `redis` crate | this module |
 //! |---|---|---|
@@ -15,9 +15,9 @@
 //! | WAIT for a replica | sent to all primaries; if routed to one, it blocks all users of the server's only connection | has its own connection, and is sent together with the write |
 //! | Sentinels, one server | separate clients with other retries | the same code, without slots |
 //!
-//! Both implementations handle MOVED, TRYAGAIN, READONLY after a failover, and repeated commands in the same way.
-//! Neither reads from replicas. In both, the EVALSHAs of many callers share a server's connection, so the crate would
-//! not be faster either.
+//! The crate and this module handle MOVED, TRYAGAIN, READONLY after a failover, and repeated commands in the same way.
+//! Neither reads from replicas. In both, EVALSHA commands of many callers share a server's connection, so the crate
+//! would not be faster.
 //!
 //! ```text
 //! url        the kind of deployment (one of these three) and its addresses
@@ -72,9 +72,9 @@ const PAUSE: Duration = Duration::from_millis(20);
 pub struct RedisSettings {
     /// Deadline of a Redis call while a caller's request waits for it.
     pub response_timeout: Duration,
-    /// The number of shared connections to each server, used in turn. Each server has two more: one for commands that
-    /// wait for replicas, and one for leases. A larger number does not run scripts in parallel: a Redis server runs one
-    /// script at a time.
+    /// The number of shared connections to each server; commands take them in rotation. Each server has two more
+    /// connections: one for commands that wait for replicas, and one for leases. A larger number does not run scripts
+    /// in parallel: a Redis server runs one script at a time.
     pub connections: usize,
     /// Trusted certificate authorities as PEM, instead of Mozilla's list; for addresses with TLS.
     pub authorities: Option<Arc<[u8]>>,
@@ -84,8 +84,8 @@ impl Default for RedisSettings {
     fn default() -> Self {
         Self {
             response_timeout: Duration::from_millis(500),
-            // A small number, so that concurrent commands are sent together; two, so that a late answer delays only the
-            // commands on its own connection.
+            // Few connections, so that concurrent commands are sent together. Two and not one, so that a late answer
+            // delays only the commands on its own connection.
             connections: 2,
             authorities: None,
         }
@@ -169,7 +169,7 @@ impl RedisConn {
     /// Runs a script whose arguments and result are integers, within the response timeout.
     ///
     /// # Errors
-    /// Redis is out of reach, or the script failed.
+    /// [`RedisFault`] if Redis is out of reach, or if the script failed.
     pub async fn eval_integers(
         &self,
         script: &RedisScript,
@@ -348,7 +348,7 @@ impl Primary {
     }
 }
 
-/// A script that is sent to the same slot after an operator's write. It gives WAIT a write to wait for, even if the
+/// A script that is sent to the same slot after an operator's write. So WAIT has a write to wait for, even if the
 /// operator's write was a repeat and changed nothing. The key that it writes expires after a second.
 const MARK: &str = "#!lua flags=allow-oom\nredis.call('SET', KEYS[1], '1', 'PX', 1000)\nreturn 1\n";
 /// The first version of Redis that supports script flags.
@@ -402,8 +402,8 @@ impl Inner {
                     asking = true;
                     self.redirected(error, &node)
                 }
-                // TRYAGAIN: the account's keys are being moved to another node, and some of them have not arrived. A
-                // retry will soon succeed.
+                // TRYAGAIN: the account's Redis keys are being moved to another node, and some of them have not arrived
+                // there. A retry will soon succeed.
                 Failure::Reply(..) => {
                     pauses = true;
                     map.owner(slot).cloned()

@@ -1,4 +1,5 @@
-//! One Redis server: a few multiplexed connections used in turn, a deadline per call, and a breaker.
+//! One Redis server: a few multiplexed connections, a deadline per call, and a breaker. Calls take the connections in
+//! rotation.
 
 use std::{
     sync::{
@@ -19,7 +20,8 @@ use super::{RedisFault, breaker::Breaker, url::Address};
 
 /// The deadline of one attempt to connect.
 pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
-/// Commands that may wait for a connection's socket. With the crate's default of 50, callers queue in a burst.
+/// The largest number of commands that may wait for a connection's socket. With the crate's default of 50, a burst of
+/// commands would wait for a place in this queue.
 const PIPELINE_MAX: usize = 4096;
 
 /// A server's connections, its breaker, and the number of its replicas.
@@ -113,7 +115,7 @@ impl Parcel {
         Self(commands)
     }
 
-    /// Returns these commands, each preceded by ASKING, for a slot that the server is taking over.
+    /// Returns these commands, each preceded by ASKING. They are for a slot that the server is taking over.
     pub(super) fn asking(&self) -> Self {
         let both = |command: &Cmd| [redis::cmd("ASKING"), command.clone()];
         Self(self.0.iter().flat_map(both).collect())
@@ -271,9 +273,9 @@ impl Node {
                 }))
             }
             Err(_) => {
-                // A late answer in this lane does not show that the server is down, since WAIT also waits for replicas.
+                // A late answer in this lane does not mean that the server is down, since WAIT also waits for replicas.
                 let is_silent = lane != Lane::Waiting && self.breaker.timed_out();
-                // If a lane has only one connection, answers on other connections do not show whether that connection
+                // If a lane has only one connection, answers on other connections do not prove that this connection
                 // works.
                 if is_silent || lane != Lane::Shared {
                     self.replace(place, generation);
@@ -286,8 +288,8 @@ impl Node {
         }
     }
 
-    /// Sends commands even if the breaker is open, and does not report the result to the breaker. For requests for the
-    /// primaries, which are sent to several servers at once.
+    /// Sends commands even if the breaker is open, and does not report the result to the breaker. Used to look the
+    /// primaries up, with several servers at once.
     pub(super) async fn ask_anyway(&self, parcel: &Parcel) -> RedisResult<Vec<Value>> {
         let place = self.place(Lane::Shared);
         let link = self.link(place);
@@ -324,9 +326,9 @@ impl Node {
             mut manager,
         } = link;
         match parcel.over(&mut manager).await {
-            // The server closed an idle connection, has restarted, or its name now belongs to another server. After a
-            // dropped connection the manager reconnects by itself. After other failures to connect (TLS, AUTH, LOADING)
-            // it would retry for ever, so it is replaced.
+            // The server closed an idle connection, has restarted, or its name now belongs to another server. The
+            // crate's connection manager reconnects by itself after a dropped connection. After other failures to
+            // connect (TLS, AUTH, LOADING) the manager would retry for ever, so it is replaced.
             Err(error) if !is_reply(&error) => {
                 if !error.is_connection_dropped() {
                     self.replace(place, generation);
@@ -373,7 +375,8 @@ impl Node {
     }
 }
 
-/// Returns whether the server replied and can serve other calls: the error is in a script, or memory is short.
+/// Returns whether the error is a reply of a server that can serve other calls, such as an error in a script or a lack
+/// of memory.
 fn is_reply(error: &RedisError) -> bool {
     use ServerErrorKind::{BusyLoading, ClusterDown, MasterDown, ReadOnly};
     match error.kind() {

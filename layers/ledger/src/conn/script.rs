@@ -36,7 +36,8 @@ impl RedisScript {
     }
 }
 
-/// Usual size of a script's arguments in bytes, to allocate a command's buffer once; a receipt's item is the largest.
+/// The usual size of a script's arguments in bytes, so that a command's buffer is allocated once. The largest argument
+/// is a receipt's item.
 const ARGS_SIZE: usize = 768;
 
 fn call(name: &str, script: &str, keys: &[String], args: impl ToRedisArgs) -> Cmd {

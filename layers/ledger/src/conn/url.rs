@@ -22,9 +22,10 @@ const SENTINEL_PORT: u16 = 26_379;
 #[derive(Clone)]
 pub struct RedisUrl {
     pub(super) kind: Kind,
-    /// At least one: the server, the Sentinels, or Cluster nodes, of which one that answers reports all others.
+    /// The server, the Sentinels, or some nodes of the Cluster; at least one. A node that answers reports all other
+    /// nodes.
     pub(super) hosts: Vec<Address>,
-    /// How to connect to the first host. For the other hosts, only the address is replaced.
+    /// How to connect to the first host. The other hosts differ only in the address.
     info: ConnectionInfo,
     has_credentials: bool,
 }
@@ -49,7 +50,8 @@ impl RedisUrl {
     /// Parses a Redis URL of any supported form.
     ///
     /// # Errors
-    /// [`RedisFault::Url`] with the reason. The text itself is left out, since it may contain a password.
+    /// [`RedisFault::Url`] with the reason, if the text is not a valid Redis URL. The error does not contain the text,
+    /// which may include a password.
     pub fn parse(text: &str) -> Result<Self, RedisFault> {
         let (scheme, rest) = text.split_once("://").ok_or(RedisFault::Url(FORM))?;
         let (scheme, kind) = match scheme {

@@ -68,8 +68,9 @@ impl Source for RedisLedger {
 }
 
 impl RedisLedger {
-    /// Returns those calls of these lines that moved money more than once. The index has the position of a call's last
-    /// line that moved money, so that an earlier line of the call is not at its indexed position.
+    /// Returns the calls of these journal lines that moved money more than once. The index has the position of the
+    /// call's last line that moved money. So if a line is not at its call's indexed position, the call has a later
+    /// line.
     async fn settled_twice(
         &self,
         account: &AccountId,
@@ -90,7 +91,7 @@ impl RedisLedger {
         let apart = self.places_apart(account, &of_turns).await?;
         let turns = self.turns_with(account, &of_turns).await?;
         for (number, apart) in of_turns.iter().zip(apart) {
-            // If one turn charged a call twice, both lines are at the same position.
+            // If one turn of a lease charged a call twice, both lines are at the same position.
             let again = (!seen.insert((&number.0.place, number.1))).then_some(number.1);
             let turns = turns.get(&number.1).map_or(&[][..], Vec::as_slice);
             let several = (turns.len() > 1).then_some(number.1);
@@ -148,8 +149,8 @@ impl RedisLedger {
         Ok(found)
     }
 
-    /// Returns, for each of these calls, the position of the turn that charged it outside a batch; an empty text if no
-    /// turn did.
+    /// Returns, for each of these calls, the position of the turn of a lease that charged the call outside a batch. The
+    /// text is empty if no turn charged the call outside a batch.
     async fn places_apart(
         &self,
         account: &AccountId,
@@ -200,7 +201,7 @@ impl RedisLedger {
     }
 }
 
-/// Returns the call if its indexed position is not that of this line.
+/// Returns the line's call if its indexed position is not the position of this line.
 fn elsewhere(
     (placed, number): &(&Placed, RequestNumber),
     last: Option<&str>,

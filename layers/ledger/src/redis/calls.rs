@@ -148,8 +148,8 @@ impl RedisLedger {
         })
     }
 
-    /// Settles different calls of one key that were held from a lease which this process does not have: a lease of
-    /// another process, or an earlier lease of its own.
+    /// Settles different calls of one key whose holds were granted from a lease that this process does not have: a
+    /// lease of another process, or an earlier lease of this process.
     async fn settle_from<'a>(
         &self,
         lease: RequestNumber,
@@ -206,8 +206,8 @@ impl Ledger for RedisLedger {
         }
     }
 
-    /// Reports all ends of calls of one lease in one turn, if the lease's owner is gone. After a failover there are
-    /// many such ends.
+    /// Reports all ends of calls of one lease in one turn, if this process does not have the lease any more. After a
+    /// failover there are many such ends.
     async fn settle_all(&self, settlements: &[Settlement]) -> Vec<Result<Settled, LedgerError>> {
         let mut of_leases: HashMap<_, Vec<usize>> = HashMap::new();
         let (mut others, mut seen) = (Vec::new(), HashSet::new());
@@ -397,7 +397,7 @@ fn refused(word: &str, ceiling: Option<Ceiling>) -> LedgerError {
     })
 }
 
-/// Parses the ceiling that a script reports, if any. `index` is that of its month or day.
+/// Parses the ceiling that a script reports, if any. `index` is the index of the ceiling's month or day.
 fn ceiling_of(word: &str, index: u64) -> Result<Option<Ceiling>, RedisFault> {
     Ok(match word {
         "" => None,

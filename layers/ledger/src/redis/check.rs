@@ -13,7 +13,8 @@ impl RedisLedger {
     /// server's name if there are several servers.
     ///
     /// # Errors
-    /// A server would evict data of the ledger when its memory is full, or no server answers.
+    /// [`LedgerError::Unavailable`] if a server is configured to evict data when its memory is full, or if no server
+    /// answers.
     pub async fn check_server(&self) -> Result<Vec<String>, LedgerError> {
         let conn = &self.0.conn;
         let primaries = conn.look().await;

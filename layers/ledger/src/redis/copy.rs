@@ -50,7 +50,7 @@ impl RedisCopy {
     /// Reserves an empty server for the copy, or the server that an earlier run has reserved.
     ///
     /// # Errors
-    /// The server is out of reach, too old, in use, or has accounts.
+    /// An error if the server is out of reach, too old, used by a running gateway, or has accounts.
     pub async fn begin(url: &str, settings: RedisSettings) -> Result<Self, LedgerError> {
         let conn = RedisConn::connect(url, settings).await?;
         new_enough(&conn)?;
@@ -402,10 +402,11 @@ impl Source for RedisLedger {
 }
 
 impl RedisLedger {
-    /// Returns whether a gateway uses the ledger now. Always false for a Cluster, where this cannot be found out.
+    /// Returns whether a gateway uses the ledger now. Always false for a Cluster, which does not show whether a gateway
+    /// uses it.
     ///
     /// # Errors
-    /// The ledger is out of reach.
+    /// [`LedgerError::Unavailable`] if the ledger is out of reach.
     pub async fn is_served_from(&self) -> Result<bool, LedgerError> {
         Ok(has_sign_of_life(self.conn()).await?)
     }

@@ -41,7 +41,8 @@ struct CountedItem<'a> {
     timeline: Option<Timeline>,
 }
 
-/// The number of lines that are summed up before other tasks on the same thread may run: a fraction of a millisecond.
+/// The number of lines that are summed up before other tasks on the same thread may run. This takes a fraction of a
+/// millisecond.
 const LINES_WITHOUT_A_BREAK: usize = 256;
 
 impl RedisLedger {

@@ -1,4 +1,5 @@
-//! An index of the accounts that settled calls of a day, so that a receipt is not searched for in all accounts.
+//! An index of the accounts that settled calls on a day. With it, the receipt of a call is first searched for in those
+//! accounts, not in all accounts.
 //!
 //! `tg:day:<YYYYMMDD>` is a SET that is written after a settlement, not as a part of it. If an account is missing from
 //! the SET, its receipts are found by searching all accounts.
@@ -13,7 +14,8 @@ use crate::{
     number::RequestNumber,
 };
 
-/// The largest number of pairs of day and account that this gateway remembers as written.
+/// The largest number of index entries (a day and an account) for which this gateway remembers that it has written
+/// them.
 const NOTED_MAX: usize = 20_000;
 
 /// Index entries that this gateway has written, so that it writes each entry once.
@@ -26,8 +28,8 @@ impl Days {
 }
 
 impl RedisLedger {
-    /// Adds the account to the index of the call's day. Does nothing after the account's first call of a day. Ignores
-    /// an error of the server.
+    /// Adds the account to the index of the call's day. Only the account's first call of a day writes to the server. An
+    /// error of the server is ignored.
     pub(super) async fn note_day(&self, number: RequestNumber, account: &AccountId) {
         let Some(day) = day_of(number) else {
             return;

@@ -1,6 +1,7 @@
-//! Events in Redis. The step that moves an account's money also writes its events, into a stream of the account. The
-//! events get their numbers afterwards, in the account's order, because a Cluster has no atomic step over two accounts.
-//! A gateway numbers the events of its own charges immediately, and those of all other accounts from time to time.
+//! Events in Redis. The script that moves an account's money also writes the events of this movement, into a stream of
+//! the account. The events get their numbers afterwards, in the account's order, because a Cluster has no atomic step
+//! over two accounts. A gateway numbers the events of its own charges immediately, and those of all other accounts from
+//! time to time.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -28,16 +29,16 @@ use crate::{
 pub(super) const FEED: &str = "tg:ev:{feed}";
 /// The interval at which a gateway searches all accounts for events that another gateway has left without numbers.
 const SWEEP_EVERY: Duration = Duration::from_secs(5);
-/// Steps that number events of one account, at most, before other accounts are handled.
+/// The largest number of batches of events of one account that get their numbers before other accounts are handled.
 const GATHERINGS_MAX: usize = 100;
-/// Events of an account that one such step numbers, at most.
+/// The largest number of events of an account that one script run numbers.
 const GATHERED_MAX: &str = "100";
 
 pub(super) fn feed_key(part: &str) -> String {
     [FEED, part].concat()
 }
 
-/// Accounts of which this gateway has noticed events that may have no number yet.
+/// Accounts that may have events without a number, as far as this gateway has noticed.
 #[derive(Default)]
 pub(super) struct Told {
     accounts: Mutex<BTreeSet<AccountId>>,
@@ -88,8 +89,8 @@ impl RedisLedger {
                 keys.push(stream.clone());
             }
             // If another gateway has numbered these events first, the script adds none of them, and the next round
-            // starts after them. If one server has both streams, the script also adds no event that a failover lost:
-            // the event is emitted again when its cause is repeated.
+            // starts after them. If the feed and the account's stream are on one server, the script also adds no event
+            // that a failover has lost: such an event is emitted again when its cause is repeated.
             let _: u64 = self
                 .ask_durably(&self.0.scripts.gather, &keys, &args)
                 .await?;
@@ -454,7 +455,7 @@ mod tests {
         assert_eq!(kinds, ["top_up", "balance_low"]);
     }
 
-    /// The charge emits its events once, although the turn that makes it is sent twice.
+    /// A charge from a lease emits its events once, although the turn of the lease that makes the charge is sent twice.
     #[tokio::test]
     async fn charge_from_a_lease_emits_its_events_once_although_the_turn_is_sent_twice() {
         let server = Server::start().await;

@@ -1,4 +1,4 @@
-//! Looks keys up by digest on the server, and caches the records for a few seconds.
+//! Looks the keys of callers up by digest on the server, and caches the records for a few seconds.
 
 use std::{sync::Arc, time::Duration};
 
@@ -38,7 +38,7 @@ impl KeyStore for RedisLedger {
         if let Some(found) = self.find_key_now(digest) {
             return found;
         }
-        // The age is counted from before the request, so that it is never less than the true age of the answer.
+        // The record's age counts from before the request, so that it is never less than the true age.
         let asked = Instant::now();
         let conn = &self.0.conn;
         let key = digest_key(digest);
@@ -47,8 +47,8 @@ impl KeyStore for RedisLedger {
         let asking = Box::pin(conn.command(&words, conn.response_timeout()));
         let found: Option<String> = match asking.await {
             Ok(found) => found,
-            // In a Cluster, the record may be on another server than the account. The account still decides what the
-            // key may hold, so that an outdated record may be used.
+            // In a Cluster, the record may be on another server than the account. An outdated record may be used, since
+            // the account's server still decides what the key may hold.
             Err(fault) => {
                 return match self.0.keys.get(digest) {
                     Some(known) if asked < known.until + KEY_KEPT && known.record.is_some() => {

@@ -13,18 +13,18 @@ use crate::{
     contract::{BookError, JOURNAL_LINES_MAX, JournalLine, JournalPage, JournalPart},
 };
 
-/// The largest amount, in milliseconds, by which the time in an entry's id may be later than the time of its line.
-/// After a failover to a server whose clock is behind, ids do not decrease, so they are ahead of that clock.
+/// How much later, in milliseconds, the time in an entry's id may be than the time of its line, at most. After a
+/// failover to a server whose clock is behind, ids do not decrease, so they are ahead of that clock.
 const ID_LATER_MS_MAX: u64 = 3_600_000;
 
-/// The number of entries that the first command reads. It is small, because a single entry may be a turn of a lease
-/// with many calls.
+/// The number of entries that the first command reads. It is small, because an entry may be a turn of a lease that
+/// charged many calls.
 pub(super) const ENTRIES_FIRST: usize = 64;
 const ENTRIES_MAX: usize = 500;
-/// The largest number of entries that are searched for lines whose ids are later than their times.
+/// The largest number of entries that are searched for lines whose time is earlier than the time in the entry's id.
 const YOUNGEST_ENTRIES_MAX: usize = 10_000;
-/// The amount, in milliseconds, by which the time in an id may be later than the time of its line although no clock
-/// went back: the script takes some time.
+/// How much later, in milliseconds, the time in an id may be than the time of its line although no clock went back: the
+/// script takes some time.
 const ID_LATER_MS_USUAL: u64 = 1_000;
 
 /// A range of a stream. Both ends are included, but `after` is excluded.
@@ -54,10 +54,11 @@ pub(super) struct JournalCursor {
     pub(super) read: Option<usize>,
 }
 
-/// The position up to which the sums contain a journal, and which lines before it have ids later than their times.
+/// The position up to which the sums contain a journal, and which lines before this position have times earlier than
+/// their ids.
 ///
 /// Its text form, stored in [`StandingLines::place`](crate::rollup::StandingLines), is `<cursor>`. If a clock went
-/// back, `~` and `<first ms of such lines>-<last ms of their ids>` follow.
+/// back, this follows: `~<first time of the lines with later ids>-<last time in their ids>`, in milliseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct RolledPlace {
     pub(super) cursor: JournalCursor,
@@ -82,8 +83,8 @@ impl RolledPlace {
         Ok(Self { cursor, later })
     }
 
-    /// The position after which no line in the sums has one of these times. `None` if the position is unknown, or not
-    /// before the end of the lines in the sums.
+    /// Returns the position after which no line in the sums has one of these times. `None` if that position is unknown,
+    /// or is at the end of the lines in the sums.
     fn end(&self, times: &Range<u64>) -> Option<StreamId> {
         let end_ms = times.end.saturating_add(ID_LATER_MS_USUAL);
         let is_known = self
@@ -400,7 +401,7 @@ struct Wanted {
     nearer: Option<Nearer>,
 }
 
-/// An earlier end of the range. It is used if no line after it has one of the part's times.
+/// An earlier end of the range, which is used if no line after this end has one of the part's times.
 #[derive(Debug)]
 struct Nearer {
     end: StreamId,
@@ -468,8 +469,8 @@ impl JournalRange {
             end,
             limit: part.limit.clamp(1, JOURNAL_LINES_MAX),
         };
-        // When reading backwards, the previous page ended within this range, unless that page was requested without
-        // `part.end`.
+        // The part is read backwards, and the previous page ended within this range, unless that page was requested
+        // without `part.end`.
         let starts_behind = match after {
             Some(after) if part.newest_first => after.place.ms < part.since_ms || after.place > end,
             _ => stretch.is_behind(),
@@ -605,7 +606,7 @@ mod tests {
             (6999, None),
             (7000, Some("8000-18446744073709551615")),
             (8400, Some("9400-18446744073709551615")),
-            // The sums end before this time, so that no earlier end is known.
+            // The sums end before this time, so no earlier end can be found.
             (8500, None),
         ] {
             let found = rolled.end(&(0..until_ms)).map(|end| end.to_string());

@@ -30,7 +30,7 @@ pub(super) struct StoredKey {
 pub(super) type CeilingsSet = [Option<Option<MicroRub>>; 3];
 
 impl RedisLedger {
-    /// Handles the creation of a key that exists: it succeeds if the record and the ceilings are the same.
+    /// Handles the creation of a key that exists already. It succeeds if the record and the ceilings are the same.
     pub(super) async fn created_before(
         &self,
         known: StoredKey,

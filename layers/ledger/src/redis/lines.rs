@@ -48,7 +48,7 @@ pub(super) fn receipt_in_entry(
     Ok(receipts.find(|receipt| receipt.number == number))
 }
 
-/// A call of a turn, as written by `turn.lua`.
+/// A call that a turn of a lease has charged, as written by `turn.lua`.
 pub(super) struct TurnLine<'a> {
     number: &'a str,
     /// The amounts of the call: held, cost, charged and lost.
@@ -97,8 +97,8 @@ fn whole_item<'a>(text: &'a str, shared: &[&str]) -> Option<Cow<'a, str>> {
     Some(Cow::Owned([shared, ",", own].concat()))
 }
 
-/// Returns a turn's lines about its calls, as they are if each call is charged its cost, and the parts of items that
-/// the calls have in common.
+/// Returns the lines about the calls of a lease's turn, as they are if each call is charged its cost, and the parts of
+/// items that the calls have in common.
 pub(super) fn turn_lines(ends: &[&TurnEnd]) -> serde_json::Result<(String, String)> {
     let (mut lines, mut shared) = (String::new(), Vec::<String>::new());
     for TurnEnd { settlement, .. } in ends {
@@ -125,7 +125,7 @@ pub(super) fn turn_lines(ends: &[&TurnEnd]) -> serde_json::Result<(String, Strin
     Ok((lines, shared.join("\n")))
 }
 
-/// Parses the receipts of all calls of a turn.
+/// Parses the receipts of all calls that a turn of a lease has charged.
 fn receipts_of_turn(
     account: &AccountId,
     place: &str,

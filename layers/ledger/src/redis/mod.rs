@@ -89,7 +89,7 @@ pub use crate::{
     leases::{LeaseCounts, LeaseSettings},
 };
 
-/// The version of the layout of keys and of the scripts.
+/// The version of the layout of Redis keys and of the scripts.
 const SCHEMA: &str = "1";
 /// Stored in place of the version while another ledger is copied to this server. No gateway opens such a ledger.
 const COPYING: &str = "copying";
@@ -101,7 +101,7 @@ pub const RECEIPT_DAYS: u64 = 400;
 const RECEIPT_MS: u64 = RECEIPT_DAYS * 24 * 3_600_000;
 /// The largest number of accounts that one sweep reads; the next sweep continues with the next accounts.
 const SWEPT_MAX: usize = 1_000;
-/// The approximate number of accounts that one command of a sweep fetches.
+/// The approximate number of account ids that one command of a sweep fetches.
 const SWEPT_AT_ONCE: &str = "250";
 /// The number of accounts that are read at the same time.
 const ACCOUNTS_AT_ONCE: usize = 32;
@@ -127,15 +127,15 @@ impl RedisLedger {
     /// server, one behind Sentinels, or a Cluster. Gives up after a few seconds if the server is out of reach.
     ///
     /// # Errors
-    /// The server is out of reach, too old, or contains a ledger of another version.
+    /// [`LedgerError::Unavailable`] if the server is out of reach, too old, or contains a ledger of another version.
     pub async fn connect(url: &str, settings: RedisSettings) -> Result<Self, LedgerError> {
         Self::over(RedisConn::connect(url, settings).await?).await
     }
 
-    /// Creates a ledger over an existing connection.
+    /// Opens a ledger over an existing connection.
     ///
     /// # Errors
-    /// The errors of [`RedisLedger::connect`].
+    /// [`LedgerError::Unavailable`] as from [`RedisLedger::connect`].
     pub async fn over(conn: RedisConn) -> Result<Self, LedgerError> {
         new_enough(&conn)?;
         let set: i64 = conn
@@ -178,7 +178,7 @@ impl RedisLedger {
     /// its end much later.
     ///
     /// # Errors
-    /// The ledger is out of reach.
+    /// [`LedgerError::Unavailable`] if the ledger is out of reach.
     pub async fn forbid(
         &self,
         number: RequestNumber,
@@ -187,11 +187,11 @@ impl RedisLedger {
         self.forbid_call(number, account, "").await.map(drop)
     }
 
-    /// Forbids a call of another process, as [`Self::forbid`] does, but only if it has a hold of its own. Returns whether
-    /// it had one. Without one, a lease of that process may have paid for it.
+    /// Forbids a call of another process, as [`Self::forbid`] does, but only if the call has a hold of its own. Returns
+    /// whether it had such a hold. If it had none, a lease of that process may have paid for the call.
     ///
     /// # Errors
-    /// The ledger is out of reach.
+    /// [`LedgerError::Unavailable`] if the ledger is out of reach.
     pub async fn forbid_held(
         &self,
         number: RequestNumber,
@@ -224,8 +224,8 @@ impl RedisLedger {
         keys: &[String],
         args: impl Args,
     ) -> Result<T, RedisFault> {
-        // Boxed: a lease answers most calls without a script. Otherwise each call would reserve the 3 KB of this
-        // future.
+        // Boxed, because a lease answers most calls without a script: otherwise each call would reserve the 3 KB of
+        // this future.
         let limit = self.0.conn.response_timeout();
         Box::pin(self.0.conn.eval(script, keys, args, limit)).await
     }

@@ -46,15 +46,15 @@ pub(super) fn receipt_key(account: &AccountId, number: RequestNumber) -> String 
     number_key(account, "}:r:", number)
 }
 
-/// Returns the name of the hash that lists the turns which charged calls in a batch. One hash is for all call numbers
-/// that were generated within the same 4 s.
+/// Returns the name of the hash that lists the turns of leases that charged calls in a batch. One hash is for all call
+/// numbers that were generated within the same 4 s.
 pub(super) fn turns_key(account: &AccountId, number: RequestNumber) -> String {
     let account: &str = account;
     format!("tg:{{{account}}}:n:{:09x}", begins(number))
 }
 
-/// Returns the name of the hash that lists the calls which turns charged outside a batch, with the positions of these
-/// turns in the journal. One hash is for all call numbers that were generated within the same 65 s.
+/// Returns the name of the hash that lists the calls that turns of leases charged outside a batch, with the positions
+/// of these turns in the journal. One hash is for all call numbers that were generated within the same 65 s.
 pub(super) fn places_key(account: &AccountId, number: RequestNumber) -> String {
     let account: &str = account;
     format!("tg:{{{account}}}:n:{:08x}", begins(number) >> 4)
@@ -65,7 +65,7 @@ pub(crate) const fn begins(number: RequestNumber) -> u64 {
     (number.uuid().as_u128() >> 92) as u64
 }
 
-/// Returns how many milliseconds after the beginning of its 4 s the number was generated.
+/// Returns how many milliseconds after the beginning of its range of 4 s the number was generated.
 pub(super) const fn time_within(number: RequestNumber) -> u16 {
     (number.uuid().as_u128() >> 80) as u16 & 0xfff
 }

@@ -44,7 +44,7 @@ const KEYS: &str = "tg:sums:{sums}:keys";
 const BLOCK: u64 = 32;
 /// The amount by which the server's clock may be ahead of this machine's, in milliseconds.
 const CLOCK_AHEAD_MS: u64 = 24 * 3_600_000;
-/// The largest number of attempts to delete all sums, if other processes write sums meanwhile.
+/// The largest number of attempts to delete all sums. An attempt fails if another process writes sums meanwhile.
 const TRIES: usize = 10;
 /// The largest difference between two consecutive versions. Even after 2³³ changes, versions are exact numbers, also in
 /// the scripts of earlier gateways.
@@ -169,8 +169,8 @@ impl Rollup for RedisLedger {
             }
             false => vec![None; parts.len()],
         };
-        // A missing account and an account without lines are not distinguished here, which is enough for many accounts
-        // at once.
+        // When many accounts are read, an account that does not exist looks like an account without lines, and need not
+        // be distinguished from it.
         let pages = self.pages_of(parts, &rolled).await?;
         Ok(pages.into_iter().map(Some).collect())
     }

@@ -13,7 +13,7 @@ macro_rules! scripts {
     ($($name:ident),+ $(,)?) => {
         pub(super) struct Scripts {
             $(pub(super) $name: RedisScript,)+
-            /// `turn` without `allow-oom`: a server that is out of memory refuses this script.
+            /// The script `turn` without the flag `allow-oom`: a server that is out of memory refuses this script.
             pub(super) asking_turn: RedisScript,
         }
 
@@ -56,8 +56,8 @@ pub(super) fn while_there_is_memory(script: &str) -> String {
     script.replacen(" flags=allow-oom", "", 1)
 }
 
-/// The files of shared functions, by name. In all of them KEYS[1] is the account's hash. They implement the same state
-/// machine as the module `book`; change both or neither.
+/// The files of shared functions, by name. In each of these files KEYS[1] is the account's hash. The files implement
+/// the same state machine as the module `book`: change both together.
 const PARTS: &[(&str, &str)] = &texts![
     amounts, calendar, clock, expiry, holds, journal, money, state, telling, turns
 ];

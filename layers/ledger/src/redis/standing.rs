@@ -16,7 +16,7 @@ use crate::{
     money::MicroRub,
 };
 
-/// The difference between servers' clocks that is tolerated before lines count as dropped early, in milliseconds.
+/// How far servers' clocks may differ, in milliseconds, before journal lines count as dropped early.
 const CLOCK_MS_MAX: u64 = 3_600_000;
 
 /// The result of `books.lua`: fields, records, expiry times, entries, the journal's end, the number of lines that are

@@ -1,8 +1,8 @@
 //! Checks whether the data set is still the one that the gateway started with, and which servers have it.
 //!
-//! `tg:sys` contains a random `epoch`, which is written once. In a Cluster only one server has that key, so further
-//! keys with the same epoch (marks) are distributed over the slots. If a shard has lost its data, its marks are
-//! missing.
+//! `tg:sys` contains a random `epoch`, which is written once. In a Cluster only one server has that Redis key, so
+//! further Redis keys with the same epoch (marks) are distributed over the slots. If a server has lost its data, its
+//! marks are missing.
 
 use std::{
     collections::BTreeMap,
@@ -66,7 +66,7 @@ impl RedisLedger {
     /// do not answer are skipped, unless none answers.
     ///
     /// # Errors
-    /// The ledger is out of reach.
+    /// [`LedgerError::Unavailable`] if the ledger is out of reach.
     pub async fn watch(&self) -> Result<Watch, LedgerError> {
         let conn = &self.0.conn;
         let (stands, told) = join(self.0.data.stands(conn), told(conn)).await;
@@ -112,7 +112,7 @@ impl RedisLedger {
         data.present()
     }
 
-    /// Checks the data set because a key is missing. Missing keys are common, since clients send made-up keys.
+    /// Checks the data set because a caller's key is missing. Missing keys are common, since clients send made-up keys.
     pub(super) async fn missing_key(&self) -> Result<(), RedisFault> {
         let data = &self.0.data;
         if let Ok(epoch) = read_epoch(&self.0.conn).await
@@ -248,8 +248,8 @@ async fn tell(
 /// Writes the missing marks of a new data set, and returns the marks that exist. A server that does not answer has
 /// none.
 ///
-/// Marks are written only once per data set. If they were written again later, a shard that came back empty would look
-/// complete.
+/// Marks are written only once per data set. If they were written again later, a server that came back empty would seem
+/// to have all its data.
 async fn marked(conn: &RedisConn, epoch: &str, complete: bool) -> Result<Vec<String>, RedisFault> {
     let mut there = Vec::with_capacity(MARKS);
     let marks = (0..MARKS).map(|index| mark(conn, epoch, index, complete));
