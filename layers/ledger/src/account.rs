@@ -184,7 +184,7 @@ pub struct KeyRecord {
         serde(default, skip_serializing_if = "Option::is_none")
     )]
     pub group: Option<GroupId>,
-    /// Limit of calls that may be open at once, over all gateways, if any.
+    /// The largest number of the key's calls that may be open at once, over all gateways, if limited.
     #[cfg_attr(
         feature = "serde",
         serde(default, skip_serializing_if = "Option::is_none")
@@ -193,7 +193,7 @@ pub struct KeyRecord {
     /// Whether answers to calls with an idempotency key are stored and replayed.
     #[cfg_attr(feature = "serde", serde(default))]
     pub idempotency: bool,
-    /// Whether the holds of the key's streams may grow with their output, so that a stream can be stopped if its hold
+    /// Whether the hold of a streamed call may grow with the call's output. Then the gateway stops a stream whose hold
     /// cannot be raised. Applies to models whose largest speed is known.
     #[cfg_attr(feature = "serde", serde(default))]
     pub growing_holds: bool,
@@ -286,7 +286,7 @@ pub trait KeyStore: Send + Sync + 'static {
     /// Returns the key with this digest, or `None` if there never was such a key.
     ///
     /// # Errors
-    /// The store is out of reach, so the caller cannot be authenticated now.
+    /// An error if the store is out of reach, so that the caller cannot be authenticated now.
     fn find_key(
         &self,
         digest: &KeyDigest,

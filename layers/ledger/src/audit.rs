@@ -1,4 +1,4 @@
-//! Checks books against the ledger's invariants. The rules are written once, for every store and for exports.
+//! Checks the books of accounts against the ledger's invariants. The same code serves every store, and exports.
 //!
 //! [`AccountAudit`] checks one account: its books as a store or an export returns them, then its journal, line by line.
 //! [`audit()`] checks a whole ledger through [its contract](crate::contract::LedgerAdmin), and is the default of
@@ -150,7 +150,7 @@ impl AccountAudit {
         self.charged_in_all(key, money.charged, money.loss);
     }
 
-    /// Reports a receipt whose cost differs from the cost of its usage at its prices (I3).
+    /// Reports a receipt whose cost differs from the cost computed from its usage and its prices (I3).
     pub(crate) fn call_misfits(
         &mut self,
         number: RequestNumber,
@@ -267,8 +267,8 @@ impl AccountAudit {
             journal_complete,
             ..
         } = &self.books;
-        // If the store has dropped the journal's oldest lines, the sum of the journal is a lower bound of the sum in
-        // the books.
+        // If the store has dropped the journal's oldest lines, the sum of the remaining lines is at most the sum in the
+        // books.
         let agrees = |books: i128, journal: i128| {
             if *journal_complete {
                 books == journal
@@ -299,7 +299,8 @@ impl AccountAudit {
                 "I3 account {id}: loss {loss}, but its receipts sum to {lost} µ₽"
             ));
         }
-        // Entries can be negative, so the sum of an incomplete journal is not a bound of the sum in the books.
+        // Entries can be negative, so the sum of an incomplete journal may be larger or smaller than the sum in the
+        // books.
         if *journal_complete {
             self.entered_is(self.entered);
         }

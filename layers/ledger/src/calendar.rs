@@ -5,13 +5,13 @@ pub const DAY_MS: u64 = 86_400_000;
 /// The last millisecond of the year 9999: RFC 3339 has four digits for a year.
 const LAST_MS: u64 = 253_402_300_799_999;
 
-/// Days from 1970-01-01 to the day of a Unix time in milliseconds.
+/// Returns the number of days from 1970-01-01 to the day of a Unix time in milliseconds.
 #[must_use]
 pub const fn day_of(ms: u64) -> u64 {
     ms / DAY_MS
 }
 
-/// Months from January 1970 to the month of a Unix time in milliseconds.
+/// Returns the number of months from January 1970 to the month of a Unix time in milliseconds.
 #[must_use]
 pub fn month_of(ms: u64) -> u64 {
     let day = i64::try_from(day_of(ms)).expect("the days of 2⁶⁴ ms fit in an i64");
@@ -34,8 +34,8 @@ pub fn month_begins_ms(month: u64) -> u64 {
     day_begins_ms(u64::try_from(day).expect("dates before 1970 do not occur"))
 }
 
-/// Days from 1970-01-01 to a date. The year is counted from March, so that the leap day is its last day, and in eras of
-/// 400 years, which all have the same number of days.
+/// Returns the number of days from 1970-01-01 to a date. The computation uses years that begin in March, so that the
+/// leap day is the last day of a year, and eras of 400 years, which all have the same number of days.
 #[must_use]
 pub const fn day_of_date(year: i64, month: i64, day: i64) -> i64 {
     let year = if month <= 2 { year - 1 } else { year };

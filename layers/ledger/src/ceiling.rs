@@ -40,7 +40,7 @@ impl Ceilings {
     }
 }
 
-/// Which ceiling refused a hold: one of the key's, or one of its group's.
+/// Which ceiling refused a hold: a ceiling of the key, or a ceiling of the key's group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(Serialize, Deserialize))]
 pub enum Ceiling {
@@ -122,8 +122,8 @@ impl Ceiling {
     }
 }
 
-/// A day or a month, with a key's usage before it began. The key's spending in the period is its present usage minus
-/// its usage before the period.
+/// A day or a month, with the usage that a key had before this period began. The key's spending in the period is its
+/// present usage minus its usage before the period.
 ///
 /// The text form of a period is `<index>:<micro-rubles>`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -152,7 +152,7 @@ impl Period {
         }
     }
 
-    /// The spending in the period, if the key's present usage is `used`.
+    /// Returns the spending in the period, if the key's present usage is `used`.
     #[must_use]
     pub fn spent(self, used: MicroRub) -> MicroRub {
         used.minus_or_zero(self.before)

@@ -71,7 +71,7 @@ pub(super) struct UnknownNumber;
 /// All data but the receipts: the book (money, holds, ceilings) and the directory (names, keys).
 #[derive(Debug, Default)]
 pub(super) struct State {
-    /// Accessible to the stores, since some commands on the book change nothing that must be written.
+    /// Stores use the book directly for commands that change nothing that must be written.
     pub(super) book: Book,
     companies: BTreeMap<AccountId, AccountInfo>,
     keys: HashMap<KeyId, Arc<KeyRecord>, Hashing>,
@@ -102,7 +102,7 @@ impl State {
         call: &Settlement,
         now: Millis,
     ) -> Result<Journaled<Settled>, UnknownNumber> {
-        // With `fresh` false, the book moves no money for a number that it has no record of. The store can then look
+        // If `fresh` is false, the book moves no money for a number of which it has no record. So the store can look
         // for the call's receipt before it charges the call without a hold.
         let settled =
             self.book
@@ -213,7 +213,7 @@ impl State {
         self.noted.contains(&number)
     }
 
-    /// Deletes the checkpoint of a call that turned out to be free.
+    /// Deletes the checkpoint of a call that has ended without a charge.
     #[cfg(feature = "sqlite")]
     pub(super) fn forget(&mut self, number: RequestNumber) -> Journaled<()> {
         let noted = self.noted.remove(&number);

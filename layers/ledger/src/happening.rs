@@ -42,7 +42,8 @@ impl Levels {
     /// Creates levels from amounts in any order.
     ///
     /// # Errors
-    /// There are more than [`LEVELS_MAX`] amounts, one of them is not above 0, or two are equal.
+    /// [`LevelsError`] if there are more than [`LEVELS_MAX`] amounts, if an amount is not above 0, or if two amounts
+    /// are equal.
     pub fn new(levels: &[MicroRub]) -> Result<Self, LevelsError> {
         let mut sorted = Self::NONE;
         if levels.len() > LEVELS_MAX || levels.iter().any(|level| *level <= MicroRub::ZERO) {
@@ -157,7 +158,7 @@ pub enum Happening {
         /// The number of the call that was charged.
         by: String,
     },
-    /// A ceiling is used up, or nearly: see [`reached`].
+    /// A ceiling is used up, or almost used up: see [`reached`].
     CeilingReached {
         /// The group that has the ceiling; `None` if the key has it.
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -226,7 +227,7 @@ pub enum Happening {
         /// The first breach.
         first: String,
     },
-    /// The exchange rate in force was confirmed too long ago.
+    /// The last confirmation of the exchange rate in force is too old.
     RateStale {
         /// The time at which the rate in force was last confirmed, in Unix milliseconds.
         since_ms: u64,

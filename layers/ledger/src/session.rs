@@ -1,5 +1,5 @@
-//! The session of a call: the caller's statement of which calls belong together. It is shown on receipts and has no
-//! effect.
+//! The session of a call. By this name, the caller marks calls that belong together. It is shown on receipts and has no
+//! other effect.
 
 use std::{fmt, ops::Deref, str::FromStr, sync::Arc};
 

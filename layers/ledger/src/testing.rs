@@ -104,7 +104,7 @@ use crate::{
 /// Runs every test of [`cases`]. `open` makes a new ledger with these accounts for each test.
 ///
 /// # Panics
-/// A test failed. The message names every test that failed.
+/// If a test fails. The message names every test that failed.
 pub async fn check<L: Ledger>(open: impl AsyncFn(Vec<Opening>) -> L) {
     let mut broken = Vec::new();
     for case in cases::<Arc<L>>() {
@@ -116,7 +116,7 @@ pub async fn check<L: Ledger>(open: impl AsyncFn(Vec<Opening>) -> L) {
 /// Runs every test of [`store_cases`]. `make` makes a new, empty store for each test.
 ///
 /// # Panics
-/// A test failed. The message names every test that failed.
+/// If a test fails. The message names every test that failed.
 pub async fn check_store<L: Books>(make: impl AsyncFn() -> L) {
     check_all(store_cases(), make).await;
 }
@@ -175,7 +175,7 @@ pub fn document_cases<L: Documents>() -> Vec<Case<L>> {
 /// Runs every test of [`event_cases`]. `make` makes a new, empty store for each test.
 ///
 /// # Panics
-/// A test failed. The message names every test that failed.
+/// If a test fails. The message names every test that failed.
 pub async fn check_events<L: Books + EventStore>(make: impl AsyncFn() -> L) {
     check_all(event_cases(), make).await;
 }
@@ -183,7 +183,7 @@ pub async fn check_events<L: Books + EventStore>(make: impl AsyncFn() -> L) {
 /// Runs every test of [`document_cases`]. `make` makes a new ledger without documents for each test.
 ///
 /// # Panics
-/// A test failed. The message names every test that failed.
+/// If a test fails. The message names every test that failed.
 pub async fn check_documents<L: Documents>(make: impl AsyncFn() -> L) {
     check_all(document_cases(), make).await;
 }
@@ -264,7 +264,7 @@ impl<L> Case<L> {
     /// a test of [`store_cases`] an empty one.
     ///
     /// # Panics
-    /// The ledger breaks the contract.
+    /// If the ledger breaks the promise that the test checks.
     pub async fn run(&self, ledger: &L) {
         (self.run)(ledger).await;
     }

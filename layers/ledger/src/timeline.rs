@@ -1,4 +1,5 @@
-//! The timing of a call: when its money was held, which vendors were tried, when the first byte arrived, when it ended.
+//! The timing of a call: when its money was held, which vendors were tried, when the first byte arrived, and when the
+//! call ended.
 //!
 //! A receipt stores the timing as a line of text of about twenty bytes, `3 4 1063 5003 200`. The first four numbers are
 //! times in milliseconds since the request arrived: hold, last attempt, first byte, end. The fifth is the status of the

@@ -125,7 +125,7 @@ pub trait Target: Sized {
     /// A [`BookError`] if the ledger refuses or is out of reach.
     fn filled(&mut self) -> impl Future<Output = Result<Self::Ledger, BookError>> + Send;
 
-    /// Completes the copy, so that gateways can use the ledger.
+    /// Completes the copy: from then on gateways can use the ledger.
     ///
     /// # Errors
     /// A [`BookError`] if the ledger refuses or is out of reach.

@@ -24,7 +24,7 @@ impl From<&Receipt> for CallMoney {
 }
 
 impl CallMoney {
-    /// Returns whether the call moved money. A stale receipt did not.
+    /// Returns whether the receipt's call moved money. A stale receipt moved none.
     pub(crate) const fn moved(&self) -> bool {
         matches!(self.booked, Booked::Held | Booked::Late | Booked::Forced)
     }

@@ -16,7 +16,7 @@ const AUDITS_AT_ONCE: usize = 8;
 /// an account, for the call's number.
 ///
 /// # Errors
-/// The ledger did not answer.
+/// A [`BookError`] if the ledger did not answer.
 pub async fn audit<L: LedgerAdmin + ?Sized>(ledger: &L) -> Result<Audit, BookError> {
     over(&Contract(ledger)).await
 }
@@ -154,7 +154,8 @@ mod tests {
     };
     use crate::contract::JournalLine;
 
-    /// A ledger with the books and the journal of one account. It lists a second account, whose books are gone.
+    /// A ledger with the books and the journal of one account. It lists a second account, but has no books of that
+    /// account.
     struct Contracted {
         books: Snapshot,
         journal: Vec<JournalLine>,

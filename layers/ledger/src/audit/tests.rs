@@ -311,7 +311,7 @@ fn fault_that_the_store_finds_is_reported_as_a_breach() {
         tell(&mut audit);
         assert_eq!(audit.without_journal(), [says]);
     }
-    // A call that has ended while its hold is open is reported once, although the store and the journal both show its
+    // A call that has ended while its hold is open is reported once, although both the store and the journal have its
     // end.
     let mut audit = AccountAudit::new(books());
     audit.line(&call(1, 0, 0, 0, Booked::Held));

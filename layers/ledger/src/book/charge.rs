@@ -64,7 +64,7 @@ impl Book {
         let open = account.open.get(&number).map(|open| &open.key);
         let expired = account.expired.get(&number).map(|expired| &expired.key);
         let (held, booked) = match (open, expired) {
-            // A settlement with a key other than the hold's moves nothing.
+            // A settlement moves no money if its key is not the key of the hold.
             (Some(other), _) | (None, Some(other)) if other != key => {
                 return nothing(Booked::Stale);
             }

@@ -52,7 +52,7 @@ impl Account {
     /// Moves a key and its holds into a group, or out of its group, and sets the limit of the key's open calls.
     ///
     /// # Errors
-    /// The key or the group does not exist.
+    /// [`Rejection`] if the key or the group does not exist.
     pub fn bind(
         &mut self,
         id: &KeyId,

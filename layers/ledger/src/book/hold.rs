@@ -103,7 +103,7 @@ impl Book {
     /// granted in full or refused.
     ///
     /// # Errors
-    /// The [`Refusal`] of a larger amount; the hold is unchanged.
+    /// The [`Refusal`] if the larger amount does not fit. The hold is then unchanged.
     pub fn adjust(&mut self, adjustment: &Adjustment, now: Millis) -> Result<Adjusted, Refusal> {
         let Adjustment {
             number,
@@ -125,7 +125,8 @@ impl Book {
         if amount > held {
             account.admits(key, now)?;
             let room = account.has_room(key, amount.minus_or_zero(held), now);
-            // If money is short, the check ends expired holds first. The hold that is to be changed may be one of them.
+            // If money is short, `has_room` ends expired holds first. The hold that is to be changed may be one of
+            // these.
             if !account.open.contains_key(number) {
                 return Ok(Adjusted::Gone);
             }
@@ -148,14 +149,14 @@ impl Book {
 }
 
 impl Account {
-    /// Amount that a key can still hold: `max(0, min(b − h, l − u − h_k))`, over all its ceilings and its group's.
+    /// The amount that a key can still hold: `max(0, min(b − h, l − u − h_k))`, over all its ceilings and its group's.
     #[must_use]
     pub fn free(&self, key: &KeyId, now: Millis) -> MicroRub {
         self.room(key, now).0
     }
 
-    /// Amount that a key can still hold, and the ceiling that limits the amount; `None` if the account's money limits
-    /// it.
+    /// The amount that a key can still hold, and the ceiling that limits the amount; `None` if the account's money
+    /// limits it.
     pub(crate) fn room(&self, key: &KeyId, now: Millis) -> (MicroRub, Option<Ceiling>) {
         let account = self.balance.minus_or_zero(self.held);
         match self.keys.get(key) {
@@ -314,7 +315,7 @@ impl KeyBook {
         }
     }
 
-    /// Returns the ceilings, the one with the latest reset first.
+    /// Returns the ceilings, beginning with the ceiling that resets last.
     pub(super) fn bounds(&self, now: Millis) -> impl Iterator<Item = Bound> {
         let Ceilings { total, month, day } = self.ceilings;
         let total = total.map(|limit| Bound {
@@ -350,7 +351,7 @@ impl KeyBook {
     }
 }
 
-/// A ceiling, and what has been spent under it.
+/// A ceiling, and the spending that counts under it.
 pub(super) struct Bound {
     pub(super) ceiling: Ceiling,
     pub(super) limit: MicroRub,

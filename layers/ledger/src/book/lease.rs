@@ -95,7 +95,7 @@ impl Account {
             || group.is_some_and(|group| group.bounds(now).any(|bound| over(group.held, bound)))
     }
 
-    /// Charges a call of a lease. `cover` of the cost is paid from the lease's hold, the rest from free money.
+    /// Charges a call of a lease. The lease's hold pays the part `cover` of the cost, free money pays the rest.
     #[expect(
         clippy::too_many_arguments,
         reason = "the fields of a charge in the journal"

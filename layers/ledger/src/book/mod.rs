@@ -4,7 +4,7 @@
 //! The memory store is this book, the SQLite store uses it as its working state, and tests compare the Redis scripts
 //! with it.
 //!
-//! Account A has a posted balance `b` and an amount held `h`. Its key k has a ceiling `l`, has used `u`, and holds
+//! Account A has a posted balance `b` and holds the amount `h`. Its key k has a ceiling `l`, has spent `u`, and holds
 //! `h_k`. A key may also have ceilings for the day and for the month. For these ceilings, `u` is what was charged in
 //! the current day or month (UTC). `h_k` is still everything that the key holds, since it is unknown on which day a
 //! call will be charged. A key may be in a group, which has ceilings of the same kinds. For the group's ceilings, `u`
@@ -15,8 +15,8 @@
 //! - **I3** `b = Σ entries − Σ u`, and `Σ cost = Σ charged + loss` over settled calls; each receipt's cost is its usage
 //!   at its prices;
 //! - **I4** `0 ≤ h ≤ b`;
-//! - **I5** a hold ends once: settled, released or expired; an expired hold is settled late at most once; a repeat is
-//!   answered with the first result.
+//! - **I5** a hold ends once: settled, released or expired; an expired hold is settled late at most once; a repeated
+//!   end gets the first result.
 
 mod audit;
 mod charge;
@@ -61,7 +61,8 @@ pub(crate) type Hashing = FixedState;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Book {
     accounts: HashMap<AccountId, Account, Hashing>,
-    /// Accounts, by the time of their next check for expired holds: not later than the first hold's expiry.
+    /// Accounts, by the time of their next check for expired holds. This time is at most the time at which the
+    /// account's first hold expires.
     watched: BTreeSet<(Millis, AccountId)>,
 }
 
@@ -386,7 +387,7 @@ impl Book {
         accounts.into_iter()
     }
 
-    /// Restores an account from a store, in place of any account with this id.
+    /// Restores an account from a store. Replaces an account with the same id.
     pub fn restore(&mut self, id: &AccountId, account: Account) {
         self.accounts.insert(id.clone(), account);
         self.watch(id);

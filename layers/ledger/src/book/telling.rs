@@ -14,7 +14,7 @@ use crate::{
 };
 
 impl Account {
-    /// Removes and returns the events since the last call of this function, in order, each with its key.
+    /// Removes and returns the events since this function was last called, in order, each with its key.
     pub fn happened(&mut self) -> Vec<(Option<KeyId>, Happening)> {
         mem::take(&mut self.happened)
     }
@@ -52,8 +52,8 @@ impl Account {
 }
 
 impl KeyBook {
-    /// Adds a charge to the key's usage. Returns the events about ceilings that the charge brings to an alert level or
-    /// close to their limit.
+    /// Adds a charge to the key's usage. Returns an event for each ceiling whose remaining amount falls to an alert
+    /// level, or to almost nothing.
     pub(super) fn spend(
         &mut self,
         charged: MicroRub,
@@ -70,8 +70,8 @@ impl KeyBook {
         told
     }
 
-    /// Returns the events about ceilings for a usage that grows to `used`: the remaining amount falls to an alert
-    /// level, or hardly anything is left. The stored day and month must be those of `now`.
+    /// Returns an event for each ceiling whose remaining amount falls to an alert level, or to almost nothing, if the
+    /// usage grows to `used`. The stored day and month must be those of `now`.
     fn passed(&self, used: MicroRub, now: Millis, number: RequestNumber) -> Vec<Happening> {
         let mut told = Vec::new();
         for bound in self.bounds(now) {

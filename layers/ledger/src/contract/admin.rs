@@ -114,8 +114,8 @@ pub trait LedgerAdmin: Send + Sync + 'static {
     /// A [`BookError`] if the ledger refuses or is out of reach.
     fn accounts(&self) -> impl Future<Output = Result<Vec<AccountView>, BookError>> + Send;
 
-    /// Books a payment or a correction, once per id. A repeat is accepted if its amount is the same, even if its reason
-    /// differs; [`LedgerAdmin::entry`] returns the reason that was booked.
+    /// Books a payment or a correction, once per id. A repeated entry is accepted if its amount is the same, even if
+    /// its reason differs; [`LedgerAdmin::entry`] returns the reason that was booked.
     ///
     /// # Errors
     /// [`BookError::Exists`] if the id was booked with another amount, or another [`BookError`].
@@ -148,7 +148,7 @@ pub trait LedgerAdmin: Send + Sync + 'static {
         ceilings: Ceilings,
     ) -> impl Future<Output = Result<KeyView, BookError>> + Send;
 
-    /// Changes a key. Once disabling a key is acknowledged, no new hold is made on it.
+    /// Changes a key. Once the ledger has acknowledged that a key is disabled, no new hold is made on this key.
     ///
     /// # Errors
     /// A [`BookError`] if the ledger refuses or is out of reach.

@@ -11,7 +11,7 @@ use super::BookError;
 
 /// The maximum number of attempts of one update while other processes change the same document.
 const ATTEMPTS_MAX: usize = 100;
-/// The text that replaces a removed value, so that the document's version numbers continue.
+/// The text that replaces a removed value. The document itself remains, so that its version numbers continue.
 const REMOVED: &str = "-";
 
 /// A document: a text that is stored next to the books, with a version.
@@ -145,7 +145,7 @@ pub trait Documents: Send + Sync + 'static {
     /// the read and the write.
     ///
     /// # Errors
-    /// As for [`Documents::update`]: the error of `change`, or a [`BookError`].
+    /// The error of `change`, or a [`BookError`] under the conditions of [`Documents::update`].
     fn update_async<'a, T, R, E, F>(
         &'a self,
         name: &'a str,

@@ -29,8 +29,8 @@ pub struct GroupView {
     pub spent_rub: MicroRub,
     /// Amount held by the running calls of the group's keys.
     pub held_rub: MicroRub,
-    /// Amount that the group's keys can spend together now: the smallest of the account's free money and the remainders
-    /// of the group's ceilings.
+    /// The amount that the group's keys can spend together now: the account's free money, or what is left under one of
+    /// the group's ceilings if that is less.
     pub free_rub: MicroRub,
     /// The ceiling and the spending of the current month.
     pub month: PeriodView,

@@ -24,14 +24,15 @@ pub struct Hold {
     pub key: KeyId,
     /// The most that the call can cost.
     pub want: MicroRub,
-    /// The smallest acceptable hold: if less than `want` is free, all that is free is held, but at least this amount.
+    /// The smallest acceptable hold. If less than `want` is free, all free money is held; if even less than this amount
+    /// is free, the hold is refused.
     pub least: MicroRub,
     /// The time after which the hold expires unless it is settled, released or extended.
     pub ttl: Duration,
 }
 
 impl Hold {
-    /// Creates a request to hold `amount`, all or nothing.
+    /// Creates a request to hold `amount`, in full or not at all.
     #[must_use]
     pub const fn new(
         number: RequestNumber,

@@ -88,7 +88,8 @@ impl JournalLine {
     }
 }
 
-/// Finds an entry. Reads the journal from its end backwards, since the entry was usually booked a moment ago.
+/// Finds an entry. Reads the journal backwards from its end, since an entry that is looked up was usually booked a
+/// moment ago.
 pub(crate) async fn entry_of<L: LedgerAdmin + ?Sized>(
     ledger: &L,
     account: &AccountId,
@@ -207,7 +208,7 @@ impl JournalPages {
     /// again.
     ///
     /// # Errors
-    /// As for [`LedgerAdmin::journal`]: a [`BookError`] if the ledger refuses or is out of reach.
+    /// A [`BookError`] if the ledger refuses or is out of reach.
     pub async fn next<L: LedgerAdmin + ?Sized>(
         &mut self,
         ledger: &L,

@@ -15,14 +15,14 @@ pub trait Ledger: Send + Sync + 'static {
     /// Holds money, atomically over the account and the key.
     ///
     /// # Errors
-    /// [`LedgerError::Refused`] with the reason. [`LedgerError::Unavailable`]: the money may be held nevertheless, so
-    /// release the hold.
+    /// [`LedgerError::Refused`] with the reason, if the money cannot be held. [`LedgerError::Unavailable`] if the
+    /// ledger does not answer: the money may be held nevertheless, so release the hold.
     fn reserve(&self, hold: &Hold) -> impl Future<Output = Result<Reserved, LedgerError>> + Send;
 
     /// Charges a call and ends its hold.
     ///
     /// # Errors
-    /// [`LedgerError::Unavailable`]: the call may have been charged; settle it again.
+    /// [`LedgerError::Unavailable`] if the ledger does not answer: the call may have been charged, so settle it again.
     fn settle(
         &self,
         settlement: &Settlement,
@@ -40,7 +40,7 @@ pub trait Ledger: Send + Sync + 'static {
     /// Ends a hold without a charge. A request for a hold under this number that arrives later is refused.
     ///
     /// # Errors
-    /// [`LedgerError::Unavailable`]: the hold may have ended; release it again.
+    /// [`LedgerError::Unavailable`] if the ledger does not answer: the hold may have ended, so release it again.
     fn release(
         &self,
         number: RequestNumber,
@@ -66,8 +66,9 @@ pub trait Ledger: Send + Sync + 'static {
     /// hold.
     ///
     /// # Errors
-    /// [`LedgerError::Refused`] if a larger amount is refused: the hold is unchanged. [`LedgerError::Unavailable`]: the
-    /// hold may have changed. Repeat the request, or make another change with a higher number.
+    /// [`LedgerError::Refused`] if a larger amount does not fit: the hold is unchanged. [`LedgerError::Unavailable`] if
+    /// the ledger does not answer: the hold may have changed. Repeat the request, or make another change with a higher
+    /// number.
     fn adjust(
         &self,
         adjustment: &Adjustment,
@@ -80,7 +81,8 @@ pub trait Ledger: Send + Sync + 'static {
     /// on an amount.
     ///
     /// # Errors
-    /// [`LedgerError::Refused`] with the reason, or [`LedgerError::Unavailable`].
+    /// [`LedgerError::Refused`] with the reason, if the key can hold nothing; [`LedgerError::Unavailable`] if the
+    /// ledger does not answer.
     fn probe(
         &self,
         account: &AccountId,
@@ -93,8 +95,8 @@ pub trait Ledger: Send + Sync + 'static {
     /// [`LedgerError::Unavailable`] if the ledger does not answer.
     fn expire(&self) -> impl Future<Output = Result<usize, LedgerError>> + Send;
 
-    /// Returns the lease from which this process holds the call's money, if any. If another process settles the call,
-    /// it must pass this number in the settlement. `None` for a ledger without leases.
+    /// Returns the number of the lease from which this process holds the call's money. `None` if the money is not held
+    /// from a lease. If another process settles the call, its settlement must contain this number.
     fn lease_of(&self, number: RequestNumber, key: &KeyId) -> Option<RequestNumber> {
         let _ = (number, key);
         None
@@ -106,7 +108,7 @@ pub trait Ledger: Send + Sync + 'static {
     /// Does nothing for a ledger that cannot store checkpoints.
     ///
     /// # Errors
-    /// The checkpoint was not stored.
+    /// [`LedgerError::Unavailable`] if the checkpoints were not stored.
     fn checkpoint(
         &self,
         running: &[Settlement],

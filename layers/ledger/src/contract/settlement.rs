@@ -30,8 +30,8 @@ pub struct Settlement {
     pub held: MicroRub,
     /// The cost of the call.
     pub cost: MicroRub,
-    /// Whether the first attempt to settle was so recent that the tombstone of an earlier settlement would still exist.
-    /// If so, and the ledger finds neither hold nor tombstone, then it has lost the hold and may charge the call
+    /// Whether the first attempt to settle this call was so recent that its tombstone would still exist. If so, and the
+    /// ledger finds neither a hold nor a tombstone of the call, the ledger has lost the hold, and may charge the call
     /// without it.
     pub fresh: bool,
     /// The lease that held the call's money, if the call is settled by another process than the lease's owner.
@@ -79,7 +79,7 @@ pub struct Item {
     pub price: Option<Arc<Price>>,
     /// Whether the usage was estimated or repaired, because the vendor's usage was missing or implausible.
     pub estimated: bool,
-    /// Whether the vendor's counts were impossible and were cut to what the hold covers.
+    /// Whether the vendor's counts were higher than the request allows, and were cut to what the hold covers.
     #[serde(default)]
     pub bounded: bool,
     /// Whether the vendor reported tokens or units that have no price. They were charged at the highest rate that
@@ -97,8 +97,8 @@ pub struct Item {
     pub endpoint: Option<Endpoint>,
     /// The tokens of the call, by class.
     pub usage: Usage,
-    /// The vendor's price of the call, if the vendor's rates are configured: in rubles, at the exchange rate on which
-    /// the call's own price is based. Only the operator sees it.
+    /// The vendor's price of the call in rubles, if the vendor's rates are configured. It uses the exchange rate on
+    /// which the call's own price is based. Only the operator sees it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vendor_cost_rub: Option<MicroRub>,
     /// The usage that the vendor reported, if the charged usage was cut (`bounded`). Only the operator sees it.
@@ -114,7 +114,7 @@ pub struct Item {
     /// The amount that the call held when it ended, if its hold was changed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub held_at_end_rub: Option<MicroRub>,
-    /// Why the gateway stopped the call, if it did: its growing hold could not be raised.
+    /// The reason why the gateway stopped the call, if it did: the call's growing hold could not be raised.
     #[serde(
         default,
         skip_serializing_if = "Option::is_none",

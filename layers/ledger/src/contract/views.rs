@@ -83,8 +83,8 @@ pub struct KeyView {
     pub spent_rub: MicroRub,
     /// The amount that the key's running calls hold.
     pub held_rub: MicroRub,
-    /// Amount that the key can spend now: the smallest of the account's free money and the remainders of the key's
-    /// ceilings.
+    /// The amount that the key can spend now: the account's free money, or what is left under one of the key's ceilings
+    /// if that is less.
     pub free_rub: MicroRub,
     /// The ceiling and the spending of the current month.
     pub month: PeriodView,

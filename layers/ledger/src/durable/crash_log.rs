@@ -1,10 +1,10 @@
-//! Recovers calls that were running when the process died: the latest record of each call, and how the next process
+//! Recovery of calls that were running when the process died: the latest record of each call, and how the next process
 //! ends the call.
 //!
-//! The settler passes the costs so far of running calls to [`Ledger::checkpoint`](crate::contract::Ledger::checkpoint),
-//! round by round. A ledger in a local file stores these checkpoints next to its books ([`note`], [`forget`],
-//! [`left`]). For a remote ledger the outbox stores them, and also how each call began and ended ([`CallNote`]). The
-//! file and the outbox both keep these rules:
+//! In rounds, the settler passes the costs so far of running calls to
+//! [`Ledger::checkpoint`](crate::contract::Ledger::checkpoint). A ledger in a local file stores these checkpoints next
+//! to its books ([`note`], [`forget`], [`left`]). For a remote ledger the outbox stores them, and also how each call
+//! began and ended ([`CallNote`]). The file and the outbox both keep these rules:
 //!
 //! - **The latest record counts.** It contains all data of the call's earlier records, which may be deleted.
 //! - **The record of a running call is how the call would end now** (`End::GatewayStopped`). A record that arrives
@@ -39,9 +39,9 @@ use crate::{contract::Settlement, number::RequestNumber};
 #[cfg(feature = "outbox")]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct CallNote {
-    /// How the call is ended in the ledger if the process dies now.
+    /// How the next process ends the call in the ledger if this process dies now.
     pub(crate) ending: Ending,
-    /// Whether the call has ended this way. `false`: the call is running.
+    /// Whether the call has ended in this way. If false, the call is running.
     pub(crate) ended: bool,
     /// The time of the record, in Unix milliseconds.
     pub(crate) at_ms: u64,
@@ -55,7 +55,8 @@ pub struct Pending {
     pub at_ms: u64,
     /// How to end the call in the ledger: a call with only an intent is released, a call with a checkpoint is settled.
     pub ending: Ending,
-    /// Whether the ledger has acknowledged the end, so recently that the end may be sent again.
+    /// Whether the ledger has acknowledged the end. Such a call is listed only if this was so recent that the end may
+    /// be sent again.
     pub done: bool,
 }
 
@@ -97,8 +98,8 @@ impl CallNote {
         }
     }
 
-    /// The end that the next process has to send for the call. `None` for a refused hold: the call neither ended nor
-    /// runs.
+    /// The end that the next process must send for the call. `None` if the call's hold was refused: such a call has no
+    /// end.
     pub(crate) fn pending(self, done: bool) -> Option<Pending> {
         let Self {
             ending,

@@ -1,4 +1,5 @@
-//! Shared by the SQLite files of this crate: the lock, the checks before a file is used, and reading of columns.
+//! Code that all SQLite files of this crate share: the lock, the checks before a file is used, and the reading of
+//! columns.
 
 use std::{
     ffi::OsString,
@@ -37,7 +38,7 @@ pub(crate) struct SqliteFile {
     pub(crate) lock: File,
 }
 
-/// Every SQLite file has at least this size: its header and the smallest page.
+/// The size of the smallest page, which contains the file's header. Every SQLite file has at least this size.
 const HEADER_BYTES: u64 = 512;
 
 /// The reason why a file was not opened. Each store turns it into an error text for its operator.
@@ -105,7 +106,7 @@ impl Kind {
                 .truncate(false)
                 .mode(0o600)
                 .open(&path);
-            // This must be checked before SQLite creates its files next to this file, which would not be writable
+            // This is checked before SQLite creates further files next to this file: those files would not be writable
             // either.
             if let Err(error) = made
                 && path.exists()
@@ -193,7 +194,7 @@ pub(crate) fn in_one_commit<T>(
     });
     // After some errors, such as a full disk, SQLite has rolled back already.
     if written.is_err() && !conn.is_autocommit() {
-        // The error to report is that of the write, so an error of the rollback is ignored.
+        // The error of the write is reported, so an error of the rollback is ignored.
         let _ = conn.execute_batch("ROLLBACK");
     }
     written

@@ -157,7 +157,7 @@ struct Shared<Q: WriteQueue> {
 pub(crate) struct WriterState<Q> {
     pub(crate) queue: Q,
     waiting: Vec<oneshot::Sender<()>>,
-    /// An empty buffer that takes the place of `waiting` while a batch has the list of waiting callers.
+    /// An empty buffer that replaces `waiting` while the list of waiting callers is in a batch.
     waiting_spare: Vec<oneshot::Sender<()>>,
     hurry: bool,
     asleep: Asleep,
@@ -183,7 +183,7 @@ struct Batch<Q: WriteQueue> {
 
 impl<Q: WriteQueue> GroupCommit<Q> {
     /// Starts the thread. `commit` writes a batch, whole or not at all, and leaves further work in the batch, if any.
-    /// Its flag is whether a caller waits for the commit.
+    /// The flag that `commit` gets is whether a caller waits for this commit.
     pub(crate) fn start(
         queue: Q,
         conn: Connection,
@@ -212,7 +212,7 @@ impl<Q: WriteQueue> GroupCommit<Q> {
         }
     }
 
-    /// Makes the thread look asleep until `until` to callers that submit changes.
+    /// Makes the state say that the thread sleeps until `until`, for callers that submit changes.
     #[cfg(test)]
     pub(crate) fn pretend_asleep(&self, until: Moment) {
         self.shared.lock().asleep = Asleep::Until(Some(until));
@@ -397,8 +397,8 @@ impl<Q: WriteQueue> Shared<Q> {
         }
     }
 
-    /// Locks the state and ignores poisoning, for all fields but the store's queue: a panicking caller cannot spoil
-    /// them.
+    /// Locks the state and ignores poisoning, to use all fields except the store's queue. A caller that panics leaves
+    /// these fields consistent.
     fn lock(&self) -> MutexGuard<'_, WriterState<Q>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

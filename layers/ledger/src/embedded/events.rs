@@ -45,7 +45,7 @@ impl EventState {
 }
 
 impl State {
-    /// Takes what has happened in an account from its book, and numbers it as events.
+    /// Takes the new events of an account out of the book, and numbers them.
     pub(super) fn tell_of(&mut self, account: &AccountId, at_ms: Millis) -> Vec<Event> {
         let happened = self.book.account_mut(account);
         let happened = happened.map(|account| account.happened());

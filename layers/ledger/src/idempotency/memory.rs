@@ -23,7 +23,7 @@ struct Inner {
 
 type Key = (AccountId, Digest);
 
-/// Clean-up removes the queue's entries of deleted claims when there are more than this many of them.
+/// If the queue has more entries of deleted claims than this, they are removed from it.
 const GONE_MAX: usize = 1024;
 
 #[derive(Default)]
@@ -79,7 +79,7 @@ impl MemoryAnswers {
         let mut table = self.table();
         table.sweep(now);
         let key = (claim.account.clone(), claim.id);
-        // The sweep may not have removed this claim: entries that expire later may precede its entry in the queue.
+        // The sweep may not have removed this claim: its entry in the queue may follow entries that expire later.
         if table.rows.get(&key).is_some_and(|row| row.expires <= now) {
             table.remove(&key);
         }

@@ -59,7 +59,7 @@ pub struct Claim {
 /// The result of a claim.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Claimed {
-    /// This call has the claim and runs; no other call does.
+    /// This call has the claim and runs. No other call under this idempotency key runs.
     Mine,
     /// An earlier call has claimed the idempotency key.
     Earlier(Earlier),
@@ -87,7 +87,7 @@ pub enum Stage {
     Abandoned,
     /// The call has ended with this answer, encrypted.
     Answered(Vec<u8>),
-    /// The call was charged, and has no answer that could be replayed.
+    /// The call was charged, but has no answer that could be replayed.
     Unanswered,
 }
 
@@ -140,7 +140,7 @@ pub trait AnswerStore: Send + Sync + 'static {
     /// atomically. If it is repeated under the same number, the same result is returned.
     ///
     /// # Errors
-    /// The store did not answer, or its answer was lost.
+    /// An error if the store did not answer, or if its answer was lost.
     fn claim(
         &self,
         claim: &Claim,
@@ -150,10 +150,10 @@ pub trait AnswerStore: Send + Sync + 'static {
     /// Renews the claim of a running call. Returns whether the call still has the claim.
     ///
     /// # Errors
-    /// The errors of [`AnswerStore::claim`].
+    /// An error if the store did not answer, or if its answer was lost.
     fn renew(&self, claim: &Claim) -> impl Future<Output = Result<bool, BoxError>> + Send;
 
-    /// Ends the claim and stores the outcome.
+    /// Ends the claim and stores the outcome of the call.
     ///
     /// # Errors
     /// The errors of [`AnswerStore::claim`].

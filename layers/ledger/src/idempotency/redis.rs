@@ -8,8 +8,8 @@
 //! tg:answers      HASH  <hour>: bytes of all accounts
 //! ```
 //!
-//! Redis deletes expired claims by itself, and reports nothing. So the account's usage is counted by the hour, and may
-//! be overestimated by at most one hour's claims.
+//! Redis deletes expired claims by itself, and reports nothing. So the account's usage is counted by the hour, and is
+//! overestimated by the claims of at most one hour.
 
 use std::{fmt, sync::Arc, time::Duration};
 
@@ -145,8 +145,8 @@ impl AnswerStore for RedisAnswers {
             .eval(script, &keys(claim), args, OPERATOR_TIMEOUT)
             .await;
         if word == "answered" && !finished.as_ref().is_ok_and(|word| word == "kept") {
-            // The answer was not stored: it exceeds the account's own limit, or was stored before. So its bytes are
-            // given back.
+            // The answer was not stored, because it exceeds the account's own limit or was stored before. So its bytes
+            // are given back.
             let given_back = self.has_room(-bytes, claim.kept).await;
             if finished.is_ok() {
                 given_back?;

@@ -88,7 +88,7 @@ impl Documents for MemoryLedger {
 }
 
 impl LeaderLease for MemoryLedger {
-    /// No other process uses this ledger, so every lock is granted.
+    /// No other process uses this ledger, so every leader lease is granted.
     async fn lead(&self, _: &str, _: &str, _: Duration) -> Result<bool, BookError> {
         Ok(true)
     }

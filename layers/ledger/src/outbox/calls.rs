@@ -18,11 +18,11 @@ use crate::{
     settle::{Event, FRESH, cause_of},
 };
 
-/// The time for which a failed settlement waits for the log. A disk that hangs must not delay the retry, since the
-/// ledger may answer again.
+/// The time for which the retry of a failed settlement waits until the log is synced. It is bounded because the ledger
+/// may answer again while the disk hangs.
 const SYNC_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The interval at which the outbox allows its log to delete acknowledged steps.
+/// The interval at which the outbox lets its log delete steps of calls whose end is acknowledged.
 const FORGET_EVERY: Duration = Duration::from_secs(10);
 
 /// The reason why a call was not admitted.
@@ -49,16 +49,17 @@ type Clock = Box<dyn Fn() -> u64 + Send + Sync>;
 pub(super) struct OutboxState {
     /// This process's calls, until their ends are acknowledged.
     pub(super) calls: HashMap<RequestNumber, Call>,
-    /// The ends that an earlier process left, oldest first.
+    /// Ends of calls that an earlier process left, oldest first.
     pub(super) left: BTreeMap<RequestNumber, Ended>,
-    /// The time of the first attempt, for each call of this or an earlier process whose end got no answer from the
-    /// ledger.
+    /// The calls, of this or an earlier process, whose end got no answer from the ledger, with the time of the first
+    /// attempt to send the end.
     pub(super) failed: HashMap<RequestNumber, Since>,
     /// Ends that the ledger has acknowledged recently, oldest first.
     pub(super) acknowledged: VecDeque<Acknowledged>,
-    /// Whether a replay was started and not finished: the ledger may have lost the ends in `acknowledged`.
+    /// Whether a replay was started and not finished. If so, the ledger may have lost the ends in `acknowledged`.
     pub(super) replay_due: bool,
-    /// The log may delete acknowledged steps up to this time. `forgot` is when the log last received such a time.
+    /// The log may delete steps of acknowledged calls up to this time. `forgot` is when the log last received a new
+    /// value of this time.
     pub(super) forget_until_ms: Option<u64>,
     pub(super) forgot: Instant,
 }
@@ -160,7 +161,8 @@ impl<L: Ledger, G: Log> Inner<L, G> {
         }
     }
 
-    /// Adds the lease that holds the call's money to a settlement, since the next process could not look it up.
+    /// Adds to a settlement the lease that holds the call's money. If this process dies, the next process could not
+    /// find out which lease it was.
     pub(super) fn with_lease(&self, settlement: &Settlement) -> Arc<Settlement> {
         let lease = || self.ledger.lease_of(settlement.number, &settlement.key);
         Arc::new(Settlement {

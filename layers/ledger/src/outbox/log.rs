@@ -13,22 +13,22 @@ pub use crate::{durable::crash_log::Pending, settle::Ending};
 
 /// Stores steps of calls on this machine, where they survive the process.
 pub trait Log: Send + Sync + 'static {
-    /// Takes a step without waiting. Steps of one call are written in order. They survive the process after some
+    /// Queues a step and does not wait. Steps of one call are written in order. A step survives the process after some
     /// milliseconds (a call's intent somewhat later), and a power cut after [`Log::sync`]. If steps of a call are lost,
-    /// they are its last steps. Called under a lock, so it must be quick.
+    /// they are the call's last steps. Called under a lock, so it must be quick.
     fn append(&self, step: CallStep);
 
     /// Resolves when all steps appended so far would survive a power cut.
     ///
     /// # Errors
-    /// The log cannot be written; see [`Log::fault`].
+    /// An error if the log cannot be written; [`Log::fault`] returns the reason.
     fn sync(&self) -> impl Future<Output = Result<(), BoxError>> + Send;
 
     /// Returns the calls that an earlier process left: first those that are done, then the others, each in order of
     /// arrival.
     ///
     /// # Errors
-    /// The log cannot be read.
+    /// An error if the log cannot be read.
     fn load(&self) -> impl Future<Output = Result<Vec<Pending>, BoxError>> + Send;
 
     /// Returns why no step can be written now; `None` if steps can be written. No call may be admitted while there is a
@@ -56,7 +56,8 @@ pub enum CallStep {
         /// The time of the step, in Unix milliseconds.
         at_ms: u64,
     },
-    /// How to settle a running call if the process dies now. The log adds the time of the step.
+    /// A settlement with the cost of a running call so far. It is sent to the ledger if the process dies. The log adds
+    /// the time of the step.
     Checkpoint(Arc<Settlement>),
     /// A call ended with this charge. The number is the time at which the gateway first sent the charge, in Unix
     /// milliseconds.
@@ -99,8 +100,8 @@ impl Ending {
     }
 }
 
-/// Returns the calls that these steps leave, for a log that stores single steps. A checkpoint has no time here; its
-/// call gets the time of its intent.
+/// Returns the calls that these steps leave, for a log that stores single steps. A checkpoint has no time of its own
+/// here, so the call gets the time of its intent.
 #[must_use]
 pub fn pending(steps: impl IntoIterator<Item = CallStep>) -> Vec<Pending> {
     struct Call {

@@ -5,11 +5,11 @@
 //! ([`Outbox::recover`]). If a ledger falls back to an older state, as after a failover, the ends that it acknowledged
 //! last are sent again ([`Outbox::replay`]).
 //!
-//! The ledger identifies a call by its number and answers a repeat with the first result. So sending an end twice is
-//! harmless, but losing an end is not. Hence the order: the step with a call's end is appended before the end is sent
-//! to the ledger, and the step `done` after the ledger has answered. The intent is appended before the hold is
-//! requested from the ledger, but the request does not wait until the intent is written. If the process dies first, the
-//! hold expires by itself, and the call is not charged.
+//! The ledger identifies a call by its number, and answers a repeated end of the call with the first result. So sending
+//! an end twice is harmless, but losing an end is not. Hence the order: the step with a call's end is appended before
+//! the end is sent to the ledger, and the step `done` after the ledger has answered. The intent is appended before the
+//! hold is requested from the ledger, but the request does not wait until the intent is written. If the process dies
+//! first, the hold expires by itself, and the call is not charged.
 
 mod calls;
 pub mod log;
@@ -48,7 +48,7 @@ use crate::{
 const AT_ONCE: usize = 64;
 /// The largest number of ends that a replay sends together.
 const REPLAYED_AT_ONCE: usize = 256;
-/// First wait before an unacknowledged end of an earlier process is sent again; doubled after each attempt.
+/// The first wait before a call's end that an earlier process left is sent again. The wait doubles after each attempt.
 const RETRY_MIN: Duration = Duration::from_millis(50);
 /// The longest wait before ends are sent again.
 const RETRY_MAX: Duration = Duration::from_secs(2);
@@ -66,7 +66,7 @@ pub struct OutboxSettings {
     pub calls_max: usize,
     /// The time for which a call may wait before the outbox counts as overdue.
     pub age_max: Duration,
-    /// The age of the oldest acknowledged end that the ledger may lose in a failover.
+    /// How far back a failover of the ledger may lose acknowledged ends: older ends are safe.
     pub replay_window: Duration,
 }
 
@@ -100,7 +100,7 @@ impl<L: Ledger, G: Log> Outbox<L, G> {
     /// Opens an outbox and reads the calls that an earlier process left.
     ///
     /// # Errors
-    /// The log cannot be read.
+    /// An error if the log cannot be read.
     pub async fn open(ledger: L, log: G, settings: OutboxSettings) -> Result<Self, BoxError> {
         Self::open_by_clock(ledger, log, settings, now_ms).await
     }
@@ -108,7 +108,7 @@ impl<L: Ledger, G: Log> Outbox<L, G> {
     /// Opens an outbox as [`Outbox::open`] does. `clock` returns the times of steps: Unix time in milliseconds.
     ///
     /// # Errors
-    /// The log cannot be read.
+    /// An error if the log cannot be read.
     pub async fn open_by_clock(
         ledger: L,
         log: G,
@@ -214,8 +214,8 @@ impl<L: Ledger, G: Log> Outbox<L, G> {
     /// Returns the number of calls that the ledger had lost and has now charged again.
     ///
     /// # Errors
-    /// The ledger did not acknowledge all ends; call this method again. The outbox keeps all ends until a replay has
-    /// succeeded.
+    /// The [`LedgerError`] of an end that the ledger did not acknowledge. Call this method again: the outbox keeps all
+    /// ends until a replay has succeeded.
     pub async fn replay(&self) -> Result<usize, LedgerError> {
         let inner = &*self.inner;
         let began = Instant::now();
@@ -239,7 +239,7 @@ impl<L: Ledger, G: Log> Outbox<L, G> {
                 match answer {
                     Ok(Some(settled)) if settled.moved() => booked_anew += 1,
                     Ok(_) => {}
-                    // If one end cannot be sent, the other ends are sent all the same.
+                    // If an end cannot be sent, the remaining ends are still sent.
                     Err(error) => failed = Some(error),
                 }
             }
@@ -300,7 +300,7 @@ impl<L: Ledger, G: Log> Outbox<L, G> {
     /// Resolves when all steps appended so far would survive a power cut.
     ///
     /// # Errors
-    /// The log cannot be written.
+    /// An error if the log cannot be written.
     pub async fn sync(&self) -> Result<(), BoxError> {
         self.inner.log.sync().await
     }
@@ -384,8 +384,8 @@ impl<L: Ledger, G: Log> Ledger for Outbox<L, G> {
         self.inner.ledger.extend(number, account, ttl).await
     }
 
-    /// Appends no step, because every end ends the whole hold, whatever its amount. The cost in a checkpoint fits into
-    /// the hold of that time, so a restart charges the whole checkpoint.
+    /// Appends no step: a settlement or a release ends the whole hold, whatever its amount. The cost in a checkpoint
+    /// fits into the hold at the time of the checkpoint, so after a restart the whole cost is charged.
     async fn adjust(&self, adjustment: &Adjustment) -> Result<Adjusted, LedgerError> {
         self.inner.ledger.adjust(adjustment).await
     }

@@ -35,12 +35,13 @@ use crate::{
     },
 };
 
-/// The time for which due steps wait for other calls' steps, to share a commit.
+/// The time for which a due step waits for steps of other calls, so that they share a commit.
 const TURN: Duration = Duration::from_micros(2_500);
 /// The interval at which a write is retried after a temporary fault.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// Steps in one file. Clones share the file, which is closed by [`SqliteLog::close`] or with the last clone.
+/// A log that stores its steps in one SQLite file. Clones share the file, which is closed by [`SqliteLog::close`] or
+/// when the last clone is dropped.
 #[derive(Clone)]
 pub struct SqliteLog {
     inner: Arc<Inner>,
@@ -215,9 +216,10 @@ impl WriteQueue for Work {
     const THREAD: &'static str = "outbox-writer";
     const PACE: Pace = Pace {
         window: TURN,
-        // No number of steps is enough to commit early: a due step has already waited for further steps of its call.
+        // However many steps are queued, they are not committed early: a due step has already waited for further steps
+        // of its call.
         enough: usize::MAX,
-        // No step may be refused. The number of steps is limited by the running calls.
+        // No step may be refused. The number of running calls limits the number of steps.
         queue_max: usize::MAX,
         retry: RETRY,
     };
@@ -253,7 +255,7 @@ impl WriteQueue for Work {
         work.calls = Queue::default();
     }
 
-    /// If a commit could not delete all calls, the next commit deletes more.
+    /// If a commit could not delete all calls that may be deleted, the next commit deletes more of them.
     fn reuse(&mut self, work: Self) {
         self.forget(work.forget_until_ms);
     }

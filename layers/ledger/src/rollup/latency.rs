@@ -37,7 +37,7 @@ impl Latency {
 
     /// Adds all durations of another histogram.
     pub fn add(&mut self, other: &Self) {
-        // Usually this histogram already has all steps of the other histogram, so that nothing is inserted.
+        // Usually this histogram has all steps of the other histogram already, so nothing is inserted.
         let mut at = 0;
         for (step, calls) in &other.0 {
             at += self.0[at..]

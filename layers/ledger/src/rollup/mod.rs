@@ -5,8 +5,8 @@
 //! adds it to sums: of each account by day, key and group, and of all accounts by day and by hour, each by model,
 //! vendor and endpoint. Sums are written together with the position up to which they include each journal, in one
 //! atomic write. After the end of a month, the sums of its days are added up, so that a year is not read day by day. A
-//! report ([`read`]) combines the sums with the journal lines after them. So a report is never older than the journal,
-//! and equals the result of reading every receipt.
+//! report ([`read`]) combines the sums with the journal lines after the lines that the sums include. So a report is
+//! never older than the journal, and equals the result of reading every receipt.
 //!
 //! The sum of any time range is composed of the whole months, days and hours in it (for one account: days), and of the
 //! receipts at its ends. Only lines that are final are rolled up: the youngest lines are not ([`STANDS_MS`]), since
@@ -288,7 +288,7 @@ pub trait Rollup: LedgerAdmin {
     /// ledger overrides this method if it can request the parts together.
     ///
     /// # Errors
-    /// See [`LedgerAdmin::journal`].
+    /// A [`BookError`] if the ledger refuses or is out of reach.
     fn journals(
         &self,
         parts: &[(&AccountId, JournalPart<'_>)],
@@ -300,11 +300,12 @@ pub trait Rollup: LedgerAdmin {
         }
     }
 
-    /// Returns the time of the newest call in each of these parts; `None` for a part without calls. The parts must be
-    /// read backwards. Returns `None` instead of a list if the ledger would have to read the calls.
+    /// Returns the time of the newest call in each of these parts of journals; `None` for a part without calls. The
+    /// parts must have [`JournalPart::newest_first`] set. Returns `None` instead of a list if the ledger would have to
+    /// read the calls.
     ///
     /// # Errors
-    /// See [`LedgerAdmin::journal`].
+    /// A [`BookError`] if the ledger refuses or is out of reach.
     fn newest_ms(
         &self,
         _parts: &[(&AccountId, JournalPart<'_>)],

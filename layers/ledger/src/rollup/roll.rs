@@ -17,7 +17,7 @@ use crate::{
 const ROWS_AT_ONCE: usize = 1000;
 /// The largest number of lines in one write. If the write fails, the lines are read again.
 const LINES_AT_ONCE: usize = 100_000;
-/// The number of rounds after which every account is read once, including those that have spent nothing.
+/// Once in this number of rounds every account is read, including accounts that have spent nothing.
 const ROUNDS_TO_ALL: u32 = 60;
 /// The time for which an account is read after it has spent something, in milliseconds. It is longer than the time
 /// until its last lines are final.
@@ -160,7 +160,8 @@ async fn read_into<L: Rollup + ?Sized>(
             let after = batch.marks.places.get(account).map(String::as_str);
             let standing = ledger.standing_lines(account, after, before_ms).await?;
             let Some(place) = standing.place else { break };
-            // If the stored entries do not reach as far as the sums, no entry is added until `catch_up` has succeeded.
+            // If some entries of lines in the sums are not stored yet, no entry is added until `catch_up` has stored
+            // them.
             if batch.is_even(account) {
                 batch.note(account, standing.entries, place.clone());
             }

@@ -76,9 +76,9 @@ pub struct SearchPart {
 /// The ranges of a journal to read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Times<'a> {
-    /// The ranges in Unix milliseconds, oldest first. No two ranges touch.
+    /// The ranges in Unix milliseconds, oldest first. There is a gap between any two ranges.
     pub times: Vec<Range<u64>>,
-    /// The journal position after which the last range starts, if it does not start by time.
+    /// The journal position after which the last range starts. `None` if it starts at a time.
     pub behind: Option<&'a str>,
 }
 

@@ -1,4 +1,5 @@
-//! A search skips only days without matching calls. A page that is read backwards from a time has all lines before it.
+//! Tests that a search skips only days without matching calls, and that a page that is read backwards from a time has
+//! all lines before that time.
 
 use proptest::{
     prelude::*,
@@ -236,8 +237,8 @@ async fn search_for_a_model_does_not_read_days_without_the_model() {
     }
 }
 
-/// After a server's clock has gone back, ids of lines continue from the last id, and so show a later time than the
-/// line.
+/// After a server's clock has gone back, ids of lines continue from the last id. So the time in such an id is later
+/// than the time of its line.
 #[tokio::test]
 async fn backward_page_includes_lines_whose_ids_are_later_than_their_times() {
     let now_ms = now();

@@ -61,7 +61,7 @@ pub struct Counted<'a> {
     pub key: &'a str,
     /// The id of the group that was charged.
     pub group: Option<&'a str>,
-    /// The model, [`Item::model`](crate::contract::Item::model). The following fields are those of the item, too.
+    /// The model, [`Item::model`](crate::contract::Item::model). The following fields are also fields of the item.
     pub model: &'a str,
     /// The vendor that answered.
     pub vendor: &'a str,

@@ -12,14 +12,15 @@ impl Tally {
     /// Adds a call to its row.
     ///
     /// # Errors
-    /// The id of the call's key is invalid.
+    /// [`IdError`] if the id of the call's key is invalid.
     pub fn add(&mut self, call: &Counted<'_>) -> Result<(), IdError> {
         let hour_ms = call.at_ms - call.at_ms % HOUR_MS;
         let at = match self.find(|at_ms, words| at_ms == hour_ms && call.is_of(words)) {
             Some(at) => at,
             None => {
                 let words = call.words()?;
-                // The row's words leave out an invalid group, so that the first search does not find the row.
+                // The row's words leave out an invalid group, so the search by the call's own group does not find the
+                // row.
                 let found = self.find(|at_ms, known| at_ms == hour_ms && *known == words);
                 found.unwrap_or_else(|| {
                     self.0.push((hour_ms, words, Sums::default()));

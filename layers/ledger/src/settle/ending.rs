@@ -11,9 +11,9 @@ use crate::{
     number::RequestNumber,
 };
 
-/// The time for which an attempt to settle counts as fresh. The tombstone of a settled hold lives for ten minutes. So
-/// within this time, a missing hold without a tombstone was lost and not settled; later its tombstone may have expired
-/// too.
+/// For this time after the first attempt to settle a call, settlements of the call count as fresh. The tombstone of a
+/// settled hold lives for ten minutes. So if there is neither a hold nor a tombstone within this time, the hold was
+/// lost and not settled. Later, the tombstone may have expired.
 pub(crate) const FRESH: Duration = Duration::from_secs(300);
 
 /// The way in which a call ends.

@@ -19,10 +19,10 @@ use crate::{contract::Item, money::MicroRub, usage::Reading};
 
 /// Computes the charge of a call.
 pub trait Bill: Send + Sync + 'static {
-    /// Returns the cost of the call and the content of its receipt; `None` if it is free. Called now and then while the
-    /// call runs, and once at its end, however it ends: also after an error, an answer with status 500, or a
-    /// disconnected client. So compute the cost from `reading`: [`Reading::end`] is `None` if no answer was delivered.
-    /// A bill that ignores `reading` charges for failures. Must not panic, since it runs in a `Drop`.
+    /// Returns the cost of the call and the content of its receipt; `None` if it is free. Called from time to time
+    /// while the call runs, and once when it ends: also after an error, after an answer with status 500, or if the
+    /// client has disconnected. So compute the cost from `reading`: [`Reading::end`] is `None` if no answer was
+    /// delivered. A bill that ignores `reading` charges for failures. Must not panic, since it runs in a `Drop`.
     fn charge(&self, reading: &Reading) -> Option<(MicroRub, Item)>;
 
     /// Returns the most that the call can still cost, if `reading` shows that this is less than the hold. The hold is

@@ -90,10 +90,10 @@ impl Cut {
 trait Call: Send + Sync {
     fn hold(&self) -> &Hold;
 
-    /// A value that changes whenever the call's cost may have changed.
+    /// Returns a value that changes whenever the call's cost may have changed.
     fn progress(&self) -> Progress;
 
-    /// Returns the settlement of the call if it ended now; `None` while the call is free.
+    /// Returns the settlement that the call would have if it ended now; `None` while the call is free.
     fn settlement(&self) -> Option<Settlement>;
 
     fn cut(&self);
@@ -170,7 +170,7 @@ impl<T: Bill> Granted<T> {
         let mut line = reading.timeline.clone()?;
         let since = self.held_at?.elapsed().as_millis();
         let since = u32::try_from(since).unwrap_or(u32::MAX);
-        // Both times have lost their fractions of a millisecond, so their sum may be too small.
+        // Both times are rounded down to milliseconds, so their sum may be too small.
         let least = line.first_byte_ms.unwrap_or_default();
         line.whole_ms = line.held_ms.saturating_add(since).max(least);
         Some(line)
@@ -315,7 +315,7 @@ impl Running {
     }
 
     fn lock(&self) -> MutexGuard<'_, Calls> {
-        // A bill that panics has not changed the list.
+        // If a bill panics under this lock, the list is unchanged.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

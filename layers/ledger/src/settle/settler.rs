@@ -37,12 +37,12 @@ pub struct SettlerSettings {
     /// The largest number of calls that continue after their client has disconnected. Further such calls are dropped
     /// and settled.
     pub without_client_max: usize,
-    /// The wait before the first retry if the ledger did not answer; doubled with each retry.
+    /// The wait before the first retry if the ledger did not answer. The wait doubles with each retry.
     pub retry_min: Duration,
     /// The longest wait before a retry.
     pub retry_max: Duration,
-    /// The interval at which holds past half of their time are extended, and the costs so far of running calls are
-    /// recorded in the ledger's [checkpoint](Ledger::checkpoint).
+    /// The interval at which the settler extends holds that have passed half of their time to live, and records the
+    /// costs so far of running calls as [checkpoints](Ledger::checkpoint).
     pub tend_every: Duration,
 }
 
@@ -151,7 +151,7 @@ impl Settler {
         self.running.enter(call)
     }
 
-    /// Orders all running calls to end now, and those that start later. Each call reports to its client that the
+    /// Orders all running calls to end now, and also calls that start later. Each call reports to its client that the
     /// gateway is draining, inside the answer if that has begun, and is charged for what was delivered.
     pub fn cut_running(&self) {
         self.running.cut();

@@ -56,11 +56,13 @@ impl<L> fmt::Debug for SettlerTask<L> {
 }
 
 impl<L: Ledger> SettlerTask<L> {
-    /// Settles until every [`Settler`](super::Settler) is dropped and the ledger has acknowledged all queued ends.
+    /// Sends ends to the ledger until every [`Settler`](super::Settler) is dropped and the ledger has acknowledged all
+    /// queued ends.
     pub async fn run(mut self) {
         let (mut ending, mut retrying) = (FuturesUnordered::new(), FuturesUnordered::new());
         let mut without_client = FuturesUnordered::new();
-        // Extensions and checkpoints are polled in a set of their own, when their timers are due, and not at each end.
+        // Extensions and checkpoints are polled in a set of their own: only when their timers are due, and not at each
+        // end of a call.
         let mut tending = FuturesUnordered::new();
         // Two loops: a ledger that does not answer delays the extensions, but must not delay the checkpoints.
         tending.push(join(self.note(), self.extend()));
@@ -106,7 +108,8 @@ impl<L: Ledger> SettlerTask<L> {
         }
     }
 
-    /// The timer of the rounds. The first round is now; a late round delays the following rounds.
+    /// Returns the timer of the rounds of checkpoints or extensions. The first round is now; a late round delays the
+    /// following rounds.
     fn rounds(&self) -> Interval {
         let mut rounds =
             tokio::time::interval(self.settings.tend_every.max(Duration::from_millis(1)));
@@ -139,7 +142,7 @@ impl<L: Ledger> SettlerTask<L> {
         }
     }
 
-    /// Extends in each round the holds past half of their time. Never returns.
+    /// In each round, extends the holds that have passed half of their time to live. Never returns.
     fn extend(&self) -> impl Future<Output = ()> + use<L> {
         let (ledger, report, running) = (
             Arc::clone(&self.ledger),

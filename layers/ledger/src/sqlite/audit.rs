@@ -32,7 +32,7 @@ const BREACHES_MAX: usize = 100;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Occasion {
     /// The file is being opened. Only faults with which a gateway could not continue are breaches. Missing receipts are
-    /// no breach: old receipts may be trimmed one day, while the totals still include their charges.
+    /// not a breach: a later version may delete old receipts, while the totals still include their charges.
     Opening,
     /// The file is being audited. All receipts must exist, unless the account was copied from a ledger without its
     /// oldest receipts, and each cost must equal its usage at its prices.
@@ -264,7 +264,7 @@ impl Prices {
     }
 }
 
-/// An account that is being checked, with the sums of the receipts read so far.
+/// An account that is being checked, with the sums of its receipts read so far.
 struct Judged {
     audit: AccountAudit,
     /// Sums of charges and losses by key. Only calls whose amounts add up are included.
@@ -323,7 +323,7 @@ impl Judged {
     }
 }
 
-/// Reports of rows whose account does not exist, up to the limit of listed breaches.
+/// The reported breaches of rows whose account does not exist, up to the limit of listed breaches.
 #[derive(Default)]
 struct Strays(BTreeSet<String>);
 

@@ -41,7 +41,7 @@ impl SqliteCopy {
     /// Creates the new file next to its final path.
     ///
     /// # Errors
-    /// The final path exists already, or the file cannot be created.
+    /// An error if the final path exists already, or if the file cannot be created.
     pub fn begin(path: &Path) -> Result<Self, BoxError> {
         if path.try_exists()? {
             let text = format!(

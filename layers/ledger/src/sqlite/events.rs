@@ -58,8 +58,8 @@ pub(super) fn write_levels(
     of: &Watched,
     levels: Levels,
 ) -> rusqlite::Result<()> {
-    // Alert levels of groups are in a separate table, which was added later: an earlier version takes every row of
-    // `levels` for the levels of a key.
+    // Alert levels of groups are in a separate table, which was added later: an earlier version reads every row of
+    // `levels` as the levels of a key or of the account.
     let (sql, id) = match of {
         Watched::Balance => (KEY_LEVELS, ""),
         Watched::Key(key) => (KEY_LEVELS, &**key),

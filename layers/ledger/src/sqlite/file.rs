@@ -179,7 +179,7 @@ const RECEIPT_COLUMNS: [(&str, &str); 13] = [
         "INTEGER NOT NULL DEFAULT 0 CHECK (bounded IN (0, 1))",
     ),
     ("session", "TEXT"),
-    // Counts of rate classes in addition to the four, as JSON; NULL if there are none.
+    // Counts of rate classes other than the four usual classes, as JSON; NULL if there are none.
     ("classes", "TEXT"),
     (
         "unpriced",

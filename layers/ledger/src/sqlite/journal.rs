@@ -1,8 +1,8 @@
 //! Journals: an account's entries and receipts in a total order, read in pages.
 //!
 //! A journal is ordered by time. Within one millisecond, entries come before calls; entries are ordered by id, calls by
-//! row. Times are assigned such that lines are written in this order (`State::journal_time`, `State::entry_time`): a
-//! new line never belongs before a page that was already read.
+//! row. `State::journal_time` and `State::entry_time` give lines such times that they are written in this order. So a
+//! new line never belongs before a line of a page that was already read.
 
 use std::{fmt, str::FromStr};
 
@@ -328,7 +328,7 @@ impl FromStr for JournalCursor {
     }
 }
 
-/// Returns those of these calls that have been settled, according to their receipts.
+/// Returns the calls in this list that have been settled, according to their receipts.
 pub(super) fn settled_among(
     conn: &Connection,
     numbers: &[RequestNumber],

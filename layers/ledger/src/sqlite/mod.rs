@@ -122,7 +122,8 @@ impl SqliteLedger {
     /// Returns whether calls may be served on this ledger.
     ///
     /// # Errors
-    /// The ledger is closed, a write has failed permanently, or the file cannot be written at the moment.
+    /// An error if the ledger is closed, if a write has failed permanently, or if the file cannot be written at the
+    /// moment.
     pub fn check(&self) -> Result<(), BoxError> {
         self.inner.book.check()
     }

@@ -18,8 +18,8 @@ use crate::{
 
 /// The name in `sums_places` of the row with the version. No account has an empty name.
 const VERSION: &str = "";
-/// The scope of a row without words and sums, whose time is the end of the last month that was added up. A version that
-/// does not use this row does not change it.
+/// The scope of a row that has no words and no sums. The row's time is the end of the last month that was added up.
+/// Earlier versions, which do not use this row, do not change it.
 const MONTHS_END: &str = "=months end";
 
 pub(super) fn version(conn: &Connection) -> rusqlite::Result<u64> {

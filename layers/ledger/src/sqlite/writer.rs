@@ -87,8 +87,8 @@ impl WrittenBook {
         Ok(change(&mut writer.queue.state, now_ms()))
     }
 
-    /// Applies a change and queues its records. The caller also waits for a commit if there is no record: the result
-    /// may repeat a change that is not in the file yet.
+    /// Applies a change and queues its records. The caller waits for a commit even if there is no record, because the
+    /// result may be that of an earlier change that is not in the file yet.
     pub(super) fn queue<T, R, E>(
         &self,
         haste: Haste,

@@ -1,4 +1,4 @@
-//! A statement from the roll-up equals the statement computed from all lines.
+//! Tests that a statement from the roll-up equals the statement computed from all lines.
 
 use proptest::{
     prelude::*,

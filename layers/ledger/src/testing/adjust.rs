@@ -27,7 +27,7 @@ pub(super) fn to(n: u128, id: &str, sequence: u32, amount: i64) -> Adjustment {
     }
 }
 
-/// Returns whether the ledger can change holds. Such a ledger must return `Gone` for a number without a hold.
+/// Returns whether the ledger can change holds. If it can, it must return `Gone` for a number without a hold.
 pub(super) async fn can_adjust<L: Ledger>(ledger: &L) -> bool {
     match ledger.adjust(&to(999, "k1", 1, 1)).await {
         Ok(Adjusted::Unsupported) => false,
@@ -186,7 +186,8 @@ pub(super) async fn a_hold_grows_only_if_account_and_key_allow_it<L: Books>(ledg
     );
     expect_eq!(adjusted(ledger, &to(1, "k1", 2, 350)).await, held(350));
     expect_eq!(key_money(ledger, "k1").await, [0, 400, 0]);
-    // A hold stays when its ceiling is lowered, and may then shrink to an amount that is still above the ceiling.
+    // A hold stays when the ceiling of its key is lowered, and may then shrink to an amount that is still above the
+    // ceiling.
     set_ceiling(ledger, "k1", Some(100)).await;
     expect_eq!(adjusted(ledger, &to(1, "k1", 3, 200)).await, held(200));
     expect_eq!(

@@ -69,7 +69,7 @@ const STEP: u64 = 7919;
 /// the time that all calls took.
 ///
 /// # Panics
-/// The ledger refused a hold of 10 µ₽, or did not answer, or `payers` is empty.
+/// If the ledger refuses a hold of 10 µ₽ or does not answer, or if `payers` is empty.
 pub async fn one_after_another<L: Ledger>(
     ledger: &L,
     payers: &[(AccountId, KeyId)],
@@ -87,7 +87,7 @@ pub async fn one_after_another<L: Ledger>(
 /// time that all calls took.
 ///
 /// # Panics
-/// As for [`one_after_another`]: a refused hold, an unavailable ledger, or no payers.
+/// If the ledger refuses a hold of 10 µ₽ or does not answer, or if `payers` is empty.
 pub async fn at_a_time<L: Ledger + Clone>(
     ledger: &L,
     payers: &[(AccountId, KeyId)],

@@ -21,7 +21,7 @@ use crate::{
 /// Opens the account `acme` with this balance and the keys `k1` and `k2`, both without ceilings.
 ///
 /// # Panics
-/// The store refused one of the operations.
+/// If the store refuses one of the operations.
 pub async fn open<L: Books>(ledger: &L, balance: i64) {
     ledger.create_account(&acme(), "Acme").await.unwrap();
     for (id, digest) in [("k1", 1), ("k2", 2)] {
@@ -36,7 +36,7 @@ pub async fn open<L: Books>(ledger: &L, balance: i64) {
 /// Makes one of the sums of this scope a micro-ruble too large. Returns the change that it wrote.
 ///
 /// # Panics
-/// The scope has no sums, or the sums have changed meanwhile.
+/// If the scope has no sums, or if the sums have changed meanwhile.
 pub async fn spoil_sums<L: Rollup>(ledger: &L, scope: Scope) -> Change {
     let rolled = ledger.rolled(&[(scope.clone(), 0..u64::MAX)]).await;
     let (at_ms, words, mut sums) = rolled.unwrap().rows.swap_remove(0);
@@ -198,7 +198,7 @@ pub(super) fn now_ms() -> u64 {
 /// Asserts that the audit finds nothing, and that the views agree with each other: I2 and I4 as operators see them.
 ///
 /// # Panics
-/// There is a breach, or views disagree.
+/// If the audit finds a breach, or if views disagree.
 pub async fn is_sound<L: Books>(ledger: &L) {
     let audit = ledger.audit().await.unwrap();
     expect_eq!(audit.breaches, Vec::<String>::new());

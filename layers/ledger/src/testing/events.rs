@@ -111,8 +111,8 @@ pub(super) async fn a_payment_above_a_level_lets_it_be_reported_again<L: Books +
     set(ledger, &Watched::Balance, levels(&[50, 20])).await;
     charge(ledger, 1, "k1", 50).await;
     charge(ledger, 2, "k1", 10).await;
-    // The balance is 40, below the level of 50. A payment after which the balance is still below the level does not
-    // cause the level to be reported again.
+    // The balance is 40, below the level of 50. After a payment that leaves the balance below the level, the level is
+    // not reported again.
     pay(ledger, "second", 5).await;
     charge(ledger, 3, "k2", 5).await;
     pay(ledger, "third", 60).await;

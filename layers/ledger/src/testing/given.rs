@@ -38,7 +38,7 @@ pub fn acme() -> AccountId {
 /// Creates the id of an account.
 ///
 /// # Panics
-/// The text is not a valid id.
+/// If the text is not a valid id.
 #[must_use]
 pub fn account(id: &str) -> AccountId {
     id.parse().unwrap()
@@ -47,7 +47,7 @@ pub fn account(id: &str) -> AccountId {
 /// Creates the id of a key.
 ///
 /// # Panics
-/// The text is not a valid id.
+/// If the text is not a valid id.
 #[must_use]
 pub fn key(id: &str) -> KeyId {
     id.parse().unwrap()

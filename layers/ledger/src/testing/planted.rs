@@ -1,4 +1,5 @@
-//! A ledger with one planted bug at a time. Each bug must make the contract test fail that is named next to the bug.
+//! A ledger with one planted bug at a time. Next to each bug is the name of the contract test that must fail because of
+//! it.
 //!
 //! The ledger is written like a first attempt: accounts are in a map, and some operations have a second part after an
 //! await, like a second query to a database.
@@ -34,7 +35,7 @@ use crate::{
 /// The time between a check and the change that relies on it, in which another thread can run.
 const GAP: Duration = Duration::from_micros(20);
 
-/// Bugs that check whether a hold fits, and take its money later, not atomically with the check.
+/// Bugs of a ledger that first checks whether a hold fits and takes its money later, not atomically with the check.
 const IN_TWO_STEPS: &[Bug] = &[
     Bug::ReserveDroppedAfterTakingMoney,
     Bug::ReserveDroppedLivesForEver,

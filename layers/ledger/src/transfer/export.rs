@@ -27,7 +27,7 @@ impl Export {
     /// Reads all accounts, by id.
     ///
     /// # Errors
-    /// See [`LedgerAdmin::accounts`].
+    /// A [`BookError`] if the ledger refuses or is out of reach.
     pub async fn whole<L: LedgerAdmin + ?Sized>(ledger: &L) -> Result<Self, BookError> {
         let views = ledger.accounts().await?;
         Ok(Self::of(views.into_iter().map(|view| view.id).collect()))
@@ -36,7 +36,7 @@ impl Export {
     /// Returns the next account as it is now; `None` after the last account. An id without an account is skipped.
     ///
     /// # Errors
-    /// See [`LedgerAdmin::books`].
+    /// A [`BookError`] if the ledger refuses or is out of reach.
     pub async fn next<L: LedgerAdmin + ?Sized>(
         &mut self,
         ledger: &L,

@@ -13,13 +13,14 @@ use crate::{
     outbox::log::{CallStep, Ending},
 };
 
-/// The time for which an intent waits. If the process dies, an intent only identifies the hold to release. So it may
-/// wait for as long as a short call takes; such a call then writes nothing to the file.
+/// The time for which an intent waits for further steps of its call. If the process dies, an intent only identifies the
+/// hold to release. So it may wait as long as a short call takes, and a short call writes nothing to the file.
 pub(super) const INTENT_WAIT: Duration = Duration::from_millis(100);
 /// The time for which a checkpoint waits for further steps of its call.
 pub(super) const NOTE_WAIT: Duration = TURN.saturating_mul(3);
-/// The time for which an end waits. It is short because the end contains the charge, and the ledger's answer is near.
-/// With leases the ledger answers in the next turn; an end that is acknowledged in this time is not written at all.
+/// The time for which the end of a call waits for the ledger's acknowledgement. It is short because the end contains
+/// the charge, and the ledger answers soon: with leases, at the lease's next turn. An end that is acknowledged within
+/// this time is not written at all.
 pub(super) const END_WAIT: Duration = TURN.saturating_mul(2);
 
 /// The steps that wait to be written, merged per call.
@@ -37,7 +38,7 @@ pub(super) struct Waiting {
     due: Moment,
     /// The new record of the call, which replaces the record in the file.
     pub(super) note: Option<CallNote>,
-    /// The time since which nothing of the call is left to send; `None` before.
+    /// The time at which the call was done: nothing of it is left to send to the ledger. `None` if it is not done.
     pub(super) done_at_ms: Option<u64>,
 }
 
@@ -125,8 +126,8 @@ impl Queue {
         }
     }
 
-    /// Puts back steps that could not be written. Steps of the same call that were added since are newer. All are due
-    /// at once.
+    /// Puts back steps that could not be written. Steps of the same call that were added meanwhile are newer and take
+    /// precedence. All of them are due at once.
     pub(super) fn put_back(&mut self, older: Self, now: Moment) {
         for (number, mut older) in older.calls {
             older.due = now;

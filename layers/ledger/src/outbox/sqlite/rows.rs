@@ -231,7 +231,7 @@ pub(super) fn claim(file: &SqliteFile, books: &str, unfinished: bool) -> Result<
     Ok(!stale)
 }
 
-/// Looks for damage in the pages of the file, by SQLite's own check.
+/// Runs SQLite's own check for damaged pages of the file. Returns what it found.
 fn damage(conn: &Connection) -> rusqlite::Result<Option<String>> {
     let found: String = conn.query_row("PRAGMA integrity_check(1)", [], |row| row.get(0))?;
     Ok((found != "ok").then_some(found))
@@ -300,8 +300,8 @@ fn read_call(row: &Row<'_>) -> rusqlite::Result<Option<Pending>> {
     Ok(note.pending(done))
 }
 
-/// Writes the waiting steps, all or nothing, and deletes some of the calls that were done before `forget_until_ms`.
-/// Returns that time again if more calls are left to delete.
+/// Writes the waiting steps in one transaction, and deletes some of the calls that were done before `forget_until_ms`.
+/// Returns `forget_until_ms` if more calls are left to delete.
 pub(super) fn commit(
     conn: &mut Connection,
     queue: &Queue,
@@ -310,7 +310,7 @@ pub(super) fn commit(
     in_one_commit(conn, |batch| write_all(batch, queue, forget_until_ms))
 }
 
-/// Commits as [`commit`] does. Afterwards this commit and all earlier commits survive a power cut.
+/// Commits as [`commit`] does, and syncs the file: this commit and all earlier commits then survive a power cut.
 pub(super) fn commit_durably(
     conn: &mut Connection,
     queue: &Queue,

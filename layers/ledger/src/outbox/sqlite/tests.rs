@@ -179,7 +179,7 @@ async fn written_steps_are_read_after_a_restart() {
     }
     log.close().await;
     let log = SqliteLog::open(&path).unwrap();
-    // Calls 1 and 2 had no recorded end, so that `done` deletes them from the file.
+    // Calls 1 and 2 had no recorded end, so their step `done` deletes them from the file.
     let left: Vec<_> = left_of_used()
         .into_iter()
         .skip(2)
@@ -344,7 +344,7 @@ async fn read_only_outbox_file_is_refused() {
         assert!(matches!(refused, LogError::ReadOnly { .. }), "{refused}");
     };
 
-    // This header allows only a newer version of SQLite to write to the file.
+    // According to this header, only a newer version of SQLite may write to the file.
     let newer = dir.path().join("newer.db");
     let mut bytes = fs::read(&path).unwrap();
     bytes[18] = 3;
@@ -606,7 +606,8 @@ fn write_of_a_step_is_delayed_in_case_a_later_step_replaces_it() {
         }
     }
 
-    // An end that arrives when its intent is due does not share the intent's commit, but waits on its own.
+    // An end that arrives when the intent of its call is due does not share the intent's commit: it waits for its own
+    // time.
     let mut late = queue(&[intent(1)], now);
     let end = now + INTENT_WAIT;
     late.add(settle(1), end);

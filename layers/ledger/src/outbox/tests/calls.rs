@@ -122,7 +122,7 @@ async fn full_outbox_refuses_calls_until_the_ledger_has_acknowledged_some() {
         panic!("a full outbox admitted a call")
     };
     assert!(cause.to_string().contains("full: 2 calls"), "{cause}");
-    // The caller's guard releases the refused call all the same. The outbox must not grow by refused calls.
+    // The guard in the layers above releases even a refused call. The outbox must not grow by refused calls.
     assert!(outbox.release(number(4), &account(), &key()).await.is_err());
     assert_eq!(outbox.backlog(), expected(10, false));
     assert!(!lines.shown().iter().any(|line| line.ends_with(" 4")));

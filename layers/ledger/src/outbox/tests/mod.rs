@@ -18,7 +18,7 @@ use crate::{
     usage::End,
 };
 
-/// Final cost of a call in micro-rubles, and its cost in the checkpoint.
+/// The final cost of a call, and its cost in the checkpoint, in micro-rubles.
 const COST: i64 = 70;
 const NOTED: i64 = 40;
 
