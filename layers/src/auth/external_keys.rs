@@ -1,4 +1,4 @@
-//! Keys issued by another service: only callers have the keys, and the gateway stores their digests.
+//! Keys issued by another service. Only callers have these keys; the gateway stores their digests.
 
 use std::ops::RangeInclusive;
 
@@ -9,8 +9,9 @@ use crate::{error::Error, key::KeyDigest};
 const LENGTHS: RangeInclusive<usize> = 8..=512;
 
 /// Returns the digest with which a presented key is looked up. A key of this gateway must have a valid checksum, so
-/// that typos are detected without a look-up. If `is_known` returns true for its digest, the checksum is not verified,
-/// since that takes as long as computing the digest. A key of another service must be visible ASCII.
+/// that typos are detected without a look-up. The checksum is not verified if `is_known` returns true for the key's
+/// digest, since that would take as long as computing the digest. A key of another service must consist of visible
+/// ASCII characters.
 pub(super) fn digest_of(
     shown: &str,
     is_known: impl FnOnce(&KeyDigest) -> bool,

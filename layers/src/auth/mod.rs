@@ -135,14 +135,15 @@ pub trait TakeKey: Clone + Send + Sync + 'static {
     /// Removes the key from the headers, so that it is not forwarded, and returns its [`digest`].
     ///
     /// # Errors
-    /// [`Error::KeyMissing`], [`Error::KeyMalformed`] or [`Error::KeyConflict`].
+    /// [`Error::KeyMissing`] if the headers have no key, [`Error::KeyMalformed`] if the form of the key is invalid, or
+    /// [`Error::KeyConflict`] if they have two different keys.
     fn take_key(&self, headers: &mut HeaderMap) -> Result<KeyDigest, Error>;
 
     /// Like [`TakeKey::take_key`], but skips checks of the key's form if `is_known` returns true for its digest: the
     /// layer has that key in its cache, and the checks may be slow.
     ///
     /// # Errors
-    /// The same errors as [`TakeKey::take_key`].
+    /// The errors of [`TakeKey::take_key`], under the same conditions.
     fn take_key_unless_known(
         &self,
         headers: &mut HeaderMap,
@@ -151,9 +152,8 @@ pub trait TakeKey: Clone + Send + Sync + 'static {
         self.take_key(headers)
     }
 
-    /// Returns the presented secret; called before the key is taken out of the headers. The key that seals stored
-    /// answers is derived from the secret. If the function returns `None`, no answers are stored, which is always
-    /// correct.
+    /// Returns the secret that the caller presents. The key that seals stored answers is derived from it. This function
+    /// is called before [`TakeKey::take_key`]. If it returns `None`, no answers are stored, which is always correct.
     fn secret<'a>(&self, _headers: &'a HeaderMap) -> Option<&'a [u8]> {
         None
     }
@@ -244,8 +244,8 @@ where
 
     fn call(&mut self, mut req: Request<B>) -> Self::Future {
         let AuthLayer { keys, take } = &*self.layer;
-        // Few requests have this header. The secret is read before the look-up takes the key out of the headers; only
-        // later is it known whether the key permits stored answers.
+        // Few requests have this header. The secret is read before the key is taken out of the headers. Whether the key
+        // permits stored answers is known only after the look-up.
         let secret: Option<Box<[u8]>> = match req.headers().contains_key(IDEMPOTENCY_KEY) {
             true => take.secret(req.headers()).map(Box::from),
             false => None,
@@ -293,8 +293,8 @@ fn let_in<B>(
     Ok(())
 }
 
-/// Returns the presented key. If one header has a key of this gateway, the other may have any other credential: a
-/// client with a configured vendor's key sends both.
+/// Returns the key that the caller presents. If one header has a key of this gateway, the other header may have any
+/// other credential: a client in which a vendor's key is configured too sends both.
 fn shown(headers: &HeaderMap) -> Result<&str, Error> {
     let bearer = match one(headers, &AUTHORIZATION)? {
         Some(value) => bearer(value)?,

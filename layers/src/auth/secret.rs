@@ -26,7 +26,7 @@ impl SecretKey {
     /// Creates a key from the system's random generator.
     ///
     /// # Panics
-    /// When the system cannot provide random numbers, because a key without them would not be safe.
+    /// If the system cannot provide random numbers: a key without them would not be safe.
     #[must_use]
     pub fn generate() -> Self {
         let mut random = [0; 32];

@@ -18,8 +18,8 @@
 //!
 //! **The last resort.** Skipping a route whose breaker is open helps only if another route can answer. A call without
 //! another route is admitted anyway. If the vendor's last failure was an answer, such a call is admitted at once. If
-//! the vendor was unreachable or silent, one such call is admitted every [`PROBE_EVERY`]. That notices the end of an
-//! outage soon, and other callers need not wait for the same failure.
+//! the vendor was unreachable or silent, one such call is admitted every [`PROBE_EVERY`]. So the end of an outage is
+//! noticed soon, and other callers need not wait for the same failure.
 //!
 //! A vendor that does not have the model (404) has not failed. One such answer opens the breaker: see
 //! [`Breaker::lacks`].
@@ -35,7 +35,7 @@ use tokio::time::Instant;
 pub(super) const FAILURES_MAX: u32 = 5;
 /// The interval at which calls without another route may try a route whose breaker is open.
 pub(super) const PROBE_EVERY: Duration = Duration::from_millis(250);
-/// The time for which the breaker stays open the first time; doubled whenever a probe fails.
+/// The time for which the breaker stays open the first time. It doubles whenever a probe fails.
 const OPEN_MIN: Duration = Duration::from_secs(1);
 const OPEN_MAX: Duration = Duration::from_secs(60);
 /// The wait that is reported to callers while a probe runs, since it is unknown when the probe ends.
@@ -173,8 +173,7 @@ impl Breaker {
     }
 
     /// Admits a call that has no other route to try. If this is not the call's `first` attempt, a vendor has already
-    /// received the call, and the vendor's failure must not multiply calls: at most one per `PROBE_EVERY` is
-    /// admitted.
+    /// received the call. Failures must not multiply calls, so at most one such call per `PROBE_EVERY` is admitted.
     pub(super) fn last_resort(&mut self, caller: u64, first: bool, now: Instant) -> Option<Pass> {
         let wait = if first {
             self.last_resort_in(now)
@@ -247,8 +246,8 @@ impl Breaker {
                 self.opened = self.opened.saturating_add(1);
             }
             State::Probing if probe => self.opened = self.opened.saturating_add(1),
-            // The breaker was open already and stays open for longer, so the next call without another route tries
-            // another open route first.
+            // The breaker was open already and now stays open for longer. So the next call whose routes all have open
+            // breakers first tries another of these routes.
             State::Open { .. } => {}
             State::Closed | State::Probing => return,
         }
@@ -260,8 +259,8 @@ impl Breaker {
     }
 
     /// Records that the vendor does not have the model. Every call of the model would get this answer, so the route is
-    /// not used for a while. At first only this caller does not use it, because a fault in the caller's request may be
-    /// the cause. Once a second caller gets the answer, no caller uses it.
+    /// not used for a while. At first the route is closed to this caller only, because a fault in the caller's request
+    /// may be the cause. Once a second caller gets a 404, no caller uses the route.
     pub(super) fn lacks(&mut self, pass: Pass, now: Instant) {
         if !self.counts(pass) {
             return;

@@ -62,7 +62,7 @@ impl Budget {
     pub(super) fn withdraw(&mut self, now: Instant) -> bool {
         let since = now.saturating_duration_since(self.at);
         let millis = u64::try_from(since.as_millis()).unwrap_or(u64::MAX);
-        // Only whole milliseconds are counted here; the remaining part of a millisecond counts at the next call.
+        // Only whole milliseconds are counted here; the remaining fraction counts when this function is called next.
         self.at += Duration::from_millis(millis);
         // One retry per second equals one thousandth of a retry per millisecond.
         self.add(millis.saturating_mul(u64::from(self.settings.retries_per_second)));

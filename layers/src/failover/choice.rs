@@ -58,8 +58,8 @@ pub(super) fn choose(
     Some(chosen.index)
 }
 
-/// Weighted rendezvous hashing: if a route is unavailable, only the conversations of this route move to others, and
-/// they return when the route is available again.
+/// Returns the conversation's route, by weighted rendezvous hashing. If a route is unavailable, only its own
+/// conversations move to other routes, and they return when the route is available again.
 fn home<'a>(tier: &[&'a Candidate], conversation: u64) -> &'a Candidate {
     let distance = |candidate: &Candidate| {
         let hash = mixed(conversation ^ candidate.identity);

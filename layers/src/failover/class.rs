@@ -70,18 +70,18 @@ pub(super) fn status_of(error: &Error) -> Option<StatusCode> {
     }
 }
 
-/// Returns whether every vendor would return this 4xx. A 408 does not count: the gateway sent the whole request, so the
-/// vendor caused it.
+/// Returns whether every vendor would return this 4xx status. A 408 does not count: the gateway sent the whole request,
+/// so the vendor caused the timeout.
 fn is_requests_own(status: StatusCode) -> bool {
     status.is_client_error() && status != StatusCode::REQUEST_TIMEOUT
 }
 
 /// Returns the more informative of two errors of one call; the first error if they are equally informative.
 ///
-/// An error that states when to retry is preferred; of two such rate limits, the one that ends sooner, because the call
-/// could be answered then. Next are errors that are likely to pass by themselves. A rejected API key, or a model that a
-/// vendor does not have, does not help a caller. The error of a route that could not carry the request is chosen only
-/// if no other route was merely down.
+/// An error that states when to retry is preferred. Of two such rate limits, the limit that ends sooner is preferred,
+/// because the call could be answered then. Next are errors that are likely to pass by themselves. An error about a
+/// rejected API key, or about a model that a vendor does not have, does not help a caller. The error of a route whose
+/// format cannot carry the request is chosen only if no other route was merely down.
 pub(super) fn more_telling(first: Error, second: Error) -> Error {
     match rank(&second).cmp(&rank(&first)) {
         Ordering::Less => second,

@@ -19,9 +19,11 @@ use serde_json::{Value, value::RawValue};
 
 use crate::format::BILLING_LINE;
 
-/// The maximum number of turns that are read; several turns may be instructions before the user's first turn.
+/// The largest number of turns of a conversation that are read. Several turns with instructions may precede the user's
+/// first turn.
 const TURNS_MAX: usize = 8;
-/// The largest part of a request that is parsed, in bytes. Of a longer part only this many bytes are hashed, unparsed.
+/// The largest part of a request that is parsed, in bytes. Of a longer part, this number of bytes is hashed without
+/// parsing.
 const PART_BYTES_MAX: usize = 64 * 1024;
 
 /// Hash of a conversation, equal for all of its calls.

@@ -1,7 +1,7 @@
-//! Load of a route: its time to the first byte × its calls in flight, as in tower's `PeakEwma`.
+//! The load of a route: its time to the first byte × its calls in flight, as in tower's `PeakEwma`.
 //!
-//! The estimate takes over each worse time at once and decays slowly, so a route that becomes slow loses calls
-//! immediately and regains them gradually. It has no clock: time is an argument.
+//! A longer time replaces the estimate at once, and the estimate decays slowly. So a route that becomes slow loses
+//! calls immediately and regains them gradually. This module has no clock: time is an argument.
 
 use std::time::Duration;
 
@@ -32,7 +32,8 @@ impl PeakEwma {
         self.0 = Some(Estimate { seconds, at: now });
     }
 
-    /// Records that a call waited this long without a first byte: a lower bound of the time to it.
+    /// Records that a call has waited this long without a first byte, which is a lower bound of the time to the first
+    /// byte.
     pub(super) fn at_least(&mut self, waited: Duration, now: Instant) {
         let notable = self
             .0
@@ -60,7 +61,7 @@ impl Estimate {
     }
 }
 
-/// Returns the load that one more call would meet on the route.
+/// Returns the load of the route with one more call.
 pub(super) fn cost(expected: Duration, in_flight: usize) -> f64 {
     expected.max(FLOOR).as_secs_f64() * (in_flight as f64 + 1.0)
 }

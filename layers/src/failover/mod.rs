@@ -21,11 +21,11 @@
 //! (`connections_max`, where streams count until they end) or disabled by the operator. See `breaker`, `health`.
 //!
 //! **The last resort.** If no other route is left, a call still tries a route that rests after a limit. Only one call
-//! at a time does so: limits often depend on a request's size, and one large request must not block other callers. Then
-//! the call tries a route with an open breaker, first the route whose wait ends soonest. If that vendor's last failure
-//! was an answer, every call may try the route. If the vendor was unreachable or silent, only one call per 250 ms may
-//! try it until a connection was made: other calls would only wait for the same failure. If no vendor was called, the
-//! caller gets a 429 or 503 that states when to retry.
+//! at a time does so: limits often depend on a request's size, and one large request must not block other callers. If
+//! no resting route can be tried, the call tries a route with an open breaker: first the route whose wait ends soonest.
+//! If that vendor's last failure was an answer, every call may try the route. If the vendor was unreachable or silent,
+//! only one call per 250 ms may try it until a connection was made: other calls would only wait for the same failure.
+//! If no vendor was called, the caller gets a 429 or 503 that states when to retry.
 //!
 //! ```
 //! # use std::sync::Arc;
@@ -147,7 +147,7 @@ use crate::{
 pub struct FailoverSettings {
     /// The largest number of attempts per call.
     pub attempts_max: u32,
-    /// The last attempt begins at most this long after the call began. A running attempt has its own timeouts.
+    /// No attempt begins later than this after the call began. A running attempt has timeouts of its own.
     pub begin_within: Duration,
     /// The budget of retries, shared by all calls.
     pub budget: BudgetSettings,
@@ -286,7 +286,7 @@ struct RetryRequest<S> {
 
 /// Returns the first answer that begins. If no attempt gets one, returns the most informative error.
 ///
-/// Not an `async fn`, because its future would store each argument twice.
+/// This is not an `async fn`, because the future of an `async fn` would store each argument twice.
 fn answered<S, A>(
     dispatch: Dispatch<S>,
     mut chosen: Chosen,
@@ -322,7 +322,8 @@ where
             } = chosen;
             let class = running.ended(&error);
             let key = running.credential() + 1;
-            // Dropping the attempt frees its slots, so that the next attempt can use them.
+            // Dropping the attempt frees its slots at the route and the vendor, so that the next attempt can use these
+            // slots.
             drop(running);
             let number = number.map(tracing::field::display);
             let (vendor, model) = (&*route.vendor.name, route.model.as_str());
@@ -330,7 +331,8 @@ where
                 class,
                 Class::KeyRefused(_) | Class::Forbidden | Class::Limited(_)
             );
-            // If the error concerns one API key, the route stays in the plan: the vendor's next key may still work.
+            // If the error concerns one API key, the route stays in the call's plan: another API key of the vendor may
+            // still work.
             if !is_of_key || route.vendor.credentials.len() < 2 {
                 plan.done(index);
             }

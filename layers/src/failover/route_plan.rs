@@ -19,8 +19,8 @@ use crate::{
     usage::{Attempted, Meter},
 };
 
-/// The `retry-after` that callers get if a vendor is full; calls end at any time, so it is short. It is longer if an
-/// operator has to act.
+/// The `retry-after` that callers get if a vendor has its maximum number of calls in flight. It is short, because a
+/// call may end at any time. If an operator must act, callers get a longer `retry-after`.
 const FULL_WAIT: Duration = Duration::from_secs(1);
 const OPERATOR_WAIT: Duration = Duration::from_secs(30);
 
@@ -59,7 +59,7 @@ impl RoutePlan {
             place: health.place(route),
             done: false,
         });
-        // Hashing the beginning of the body takes time, so it is done only if the model is sticky.
+        // Hashing the beginning of the body takes time, so the body is hashed only if the model is sticky.
         let sticky = priced.model.sticky && routes.len() > 1;
         let caller = req.extensions().get::<Caller>();
         let conversation = sticky.then(|| {
@@ -134,7 +134,7 @@ impl RoutePlan {
             .routes_planned
             .iter()
             .map(|stop| match self.look(stop, now) {
-                // The vendor's slots were all taken, and one will be free soon.
+                // All slots of the vendor were taken; one of them will be free soon.
                 Availability::Ready { .. } | Availability::Full => (FULL_WAIT, Error::Overloaded),
                 Availability::Resting {
                     wait,
@@ -203,8 +203,8 @@ impl RoutePlan {
             .find_map(|(_, index)| self.start(index, Entry::Resting, now))
     }
 
-    /// Chooses among routes with an open breaker that this call has not tried: first those that admit calls at once,
-    /// then the one whose wait ends soonest.
+    /// Chooses among routes with an open breaker that this call has not tried. Routes that admit calls at once come
+    /// first, then the route whose wait ends soonest.
     fn shut(&self, how: LastResort, now: Instant) -> Option<Chosen> {
         let routes_planned = self.routes_planned.iter().enumerate();
         let mut shut: Vec<_> = routes_planned

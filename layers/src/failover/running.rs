@@ -50,7 +50,7 @@ pub(super) struct Running {
 pub(super) enum Entry {
     /// Only available routes: the breaker admits the call, and at least one API key may be used.
     Open,
-    /// Also routes that rest (all of their API keys are not to be used yet).
+    /// Also routes that rest: none of their API keys may be used yet.
     Resting,
     /// Also routes with an open breaker, because the call has no other route.
     LastResort(LastResort),
@@ -69,8 +69,8 @@ enum Stage {
 }
 
 impl Running {
-    /// Takes the slots of a route, if they are free and `entry` permits this kind of route. Another call may have taken
-    /// them since this call chose the route. Only one call at a time tries a resting route.
+    /// Takes the slots of a route and its vendor for a call, if `entry` permits this kind of route. Another call may
+    /// have taken these slots since this call chose the route. Only one call at a time tries a resting route.
     pub(super) fn start(
         health: &Health,
         place: &RouteHandle,
@@ -139,7 +139,8 @@ impl Running {
         if spoken {
             self.spoke();
         } else {
-            // The gateway forwarded the head and a keep-alive of its own, so it is not known whether the vendor works.
+            // The gateway has forwarded only the head and a keep-alive of its own, so it does not follow that the
+            // vendor works.
             self.stage = Stage::Silent;
         }
     }
@@ -149,7 +150,7 @@ impl Running {
         self.place.route.lock().breaker.began(self.pass);
         self.stage = Stage::Answering;
         if self.trying {
-            // The route was resting, and this answer shows that its API key can be used again.
+            // The route was resting. Since there is an answer, the API key of this attempt can be used again.
             let key = self.key();
             self.place.route.wake(key);
             self.place.vendor.unpark(key);
@@ -229,7 +230,7 @@ impl Running {
         self.stage = Stage::Told;
         let mut inner = self.place.route.lock();
         let now = Instant::now();
-        // The meter belongs to the call, which may use it for an attempt at another vendor next.
+        // The meter belongs to the call. The call's next attempt may use it for another vendor.
         inner.tried = None;
         match outcome {
             Outcome::Succeeded => inner.breaker.succeeded(self.pass),

@@ -12,7 +12,8 @@
 //! ```
 //!
 //! The caller's key must permit stored answers ([`KeyRecord::idempotency`]), and `auth` must have inserted the secret
-//! that seals them ([`AnswerKey`]). A call without the header, or without the permission, is forwarded unchanged.
+//! that seals these answers ([`AnswerKey`]). A call without the header, or without the permission, is forwarded
+//! unchanged.
 //!
 //! The process that runs a call has a claim in an [`AnswerStore`] and renews it. If a claim has expired, the ledger
 //! ([`Money`]) decides whether the call was charged, before the call may run again.
@@ -76,8 +77,8 @@ pub struct IdempotencySettings {
     pub lease: Duration,
     /// The largest answer that is stored, in bytes. A longer answer is forwarded, but not stored.
     pub answer_bytes_max: u64,
-    /// The largest total size, in bytes, of answers in memory: those that are arriving or are still being read. One
-    /// account may use half of it.
+    /// The largest total size, in bytes, of answers in memory: answers that are arriving or are still being read. The
+    /// answers of one account may have half of this size.
     pub running_bytes_max: u64,
 }
 
@@ -92,7 +93,7 @@ impl Default for IdempotencySettings {
     }
 }
 
-/// Whether a call was charged whose process no longer runs.
+/// Whether a call whose process no longer runs was charged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
     /// The call was charged.
@@ -115,8 +116,8 @@ pub trait Money: Send + Sync + 'static {
     ) -> impl Future<Output = Result<Fate, BoxError>> + Send;
 
     /// Returns whether the key may make calls. The layer's record of the key may be from a cache, and an operator may
-    /// have disabled the key since. The ledger refuses the hold of a new call with such a key, but a repeated answer
-    /// needs no hold.
+    /// have disabled the key since. For a new call, the ledger would then refuse the hold; but a repeated answer needs
+    /// no hold.
     fn permits(
         &self,
         account: &AccountId,
@@ -251,7 +252,7 @@ impl<K, M> Shared<K, M> {
 
     fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
         let mut tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner);
-        // Removes tasks that have ended.
+        // Remove the results of tasks that have ended.
         while tasks.try_join_next().is_some() {}
         tasks.spawn(work);
     }
@@ -361,7 +362,8 @@ where
     let fingerprint = seal.fingerprint(req.uri().path(), req.headers(), &req.body().body);
     let number = req.extensions().get::<RequestNumber>().copied();
     let number = number.unwrap_or_else(RequestNumber::now_v7);
-    // The hold of this call gets the claim's number, so that the ledger can find the hold if this process dies.
+    // The hold of this call gets the number of the claim, so that another process can find the hold in the ledger if
+    // this process dies.
     req.extensions_mut().insert(number);
     let name = (caller.account.clone(), seal.id);
     let run = loop {

@@ -21,8 +21,8 @@ use crate::{error::Error, facts::RequestNumber, key::AccountId};
 /// account.
 const ACCOUNT_PARTS: u64 = 2;
 
-/// The number of bytes of all buffered answers, in total and by account. An answer stays in memory while it may still
-/// be read.
+/// The bytes of all buffered answers, in total and by account. An answer stays in memory as long as it may still be
+/// read.
 #[derive(Debug, Default)]
 pub(super) struct Buffered(Mutex<Bytewise>);
 
@@ -42,7 +42,7 @@ impl Buffered {
         let mut buffered = self.lock();
         buffered.all += bytes;
         let all = buffered.all;
-        // Usually the account already has an entry. Then its id need not be cloned.
+        // Usually the account has an entry already. Then the account's id need not be cloned.
         let own = match buffered.accounts.get_mut(account) {
             Some(own) => {
                 *own += bytes;

@@ -21,7 +21,7 @@ use crate::{
 
 const CHUNKS: usize = 4;
 
-/// A ledger that returns the same outcome for every call whose process has died.
+/// A ledger that returns the same [`Fate`] for every call whose process has died.
 #[derive(Clone, Copy)]
 struct Says(Fate);
 
@@ -125,7 +125,7 @@ impl Given {
         service.oneshot(req).await
     }
 
-    /// Creates a request with a pending rate limit that decides `answer`, and a counter of its decisions.
+    /// Creates a request with a pending rate limit whose decision is `answer`, and a counter of these decisions.
     fn limited(&self, answer: Result<(), Duration>) -> (Request<Call>, Arc<AtomicUsize>) {
         let (mut req, answered) = (self.request("{}"), Arc::<AtomicUsize>::default());
         let counted = Arc::clone(&answered);
@@ -346,12 +346,13 @@ async fn repeat_and_joined_call_wait_for_their_own_rate_limits() {
     }
 }
 
-/// A store that fails renewals while `cut` is set, and loses acknowledgements and ends as counted below.
+/// A store that fails to renew claims while `cut` is set, and that loses as many acknowledgements and ends as the
+/// counters below state.
 #[derive(Clone)]
 struct CutOff {
     store: MemoryAnswers,
     cut: Arc<AtomicBool>,
-    /// The number of next claims whose acknowledgement is lost, and of next ends that are not recorded.
+    /// How many of the next claims lose their acknowledgement, and how many of the next ends are not recorded.
     claims_lost: Arc<AtomicUsize>,
     ends_lost: Arc<AtomicUsize>,
 }
@@ -398,7 +399,7 @@ impl AnswerStore for CutOff {
     }
 }
 
-/// Reports when it is dropped, and with it everything else that the call owns.
+/// Records that it was dropped. Everything else that the call owns is dropped with it.
 struct Held(Arc<AtomicBool>);
 
 impl Drop for Held {

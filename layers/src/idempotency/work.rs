@@ -169,8 +169,8 @@ where
             poll_fn(|cx| match calling.as_mut().poll(cx) {
                 Poll::Ready(()) => Poll::Ready(()),
                 // The process that took over the claim has ended this call's hold and makes the call itself. The ledger
-                // soon rejects charges for that hold. This run must stop, because it could end when the ledger has
-                // forgotten the hold.
+                // soon rejects charges for that hold. This run must stop: if it ended after the ledger had forgotten
+                // the hold, it could be charged as well.
                 Poll::Pending => taken_over.as_mut().poll(cx),
             })
             .await;
@@ -248,8 +248,8 @@ where
 
 /// Renews the claim, and completes if another process has taken it over, because that process may have ended this
 /// call's hold. If the claim is missing although this process renewed it in time, the claim was lost or deleted. The
-/// call then continues with a new claim, if the store has room for it. Once the call is `ending`, a missing claim means
-/// that the end was recorded.
+/// call then continues with a new claim, if the store has room for it. While the end of the call is being recorded
+/// (`ending`), a missing claim means that the end was recorded.
 async fn taken_over<K: AnswerStore>(
     store: &K,
     claim: &Claim,

@@ -199,8 +199,9 @@ mod tests {
         }
     }
 
-    /// Sends a request through two early limits, which decide as given when the request is between them and the
-    /// verdict. Returns whether the request was answered, and whether it reached the service.
+    /// Sends a request through two early rate limits. They make the given decisions while the request is below both
+    /// limits and above the [`RateVerdictLayer`]. Returns whether the request was answered, and whether it reached the
+    /// service.
     async fn answer(first: Result<(), Duration>, second: Result<(), Duration>) -> (bool, bool) {
         let everybody = |_: &Request<()>| Some(((), Quota::per_second(1)));
         let ((tell_first, told_first), (tell_second, told_second)) =

@@ -121,7 +121,7 @@ mod tests {
         tokio::time::advance(Duration::from_secs(2)).await;
         assert_eq!(gcra.count(&"a", quota), Ok(()));
         assert_eq!(gcra.count(&"a", quota), Err(Duration::from_secs(2)));
-        // Even if the quota of ten seconds is below one request, one request is admitted at once.
+        // Even if the quota for ten seconds is less than one request, one request is admitted at once.
         let (one, few) = (Gcra::new(100), Quota::per_minute(1));
         assert_eq!(one.count(&"a", few), Ok(()));
         assert_eq!(one.count(&"a", few), Err(Duration::from_secs(60)));

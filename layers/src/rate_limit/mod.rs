@@ -34,8 +34,8 @@
 //!
 //! [`by_address`] is the closure for limits by the client's address. [`Gcra`] counts requests in this process, and
 //! [`PostPaid`] counts what requests use, such as tokens. You can implement [`Limiter`] for other ways to count. With
-//! the feature `redis`, `redis::RedisLimiter` counts over several processes, and so does `shared`, which decides most
-//! requests of busy callers in memory.
+//! the feature `redis`, `redis::RedisLimiter` counts over several processes. So do the limiters of `shared`, which
+//! decide most requests of busy callers in memory.
 
 mod early;
 mod gcra;
@@ -169,8 +169,8 @@ impl<L, F> RateLimitLayer<L, F> {
         Self { limit, ..self }
     }
 
-    /// Converts this layer into one that requests the decision here and refuses further below: see
-    /// [`EarlyRateLimitLayer`].
+    /// Converts this layer into an [`EarlyRateLimitLayer`], which requests the decision here; a [`RateVerdictLayer`]
+    /// further below refuses requests.
     #[must_use]
     pub const fn early(self) -> EarlyRateLimitLayer<L, F> {
         EarlyRateLimitLayer::new(self)

@@ -31,7 +31,7 @@ impl RedisLimiter {
     /// Admits and counts a request of the caller `id`, or returns how long the caller should wait.
     ///
     /// # Errors
-    /// If Redis cannot be reached. The caller of this function may then count by itself.
+    /// An error if Redis cannot be reached. The caller of this function may then count requests itself.
     pub async fn check(&self, id: &str, quota: Quota) -> Result<Result<(), Duration>, BoxError> {
         let interval = quota.per.as_micros() / u128::from(quota.count.max(1));
         let interval = u64::try_from(interval).unwrap_or(u64::MAX).max(1);

@@ -17,7 +17,7 @@ use crate::error::{BoxError, Error, Limit};
 /// Limits how often a caller is refused with a certain error. Once the quota is used up, [`Error::TooManyRequests`]
 /// replaces that error, while valid requests of the caller continue. This slows down the guessing of keys.
 ///
-/// Place this layer above the layer that refuses. A refused request has already cost a look-up then; only its error is
+/// Place this layer above the layer that refuses. So a refused request has already cost a look-up; only its error is
 /// replaced. `by` returns the caller that a request counts for, and the caller's quota. If `by` returns `None`, the
 /// refusal passes uncounted.
 ///
@@ -134,7 +134,8 @@ pin_project! {
         call: A,
         // The caller for which a refusal counts, and its quota.
         counted: Option<(K, Quota, Arc<RefusalLimitLayer<L, F, C>>)>,
-        // Counts the refusal; present once the request was refused. Refusals are rare, so other requests need no box.
+        // The future that counts the refusal; present once the request was refused. It is boxed, because refusals are
+        // rare.
         refusing: Option<Pin<Box<dyn Future<Output = Error> + Send>>>,
     }
 }

@@ -237,7 +237,7 @@ async fn unreachable_vendor_is_tried_as_a_last_resort_four_times_a_second() {
         breaker.began(pass);
         assert_eq!(breaker.shown(now), Shown::Closed, "all calls are admitted");
     }
-    // Once a connection was made, other calls are admitted without waiting for the answer.
+    // Once a call's connection was made, other calls are admitted without waiting for that call's answer.
     let now = Instant::now();
     let mut breaker = opened_by(Away, &[ANN], now);
     breaker.reached();
@@ -262,7 +262,7 @@ async fn vendor_without_the_model_is_paused_for_that_caller_without_counting_a_f
     breaker.lacks(pass, now);
     assert_eq!(breaker.shown_to(3, now), Shown::Open(LACKING_REST));
     assert!(breaker.last_resort(3, true, now).is_some());
-    // A later 404 pauses the route again, for the same time as the first one.
+    // A later 404 pauses the route again, for the same time as the first 404.
     let later = now + LACKING_REST;
     let probe = breaker.pass(3, later).unwrap();
     breaker.lacks(probe, later);

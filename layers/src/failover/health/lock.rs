@@ -1,4 +1,4 @@
-//! Locks that can be used after a panic: no panic can leave the values that they guard half written.
+//! Locks that stay usable after a panic: no panic can leave the values that these locks guard half written.
 
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 

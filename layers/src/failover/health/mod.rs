@@ -1,5 +1,5 @@
-//! State of vendors and routes, shared by all calls: failures, routes and API keys that are not used for a while, calls
-//! in flight, times to the first byte, and vendors that the operator has disabled.
+//! The state of vendors and routes, shared by all calls: failures, calls in flight, times to the first byte, routes and
+//! API keys that are not used for a while, and vendors that the operator has disabled.
 //!
 //! The state is stored by the vendor's name and by the vendor's name of the model, so routes that remain in the config
 //! keep their state when the config is reloaded. [`Health::follow`] removes other routes, so the config bounds the
@@ -181,11 +181,11 @@ pub(super) enum Availability {
         /// The number of calls in flight.
         in_flight: usize,
     },
-    /// The gateway must not use any of the route's API keys yet; the first one can be used after `wait`.
+    /// The gateway must not use any of the route's API keys yet. One of them can be used after `wait`.
     Resting { wait: Duration, why: Why },
     /// The vendor already has the maximum number of calls in flight.
     Full,
-    /// The breaker is open for `wait`; a call without another route is admitted after `last_resort`.
+    /// The breaker is open for `wait`. A call without another route is admitted after `last_resort`.
     Shut {
         wait: Duration,
         last_resort: Duration,
@@ -225,7 +225,7 @@ impl RouteHandle {
         }
     }
 
-    /// Returns the index of the API key to use: the next in turn of the keys that may be used. If none may be used yet,
+    /// Returns the index of the API key to use: in rotation, the next key that may be used. If no key may be used yet,
     /// returns the key that can be used soonest, with the remaining time and the reason.
     pub(super) fn key(
         &self,

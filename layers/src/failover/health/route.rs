@@ -44,8 +44,8 @@ pub(in crate::failover) struct RouteRecord {
 pub(in crate::failover) struct Inner {
     pub(in crate::failover) breaker: Breaker,
     pub(in crate::failover) load: PeakEwma,
-    /// Meter of the last call that was sent on the route while its breaker was open; it shows whether a connection was
-    /// made.
+    /// The meter of the last call that was sent on the route while its breaker was open. It contains whether a
+    /// connection was made.
     pub(in crate::failover) tried: Option<Meter>,
     /// The API keys whose rate limit for this model is reached.
     pub(super) rests: Vec<Mark>,

@@ -17,7 +17,7 @@ pub struct VendorState {
     pub connections_max: usize,
     /// The number of API keys that are configured for the vendor.
     pub keys: usize,
-    /// The number of these keys that are not used now, because the vendor refused them.
+    /// The number of API keys that are not used now, because the vendor refused them.
     pub keys_parked: usize,
     /// The vendor's routes, sorted by the vendor's name of the model.
     pub routes: Vec<RouteState>,
@@ -40,8 +40,7 @@ pub struct RouteState {
     pub first_byte: Option<Duration>,
     /// The time until the open breaker admits a probe; `None` if the breaker is not open.
     pub open_for: Option<Duration>,
-    /// The time for which the route is not used: because all its API keys are limited, or the vendor does not have the
-    /// model.
+    /// The time for which the route is not used, because the vendor limits all its API keys or does not have the model.
     pub rests_for: Option<Duration>,
     /// The vendor's newest error; later successes do not remove it.
     pub last_error: Option<LastError>,

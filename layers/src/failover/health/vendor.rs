@@ -20,8 +20,8 @@ use super::{
 };
 use crate::model::Vendor;
 
-/// The time for which the gateway does not use a key that the vendor rejected. The operator has to act, and may have
-/// acted by the end of it.
+/// The time for which the gateway does not use an API key that the vendor rejected. The operator must act, and may have
+/// acted when this time is over.
 const KEY_PARKED: Duration = Duration::from_secs(300);
 
 /// The state of one vendor, shared by all calls.
@@ -30,7 +30,7 @@ pub(in crate::failover) struct VendorRecord {
     pub(super) name: Arc<str>,
     disabled: AtomicBool,
     in_flight: AtomicUsize,
-    /// The index of the API key that is the next in turn.
+    /// The index of the next API key in the rotation.
     turn: AtomicUsize,
     parked: Mutex<Vec<Mark>>,
     /// The vendor's routes, by the vendor's name of the model.
@@ -70,7 +70,7 @@ impl VendorRecord {
         self.in_flight.load(Ordering::Relaxed)
     }
 
-    /// Returns the index of the API key that is the next in turn.
+    /// Returns the index of the next API key in the rotation.
     pub(super) fn turn(&self) -> usize {
         self.turn.load(Ordering::Relaxed)
     }
@@ -80,7 +80,7 @@ impl VendorRecord {
         self.disabled.load(Ordering::Relaxed)
     }
 
-    /// Counts one more call in flight, if there are fewer than `max`. Returns whether it did.
+    /// Counts one more call in flight if fewer than `max` are in flight. Returns whether the call was counted.
     pub(in crate::failover) fn enter(&self, max: usize) -> bool {
         let more = |count: usize| (count < max).then_some(count + 1);
         self.in_flight
@@ -92,7 +92,7 @@ impl VendorRecord {
         self.in_flight.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Makes the API key after this one the next in turn.
+    /// Makes the API key after this one the next key in the rotation.
     pub(in crate::failover) fn take_turn(&self, credential: usize) {
         self.turn
             .store(credential.wrapping_add(1), Ordering::Relaxed);

@@ -280,7 +280,7 @@ async fn calls_to_a_reachable_vendor_do_not_wait_for_the_answer_to_a_probe() {
         if *is_sick.lock().unwrap() {
             return Fails(down());
         }
-        // The gateway has sent the request, so the vendor is reachable, but its answer does not come yet.
+        // The gateway has sent the request, so the vendor is reachable, but the answer has not arrived yet.
         attempt.priced.meter.dispatched();
         Nothing
     });

@@ -34,9 +34,10 @@ use crate::{
 enum Does {
     /// The vendor sends a plain answer.
     Answers,
-    /// The vendor sends a stream of two frames that ends with this result; `None`: the stream does not end.
+    /// The vendor sends a stream of two frames that ends with this result. If `None`, the stream does not end.
     Streams(Option<End>),
-    /// Like `Streams`, but the first frame is a keep-alive of the gateway, and so is the second if the stream ends.
+    /// Like `Streams`, but the first frame is a keep-alive of the gateway. If the stream ends, the second frame is a
+    /// keep-alive too.
     Idles(Option<End>),
     /// The vendor fails before the first byte.
     Fails(Error),
@@ -59,7 +60,7 @@ struct Vendors {
 
 impl Service<Request<Attempt>> for Vendors {
     type Response = Response<Scripted>;
-    // A boxed error, from which the layer must restore the error that it contains.
+    // A boxed error. The layer must restore the error that the box contains.
     type Error = BoxError;
     type Future = Pin<Box<dyn Future<Output = Result<Response<Scripted>, BoxError>> + Send>>;
 
@@ -248,7 +249,8 @@ impl World {
         Box::pin(self.service.clone().oneshot(req))
     }
 
-    /// Sends a call and disconnects before its future is polled. Its first attempt has begun all the same.
+    /// Sends a call and disconnects before the call's future is polled. The call's first attempt has begun
+    /// nevertheless.
     fn call_and_leave(&self) {
         drop(self.service.clone().call(self.request("x")));
     }

@@ -1,5 +1,5 @@
-//! Routes and API keys are not used for as long as their vendors state; slots are released; the state is kept when the
-//! config is reloaded, and is shown to operators.
+//! Tests that routes and API keys rest for as long as their vendors state, that slots are released, and that the state
+//! is kept when the config is reloaded and is shown to operators.
 
 use super::*;
 

@@ -3,7 +3,8 @@
 //! | limiter | what it limits |
 //! |---|---|
 //! | [`SharedGcra`] | requests: a gateway takes permits in advance and admits calls by them, in memory |
-//! | [`SharedPostPaid`] | usage of requests: reported to the store in batches; its answers have the usage over all gateways |
+//! | [`SharedPostPaid`] | usage of requests: a gateway reports usage to the store in batches, and the store answers
+//! with the usage over all gateways |
 //!
 //! If a gateway cannot decide a call from memory, it queries the store at once and awaits the decision later. An
 //! [`EarlyRateLimitLayer`](super::EarlyRateLimitLayer) above all layers that wait for the ledger sends the query, and a
@@ -16,8 +17,8 @@
 //! one [`SLICE`], at most 1/300 of the quota. If the quota is below 300, it takes none in advance: each call takes its
 //! own permit, and the limit is exact.
 //!
-//! **Usage.** A gateway decides by the usage in the store's last answer. While a caller has more than half of the quota
-//! taken, that answer is at most [`NEAR_FRESH`] old. If sixteen calls would use the whole quota, each call queries the
+//! **Usage.** A gateway decides by the usage in the store's last answer. While a caller has used more than half of its
+//! quota, that answer is at most [`NEAR_FRESH`] old. If sixteen calls can use the whole quota, each call queries the
 //! store. Usage above the quota that happens meanwhile overdraws the caller's bucket, and later calls wait until the
 //! overdraft is refilled.
 //!
@@ -64,8 +65,9 @@ pub struct Take {
 
 /// A store, such as Redis, with the totals over all gateways.
 pub trait RateStore: Clone + Send + Sync + 'static {
-    /// Takes permits of the caller `id` for the gateway `node`. Returns how many it got, or the time until there is a
-    /// permit. If the gateway sends no command for `ttl`, the store takes its recorded permits back.
+    /// Takes permits of the caller `id` for the gateway `node`. Returns the number of granted permits, or the time
+    /// until a permit is available. If the gateway sends no command for `ttl`, the store takes back the permits that it
+    /// has recorded for this gateway.
     fn take(
         &self,
         node: u64,
@@ -106,7 +108,7 @@ pub struct RateCounts {
     pub given_back: u64,
     /// The number of commands that reported or queried usage.
     pub spends: u64,
-    /// The number of calls that waited for the store's answer, in parallel with the ledger's.
+    /// The number of calls that waited for the store's answer, while they also waited for the ledger's.
     pub waited: u64,
     /// The number of commands that got no answer, so that the gateway decided alone.
     pub failures: u64,

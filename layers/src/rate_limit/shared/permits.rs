@@ -20,23 +20,24 @@ use crate::rate_limit::{Gcra, Limiter, Quota};
 pub const SLICE: Duration = Duration::from_millis(200);
 /// A gateway that has not used its permits for this time returns them to the store.
 pub const IDLE: Duration = Duration::from_millis(250);
-/// A gateway has at most the quota divided by this number in memory, so that three gateways have a hundredth of the
-/// quota.
+/// A gateway has at most the quota divided by this number in memory, so that three gateways together have at most a
+/// hundredth of the quota.
 const QUOTA_PARTS: u64 = 300;
 /// If a gateway sends no command for this time, the store takes back the permits that it has recorded for the gateway.
 /// By its own clock, the gateway discards them earlier (see [`VALID`]).
 const NOTED: Duration = Duration::from_millis(1000);
 const VALID: Duration = Duration::from_millis(750);
-/// If the store had no permit, the gateway queries it again when there should be one, or at the latest after this time,
-/// because another gateway may have returned permits.
+/// If the store had no permit, the gateway queries the store again when a permit should be available. It does so at the
+/// latest after this time, because another gateway may have returned permits.
 const ASK_AGAIN: Duration = Duration::from_millis(100);
-/// If the quota is large and the store had no permit, the store is queried again when it should have this many permits.
+/// If the quota is large and the store had no permit, the gateway queries the store again when the store should have
+/// this number of permits.
 const WORTH_ASKING: u32 = 16;
 
 type Verdict = Result<(), Duration>;
 
 /// Limits requests over all gateways; see [the module](super). The number of callers in the memory of this process is
-/// bounded; for evicted callers, the store is queried again.
+/// bounded. If a caller was evicted, its next request queries the store again.
 pub struct SharedGcra<K, S>(Arc<Inner<K, S>>);
 
 struct Inner<K, S> {
@@ -58,8 +59,8 @@ struct State {
     valid_until: Instant,
     last_used: Instant,
     demand: Demand,
-    /// Set if the store had no permit: the time when there should be a permit, and the time until which the store is
-    /// not queried.
+    /// Set if the store had no permit: the time at which a permit should be available, and the time until which the
+    /// store is not queried.
     none: Option<(Instant, Instant)>,
     /// The calls that wait for a command that is queued and not sent yet.
     next: Option<Vec<oneshot::Sender<Verdict>>>,
@@ -135,7 +136,8 @@ where
                     slot.lock().next = None;
                 }
             }
-            // Counted here too, so that the local count is correct if the store cannot be reached later.
+            // The request is also counted here, so that the local count is correct if the store cannot be reached
+            // later.
             let _ = self.0.alone.count(&slot.id, quota);
             return Some(Ok(()));
         }
@@ -267,8 +269,9 @@ where
                 back,
                 ..Take::default()
             };
-            // Sent even if no permit is left, so that the store deletes its record of them; otherwise it would take
-            // back permits that were used. If this command is lost, the record expires by itself.
+            // This command is sent even if no permit is left, so that the store deletes its record of this gateway's
+            // permits. Otherwise the store would take back permits that were used. If this command is lost, the record
+            // expires by itself.
             let _ = rates.store.take(rates.node, &id, quota, take, NOTED).await;
             return;
         }
@@ -406,7 +409,7 @@ where
             Begun::Decided(verdict) => verdict,
             Begun::Asked(told) => match timeout(ANSWER_TIME_MAX, told).await {
                 Ok(Ok(verdict)) => verdict,
-                // The task that sends commands has stopped, so the commands that it was to send are forgotten.
+                // The task that sends commands has stopped, so its unsent commands are dropped.
                 Ok(Err(_)) | Err(_) => {
                     let slot = self.slot(&id, quota);
                     let mut state = slot.lock();

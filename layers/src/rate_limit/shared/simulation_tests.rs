@@ -1,5 +1,5 @@
-//! Simulates several gateways with a shared store, a clock and a network, from random seeds, and compares what they
-//! admit with what one gateway admits that gets all calls.
+//! Simulates several gateways with a shared store, a clock and a network, from random seeds, and compares the calls
+//! that they admit with the calls that a single gateway would admit if it got all of them.
 
 use std::{
     collections::HashMap,

@@ -18,7 +18,7 @@ for i = 1, #fields, 2 do
     was = value
   else
     local permits, ends = value:match('^(%d+) (%d+)$')
-    -- The gateway has neither used nor renewed these permits: it is gone.
+    -- The gateway has neither used nor renewed these permits, so it no longer runs.
     if tonumber(ends) < now then
       back = back + tonumber(permits)
       redis.call('HDEL', KEYS[1], field)

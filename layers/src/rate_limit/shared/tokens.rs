@@ -19,9 +19,10 @@ use crate::rate_limit::{
     post_paid::{Bucket, UNIT},
 };
 
-/// The largest age of the known usage, for a caller that has taken more than half of the quota's burst.
+/// The largest age of the known usage (the store's last answer), for a caller that has used more than half of the
+/// quota's burst.
 pub const NEAR_FRESH: Duration = Duration::from_millis(25);
-/// The largest age of the known usage, for callers that have taken less.
+/// The largest age of the known usage, for a caller that has used at most half of the quota's burst.
 const FAR_FRESH: Duration = Duration::from_millis(100);
 /// The largest age of the known usage, if a few calls can use the whole burst.
 const EXACT_FRESH: Duration = Duration::from_millis(2);
@@ -54,7 +55,7 @@ struct State {
     bucket: Bucket,
     /// The units that were used at this gateway and are not in a batch yet.
     untold: u64,
-    /// The batch that is being reported. It is kept until the store answers, so that it can be sent again.
+    /// The batch that is being reported to the store. It is kept until the store answers, so that it can be sent again.
     batch: Batch,
     /// The time at which the latest answered command was sent; `None` if there was no answer yet.
     known: Option<Instant>,
@@ -69,9 +70,9 @@ struct State {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Telling {
     No,
-    /// A report is scheduled for later, so that it includes calls that end until then.
+    /// A report to the store is scheduled for later, so that it includes calls that end until then.
     Soon,
-    /// A report is due now, or was sent and is not answered.
+    /// A report to the store is due now, or was sent and is not answered.
     Now,
 }
 
@@ -185,7 +186,7 @@ where
         Begun::Asked(told)
     }
 
-    /// Reports the usage of calls that have ended, and of those that end during the report, unless another task does
+    /// Reports the usage of calls that have ended, and of calls that end during the report, unless another task does
     /// so.
     async fn tell_if_due(&self, slot: &Slot<K>) {
         while slot.is_due() {
