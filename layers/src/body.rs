@@ -1,4 +1,4 @@
-//! The type of answer bodies above the layers that are generic over the body.
+//! The type of answer bodies above those layers that are generic over the body.
 
 use std::any::Any;
 

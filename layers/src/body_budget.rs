@@ -1,5 +1,5 @@
-//! Bounds the memory of all request and answer bodies together. A byte counts from when it is read until the last slice
-//! of its body is dropped.
+//! Bounds the memory of all request and answer bodies together. A byte counts from the time it is read until the last
+//! slice of its body is dropped.
 //!
 //! The budget reserves bytes as they arrive, not as `content-length` declares them: otherwise a sender that declares a
 //! large body and sends little would block other senders.
@@ -131,12 +131,12 @@ impl ReservedBytes {
         Ok(())
     }
 
-    /// Extends the reservation to this total number of bytes; if necessary, waits until other bodies return theirs. The
-    /// body that has waited longest may exceed the budget, and the other waiting bodies wait until that body is
-    /// dropped. So every body that has begun can complete, and the budget is exceeded by at most one body.
+    /// Extends the reservation to this total number of bytes. If necessary, waits until other bodies return bytes to
+    /// the budget. The body that has waited longest may exceed the budget, and the other waiting bodies wait until that
+    /// body is dropped. So every body that has begun can complete, and the budget is exceeded by at most one body.
     ///
     /// # Errors
-    /// If the budget has no room for the bytes within `patience`.
+    /// An error if the budget has no room for the bytes within `patience`.
     #[cfg(feature = "passthrough")]
     pub(crate) async fn wait_for(&mut self, bytes: u64, patience: Duration) -> Result<(), Error> {
         if self.make(bytes).is_ok() {
@@ -339,8 +339,8 @@ mod tests {
             .iter()
             .sum();
         assert_eq!(others, 17, "all keys of an account have half");
-        // The next account gets a third of the bytes that remain, and so does the one after it. Every account may have
-        // two bodies, even if its share is smaller.
+        // The next account gets a third of the bytes that remain, and so does the account after it. Every account may
+        // have two bodies, even if its share is smaller.
         assert_eq!(fill(&key("f", "other")), 16);
         assert_eq!(fill(&key("g", "third")), 11);
         drop(rooms);

@@ -41,7 +41,7 @@ pub struct Call {
     pub input: InputSize,
     /// Samples of the texts in the input.
     pub texts: TextSample,
-    /// Separately billed parts of the request; `None` for most requests.
+    /// Parts of the request that are billed separately; `None` for most requests.
     pub asks: Option<Box<Asks>>,
     /// Positions of the fields that layers below may have to change.
     pub spans: Spans,
@@ -81,13 +81,13 @@ pub struct InputSize {
     pub tools: u64,
     /// Images, inline or by URL; an image requested at its original size counts twice.
     pub images: u64,
-    /// The cost of the images, at most, in parts of a full-size image ([`IMAGE_SHARES`]).
+    /// The largest possible cost of the images, in parts of a full-size image ([`IMAGE_SHARES`]).
     pub image_shares: u64,
     /// Documents other than plain text, inline or by URL.
     pub documents: u64,
-    /// Documents whose size is unknown: the hold assumes that they fill the model's context window.
+    /// The number of documents whose size is unknown. The hold assumes that they fill the model's context window.
     pub documents_unseen: u64,
-    /// The maximum tokens of the documents of known size, computed from their pages and bytes.
+    /// The largest possible number of tokens of the documents of known size, computed from their pages and bytes.
     pub document_tokens: u64,
     /// The tokens by which documents exceed [`DOCUMENT_TOKENS`], summed over all documents.
     pub document_tokens_beyond: u64,
@@ -116,14 +116,14 @@ impl InputSize {
         self.unsampled_milli = self.unsampled_milli.saturating_add(milli);
     }
 
-    /// Adds an image with its maximum cost in shares and its estimated (`usual`) tokens.
+    /// Adds an image, with its largest possible cost in shares and its estimated (`usual`) number of tokens.
     pub fn add_image(&mut self, shares: u64, usual: u64) {
         self.images += 1;
         self.image_shares += shares;
         self.usual_images += usual;
     }
 
-    /// Adds a document of at most `tokens` tokens, and of an estimated (`usual`) number of them.
+    /// Adds a document that has at most `tokens` tokens; its estimated number of tokens is `usual`.
     pub fn add_document(&mut self, tokens: u64, usual: u64) {
         self.documents += 1;
         self.document_tokens = self.document_tokens.saturating_add(tokens);
@@ -134,7 +134,7 @@ impl InputSize {
 
     /// Adds a document of unknown size.
     pub fn add_unseen_document(&mut self) {
-        /// The estimate is that of five pages.
+        /// A document of unknown size is estimated like a document of five pages.
         const USUAL: u64 = 15_000;
         self.documents += 1;
         self.documents_unseen += 1;
@@ -151,7 +151,7 @@ pub struct Asks {
     fields: Vec<(Unpriced, Box<str>)>,
     /// The first field that requests something that has no price at any model.
     unknown: Option<Box<str>>,
-    /// The first field that has sound of unknown length.
+    /// The first field that contains sound of unknown length.
     unmeasured: Option<Box<str>>,
     /// The first field that has a document of unknown size.
     unseen: Option<Box<str>>,
@@ -307,8 +307,8 @@ pub struct Spans {
     pub max_completion_tokens: Option<Range<usize>>,
     /// Positions that only the responses format has.
     pub responses: Option<Box<ResponsesSpans>>,
-    /// Messages format: whether a turn has thinking. The thinking may be a capsule of this gateway, which carries the
-    /// proof of a vendor of another format.
+    /// Messages format: whether a turn of the conversation has thinking. The thinking may be a capsule of this gateway,
+    /// which contains the signature of a vendor of another format.
     pub has_thinking: bool,
     /// The turns of the conversation, in order.
     pub turns: Turns,
@@ -320,7 +320,7 @@ pub struct Spans {
 pub struct Turns {
     /// The bytes of the array of turns in [`Call::body`].
     pub all: Range<usize>,
-    /// Each turn, in order. Empty if the body is short, or if the vendor may leave turns out.
+    /// The turns, in order. Empty if the body is short, or if the vendor may leave turns out.
     pub each: Vec<Turn>,
 }
 
@@ -346,7 +346,7 @@ pub struct ResponsesSpans {
     /// Ranges that the gateway cuts out before it sends the request to a vendor of this format, in order. Each range
     /// includes one comma, so that the remaining text is valid JSON.
     pub cut: Vec<Range<usize>>,
-    /// The number of vendor-run tools that the request only offered to the model and that are among the cuts.
+    /// How many of the cut ranges are tools of the vendor that the request only makes available to the model.
     pub tools_cut: u64,
 }
 
@@ -361,7 +361,7 @@ pub struct Priced {
     pub prices: PriceList,
     /// The output-token ceiling per choice that the hold covers.
     pub output_tokens: u64,
-    /// The meter: layers below write the call's usage to it.
+    /// The meter of the call, to which layers below write the usage.
     pub meter: Meter,
 }
 

@@ -95,7 +95,7 @@ pub enum Error {
     #[error("account suspended")]
     AccountSuspended,
 
-    /// 403: the hold that the call needs is larger than the money left.
+    /// 403: the hold that the call needs is larger than the free money.
     #[error("hold of {needs} does not fit: {free} free, {held} held")]
     DoesNotFit {
         /// The highest amount that the call can cost.
@@ -190,7 +190,7 @@ pub enum Error {
         retry_after: Duration,
     },
     /// 503: the vendor refused the operator's key or account. Alerts the operator.
-    #[error("vendor refused our key with {status}")]
+    #[error("vendor refused the gateway's key with {status}")]
     VendorKeyRefused {
         /// The HTTP status with which the vendor refused the key.
         status: StatusCode,
@@ -344,7 +344,7 @@ pub enum Language {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Limit {
-    /// Requests, counted by the key of the quota, such as the client's address.
+    /// Requests, counted for whatever the quota applies to, such as the client's address.
     #[default]
     Requests,
     /// The limit of requests per second, per key.

@@ -1,4 +1,4 @@
-//! Marks answers that are event streams with their format, and finds the last event of such a stream.
+//! Marks an answer that is an event stream with the stream's format, and finds the last event of a stream.
 
 use bytes::Bytes;
 use serde::Deserialize;

@@ -69,7 +69,7 @@ impl Caller {
     /// Returns the caller of a request.
     ///
     /// # Errors
-    /// [`Error::Internal`] when there is no `auth` layer above. The stack is then wrong, not the caller's request.
+    /// [`Error::Internal`] if there is no `auth` layer above. Then the stack is at fault, not the caller's request.
     pub fn of<B>(req: &http::Request<B>) -> Result<&Self, Error> {
         let caller = req.extensions().get();
         caller.ok_or_else(|| Error::Internal("without caller: auth must run before".into()))
@@ -92,8 +92,7 @@ impl fmt::Debug for AnswerKey {
     }
 }
 
-/// Extension of a request whose answer will be stored: the cost of the call. The component that ends the call's hold
-/// sets it.
+/// Extension of a request whose answer will be stored: the cost of the call. It is set when the call's hold ends.
 #[derive(Clone, Debug, Default)]
 pub struct CallCost(Arc<AtomicI64>);
 

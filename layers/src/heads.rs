@@ -1,5 +1,5 @@
-//! Reuses header maps, so that a call allocates none. The caller's map carries the request to the vendor and then the
-//! answer to the caller; hyper reuses the connection's last map for the next request.
+//! Reuses header maps, so that a call allocates no header map. The map of the caller's request is used for the request
+//! to the vendor and then for the answer to the caller. hyper reuses a connection's last map for the next request.
 
 use http::HeaderMap;
 

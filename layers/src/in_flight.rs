@@ -47,7 +47,7 @@ use crate::{
     setting::Setting,
 };
 
-/// Allows at most N calls at a time; the next one fails immediately with [`Error::Overloaded`].
+/// Allows at most N calls at a time; a further call fails immediately with [`Error::Overloaded`].
 #[derive(Clone, Debug)]
 pub struct InFlightLayer {
     permits: Arc<Permits>,

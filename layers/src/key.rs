@@ -11,11 +11,11 @@ pub trait Funds: Send + Sync + 'static {
     /// Refuses a key with which no call can be paid, for example because its account is empty.
     ///
     /// # Errors
-    /// The refusals of a hold that do not depend on its amount, or an error if the ledger cannot be reached.
+    /// A refusal that a hold of any amount would get, or [`Error::LedgerUnavailable`] if the ledger cannot be reached.
     fn check(&self, key: &KeyRecord) -> impl Future<Output = Result<(), Error>> + Send;
 }
 
-/// Does not check funds: every authenticated caller is served.
+/// Does not check whether a key has money left: every authenticated caller is served.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct WithoutLedger;
 

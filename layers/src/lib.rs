@@ -81,7 +81,8 @@
 //! | `upstream` | [`upstream`] sends calls to their vendors (hyper, rustls) |
 //! | `sqlite` | [`reserve::sqlite`]: a ledger in a file (bundles SQLite: needs a C compiler) |
 //! | `redis` | [`reserve::redis`]: a ledger that many processes share, and [`rate_limit::redis`] |
-//! | `outbox` | [`reserve::outbox`]: a ledger on another machine, with a local file of what it has not acknowledged |
+//! | `outbox` | [`reserve::outbox`]: a local file with the ends of calls that a ledger on another machine has not
+//! acknowledged |
 //! | `model-calls` | what the layers for model calls share: [`call`], [`model`], [`price`], [`usage`], [`sse`], [`vendor_usage`], [`scrub`] |
 //! | `accounts` | accounts, keys and key stores: [`key`] |
 //! | `setting` | limits that can change at run time: [`setting`] |

@@ -37,10 +37,10 @@ pub type LoginFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 /// Adds a credential to requests. Neither `Debug` nor an error may contain a secret.
 pub trait Login: fmt::Debug + Send + Sync + 'static {
-    /// Adds the credential to the request's headers; gets a new token if there is no valid one.
+    /// Adds the credential to the request's headers. Gets a new OAuth token if there is no valid token.
     ///
     /// # Errors
-    /// If no credential can be obtained.
+    /// An error if no credential can be obtained.
     fn sign<'a>(&'a self, request: Unsigned<'a>) -> LoginFuture<'a, Result<(), BoxError>>;
 
     /// Returns whether the gateway signs and sends a refused request once more. `sent` has the headers of the request,

@@ -10,7 +10,7 @@ const DOMAINS: [&str; 14] = [
     "com", "net", "org", "io", "ai", "dev", "app", "cloud", "co", "ru", "cn", "eu", "local",
     "internal",
 ];
-/// The number of letters and digits from which a word counts as opaque: a key or an id.
+/// A word with at least this number of letters and digits counts as opaque: as a key or an id.
 const OPAQUE_CHARS: usize = 24;
 /// The largest number of letters of one word in a name that people chose.
 const WORD_CHARS_MAX: usize = 16;
@@ -78,7 +78,7 @@ fn is_dated_name(word: &str) -> bool {
                 .all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit());
         !part.is_empty() && (version || (letters && part.len() <= WORD_CHARS_MAX))
     };
-    // In a key that is written in groups, most groups have digits; a name has few such parts.
+    // In a key that is written in groups, most groups have digits; in a name, few parts have digits.
     let numbered = name.iter().filter(|part| has_digit(part)).count();
     numbered <= 2 && name.iter().all(is_word)
 }

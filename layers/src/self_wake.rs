@@ -83,7 +83,7 @@ impl SelfWake {
         }
         let polled = future.poll(&mut Context::from_waker(self.waker(cx.waker())));
         if polled.is_ready() {
-            // This future is ready. The next future must be polled first, because it does not have this waker yet.
+            // This future is ready. The next future does not have this waker yet, so it must be polled at least once.
             self.0 = None;
         }
         polled

@@ -9,7 +9,7 @@ static HEADERS: [HeaderName; 4] = [
     HeaderName::from_static("x-claude-code-session-id"),
     // A header for callers that choose the session id themselves.
     HeaderName::from_static("x-session-id"),
-    // The header of opencode, and of clients that use it for sticky sessions on one machine.
+    // The header of opencode, and of other clients, which use it for sticky sessions on one server.
     HeaderName::from_static("x-session-affinity"),
     // The header that Codex sends.
     HeaderName::from_static("session-id"),

@@ -13,7 +13,7 @@ use crate::format::Format;
 /// The largest size of an event, in bytes; a larger event counts as malformed.
 pub const EVENT_BYTES_MAX: usize = 16 * 1024 * 1024;
 
-/// The largest size of a line of an event, in bytes. It fits an image, and is half the largest size of an event.
+/// The largest size of a line of an event, in bytes: half the largest size of an event. An image fits into such a line.
 pub const LINE_BYTES_MAX: usize = 8 * 1024 * 1024;
 
 /// An event is larger than [`EVENT_BYTES_MAX`], or one of its lines is longer than [`LINE_BYTES_MAX`].
@@ -60,7 +60,8 @@ impl Splitter {
     /// the chunk, or as a copy if the first event began in an earlier chunk.
     ///
     /// # Errors
-    /// If the unfinished event, or its last line, is longer than the maximum.
+    /// [`EventTooLong`] if the unfinished event is longer than [`EVENT_BYTES_MAX`], or its last line is longer than
+    /// [`LINE_BYTES_MAX`].
     pub fn push(
         &mut self,
         chunk: &Bytes,
@@ -121,7 +122,7 @@ fn event_end(buffer: &[u8], cursor: &mut Cursor) -> Option<usize> {
         let next = match (buffer[end], buffer.get(end + 1)) {
             (b'\r', Some(b'\n')) => end + 2,
             // The chunk ends with a carriage return, so a line feed may still follow. An empty line ends the event in
-            // both cases; a line feed that follows forms an empty event, which is ignored.
+            // both cases. If a line feed follows, it forms an empty event, which is ignored.
             (b'\r', None) if length > 0 => {
                 cursor.seen = end;
                 return None;

@@ -13,7 +13,7 @@ const WHOLE_BYTES: usize = 2 << 10;
 /// After the first `WHOLE_BYTES`, one byte of this many is sampled, in pieces of at least [`PIECE_BYTES`].
 const PART: usize = 32;
 const PIECE_BYTES: usize = 128;
-/// A shorter text is too short to estimate other texts from its sample.
+/// Texts shorter than this, in bytes, are too short to estimate other texts from their samples.
 const REPRESENTATIVE_BYTES: usize = 16;
 
 /// Samples of the texts of a request, which may contain JSON escapes. Clones share the samples.

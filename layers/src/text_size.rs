@@ -56,7 +56,8 @@ impl TextSize {
         }
     }
 
-    /// Returns an empty size that continues in this text's state, to count the next piece separately.
+    /// Returns an empty size in the state in which this text ends, so that the next piece of the text can be counted
+    /// separately.
     #[must_use]
     pub const fn behind(&self) -> Self {
         Self {
@@ -147,7 +148,8 @@ const WORD_STATES: u8 = 16;
 /// The largest number of lower-case letters that states distinguish; longer words share the last state.
 const LOWER_RUN_MAX: u8 = 9;
 const CYRILLIC_RUN_MAX: u8 = 8;
-/// The state after two Cyrillic letters. The states before it are for words of two and more other lower-case letters.
+/// The state after two Cyrillic letters. The states before this one are for words of two or more other lower-case
+/// letters.
 const CYRILLIC_STATES: u8 = WORD_STATES + LOWER_RUN_MAX - 1;
 const STATES: usize = (CYRILLIC_STATES + CYRILLIC_RUN_MAX - 1) as usize;
 

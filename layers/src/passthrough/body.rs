@@ -79,9 +79,10 @@ impl<A> ResponseBody<A> {
         })))
     }
 
-    /// Waits for the first event of the stream, and keeps it. If the first event is an error, the head is not sent yet,
-    /// so the error can set the status or lead to another vendor. Waits at most `patience`, because a proxy between the
-    /// gateway and the caller may otherwise take the gateway for dead.
+    /// Waits for the first event of the stream, and keeps it. If the first event is an error, the head of the answer is
+    /// not sent yet. So the error can determine the status of the answer, or the call can be retried at another vendor.
+    /// Waits at most `patience`, because a proxy between the gateway and the caller may otherwise treat the gateway as
+    /// dead.
     pub(super) async fn begun(mut self, patience: Duration) -> Result<Self, Error>
     where
         A: Body<Data = Bytes, Error: Into<BoxError> + 'static>,
@@ -222,19 +223,19 @@ struct Tap {
     /// Whether the vendor sent an event that is too long to forward, for which the call is charged.
     too_long: bool,
     ended: bool,
-    /// The time since which nothing was forwarded; `None` until the stream first has to wait.
+    /// The time since which nothing was forwarded; `None` until the stream waits for the vendor for the first time.
     quiet: Option<Instant>,
     /// Timer for keep-alives, created at the first wait. A frame does not reset it: when it fires too early, it is set
     /// to the current deadline.
     alarm: Option<Pin<Box<Sleep>>>,
-    /// Whether the answer's head is not sent yet; then no keep-alives are needed.
+    /// Whether the answer's head is still held back; until it is sent, no keep-alives are needed.
     held: bool,
     /// The number of bytes that have arrived since the last event with data.
     nothing_bytes: usize,
 }
 
 impl Tap {
-    /// Returns a keep-alive if nothing was forwarded for a while, so that no proxy takes the stream for dead. Only
+    /// Returns a keep-alive if nothing was forwarded for a while, so that no proxy treats the stream as dead. Only
     /// whole events are forwarded, so a keep-alive is never in the middle of an event.
     fn keep_alive(&mut self, cx: &mut Context<'_>) -> Poll<Bytes> {
         let due = *self.quiet.get_or_insert_with(Instant::now) + SILENCE_MAX;
@@ -300,7 +301,7 @@ impl Tap {
                     {
                         *last = event.raw().clone();
                     }
-                    // Callers that did not ask for usage get none, even if the gateway ends the stream.
+                    // A caller that did not request usage gets no usage, even if the gateway ends the stream.
                     let charged = match *strip_usage && reader.lacks_usage() {
                         true => None,
                         false => reader.charged(&event, meter),
@@ -392,8 +393,8 @@ impl Tap {
     fn record(&self) {
         let reader = &self.reader;
         let end = match &self.failure {
-            // The vendor's error may be about the caller's request, so it must not open the route's breaker for other
-            // callers.
+            // The caller's request may have caused the vendor's error, so the error must not open the route's breaker
+            // for other callers.
             Some(
                 Error::VendorUnavailable(_)
                 | Error::VendorLimit { .. }
@@ -430,7 +431,7 @@ fn closed(event: &Bytes) -> Bytes {
     [event, blank].concat().into()
 }
 
-/// Slices that are forwarded as one frame; copied only if there are several.
+/// Byte slices that are forwarded as one frame. They are copied only if there are several.
 #[derive(Debug, Default)]
 pub(super) struct Pieces {
     only: Bytes,

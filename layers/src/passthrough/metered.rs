@@ -56,7 +56,7 @@ use crate::{
     usage::{End, Meter},
 };
 
-/// Meters the answers of any service, not only of vendors.
+/// Meters the answers of any service, not only those of vendors.
 #[derive(Clone, Copy, Debug)]
 pub struct MeteredLayer {
     format: Format,

@@ -125,8 +125,8 @@ const ANSWERS_BYTES_MAX: u64 = 256 << 20;
 /// The time for which an answer waits for memory. In the meantime, no more of it is read from the vendor.
 const ROOM_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// If a plain answer declares its length, or is longer than this many bytes, its full memory is allocated at once.
-/// Growing would copy the answer, and memory that is never written costs nothing.
+/// If a plain answer declares its length, or is longer than this many bytes, all of its memory is allocated at once. A
+/// buffer that grows would copy the answer, and memory that is never written costs nothing.
 const GROWN_BYTES_MAX: usize = 1 << 20;
 
 /// Forwards the answers of vendors, and reads their usage into the call's meter.
@@ -215,7 +215,7 @@ where
         );
         let call = self.inner.call(req);
         Box::pin(async move {
-            // Dropped here: of the head, only the headers are needed while the body is read.
+            // The head is dropped here, except its headers, which are needed while the body is read.
             let res = call.await.map_err(Error::from_below)?;
             meter.update(|reading| reading.first_byte_at_ms = Some(unix_ms()));
             let (Parts { headers, .. }, mut body) = res.into_parts();
@@ -316,8 +316,8 @@ where
                 .map(|_| "no memory for the answer: all answers together reach their limit".into())
         };
         if let Some(why) = too_much {
-            // The call is charged as answered: a caller could otherwise avoid payment by requesting an answer that is
-            // too long.
+            // The call is charged as if it was answered: otherwise a caller could avoid payment by requesting an answer
+            // that is too long.
             let text = text::text_size(format, &pieces.joined());
             meter.update(|reading| {
                 reading.answered = true;

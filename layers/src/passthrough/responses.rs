@@ -23,7 +23,7 @@ use crate::{
     vendor_usage::{VendorUsage, is_error, responses_usage, tier},
 };
 
-/// The state of a stream after the events that were read.
+/// The state of a stream of the responses format after the events that were read so far.
 #[derive(Debug, Default)]
 pub(super) struct Told {
     pub(super) usage: Option<VendorUsage>,
@@ -39,8 +39,7 @@ pub(super) struct Told {
     items: TextSize,
     /// Arguments in completed calls of tools that have item types of their own, such as a shell.
     calls: TextSize,
-    /// Arguments of tools with item types of their own that were sent in pieces, as long as the call's item is not
-    /// complete.
+    /// Arguments of calls of such tools that were sent in pieces, as long as the call's item is not complete.
     calls_pieces: TextSize,
     /// The text of the whole output in the last event, read only if the vendor did not count the output.
     output: TextSize,
@@ -127,7 +126,8 @@ impl Told {
             return Seen::Other;
         }
         let Ok(event) = serde_json::from_slice::<Typed<'_>>(data) else {
-            // The data cannot be parsed, but an error may contain text of the vendor, so it is not forwarded.
+            // The data cannot be parsed. If the event is an error, it may contain text of the vendor, so it is not
+            // forwarded.
             return match Kind::of(std::str::from_utf8(name).unwrap_or("?")) {
                 Kind::Failed => Seen::Failure(vendor_error(&String::from_utf8_lossy(data))),
                 _ => Seen::Other,

@@ -14,8 +14,8 @@ const HEAD_BYTES_MAX: usize = 512;
 /// text, so these bytes are scanned only once.
 #[derive(Debug, Default)]
 pub(super) struct Chunks {
-    /// The remembered beginning of a chunk: up to and including the quote that opens the name of the chunk's first
-    /// text. Findings before that quote do not depend on the bytes after it.
+    /// The remembered beginning of a chunk, up to and including the quote that opens the name of the chunk's first
+    /// text. The results of a scan up to that quote do not depend on the bytes after the quote.
     head: Vec<u8>,
     in_head: Strings,
 }
@@ -52,7 +52,7 @@ impl Chunks {
     }
 }
 
-/// The findings of a scan over the strings of a chunk, an event or a whole answer. The JSON is not validated.
+/// The results of a scan over the strings of a chunk, an event or a whole answer. The JSON is not validated.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Strings {
     /// The size of text, reasoning and tool arguments.
@@ -77,7 +77,7 @@ struct Text<'a> {
     written: &'a [u8],
     /// Whether the text contains escapes.
     escaped: bool,
-    /// For base64: the number of base64 bytes that count as one byte of text.
+    /// If the text is base64: the number of base64 bytes that count as one byte of text.
     opaque: Option<u64>,
     /// The offset after the text's closing quote.
     end: usize,

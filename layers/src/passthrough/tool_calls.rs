@@ -12,7 +12,7 @@ use super::responses::kind_of;
 /// The calls of the vendor's tools in an answer so far.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct ToolCalls {
-    /// The number of web searches that the vendor states, if it does.
+    /// The number of web searches that the vendor states; `None` if it states no number.
     searches_told: Option<u64>,
     /// The number of output items that are web searches.
     searches_seen: u64,
@@ -122,7 +122,7 @@ mod tests {
         let searched = r#"{"type":"web_search_call","action":{"type":"search","query":"x"}}"#;
         let nothing = r#"{"image_gen":{"input_tokens":0,"input_tokens_details":{"text_tokens":0}},"web_search":{"num_requests":0}}"#;
         let told = |count: &str| format!(r#"{{"web_search":{{"num_requests":{count}}}}}"#);
-        // Columns: `tool_usage`, output items, number of searches, whether there was an unpriced tool.
+        // Columns: `tool_usage`, output items, number of searches, whether the vendor ran a tool without a price.
         for (tools, output, searches, unknown) in [
             ("null", "", 0, false),
             (nothing, &*item("message"), 0, false),

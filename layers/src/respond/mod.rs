@@ -307,7 +307,8 @@ where
     }
 
     fn call(&mut self, req: Request<B>) -> Self::Future {
-        // Read before the inner service takes the request, because its error would not return it.
+        // The number is read before the inner service takes the request: if the service fails, the request is not
+        // returned.
         let number = req
             .extensions()
             .get::<RequestNumber>()
@@ -336,7 +337,7 @@ pin_project! {
     pub struct ResponseFuture<F, P = UsualShape> {
         #[pin]
         inner: Inner<F>,
-        // Needed to answer an error; taken when the answer is ready.
+        // The data to answer an error with; taken when the answer is ready.
         answering: Option<Answering<P>>,
     }
 }
@@ -464,7 +465,7 @@ mod tests {
         )
     }
 
-    /// A service that always fails to become ready and must not be called.
+    /// A service that always fails to become ready. The test fails if it is called.
     #[derive(Clone)]
     struct Full;
 

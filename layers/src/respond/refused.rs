@@ -19,8 +19,8 @@ use crate::{
 /// Header that forbids a retry. Without it, SDKs of both formats retry every 5xx twice.
 pub(super) const X_SHOULD_RETRY: HeaderName = HeaderName::from_static("x-should-retry");
 
-/// The largest `retry-after`, because some clients give up if it is longer. A client that retries too early gets
-/// another `retry-after`.
+/// The largest `retry-after`. Some clients give up if it is longer; a client that retries too early gets another
+/// `retry-after`.
 const RETRY_AFTER_SECONDS_MAX: u64 = 60;
 
 /// An error, with all that a [`Shape`](super::Shape) needs to answer it.
@@ -106,7 +106,7 @@ impl<'a> Refused<'a> {
         self.language
     }
 
-    /// Returns the text for people, in their language. It contains neither the cause nor the request's number.
+    /// Returns the text for people, in [`Self::language`]. It contains neither the cause nor the request's number.
     #[must_use]
     pub fn text(&self) -> String {
         text::caller(self.error, self.language)
@@ -118,8 +118,8 @@ impl<'a> Refused<'a> {
         format!("{} ({})", self.text(), self.number)
     }
 
-    /// Returns how long the client should wait before a retry, in whole seconds from 1 to 60. `None` if the client
-    /// decides, or if a retry cannot succeed.
+    /// Returns how long the client should wait before a retry, in whole seconds from 1 to 60. `None` if the client may
+    /// choose the wait, or if a retry cannot succeed.
     #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
         match retry(self.error) {
@@ -179,7 +179,7 @@ impl<'a> Refused<'a> {
             ..
         } = self.error
         {
-            // On this code, SDKs of the messages format send the whole conversation again.
+            // If an error has this code, SDKs of the messages format send the whole conversation again.
             object["details"] =
                 json!({ "error_code": "thread_unsupported_request", "unsupported": [] });
         }
@@ -292,7 +292,7 @@ enum Retry {
     After(Duration),
     /// A retry cannot succeed: the answer has `x-should-retry: false`.
     Never,
-    /// The answer has neither header, so the client applies its own rule for the status.
+    /// The answer has neither of these headers, so the client applies its own rule for the status.
     AsTheyLike,
 }
 

@@ -11,8 +11,8 @@ use crate::{
     stream_progress::{Created, Reached},
 };
 
-/// Returns the events `error` and `response.failed`. If the stream had no `response.created`, that comes first, because
-/// one SDK requires it.
+/// Returns the events `error` and `response.failed`. If the stream had no `response.created`, this event comes first,
+/// because one SDK requires it.
 pub(super) fn events(refused: &Refused<'_>) -> String {
     let Reached {
         created,
@@ -51,8 +51,8 @@ pub(super) fn events(refused: &Refused<'_>) -> String {
     text
 }
 
-/// Returns the format's code for this error, or else `server_error`. Codes for which clients show texts of their own,
-/// such as that of an empty account, are not used.
+/// Returns the code that the responses format has for this error; `server_error` if it has none. Codes for which
+/// clients show texts of their own, such as the code of an empty account, are not used.
 const fn code(error: &Error) -> &'static str {
     match error {
         Error::VendorLimit { .. } => "rate_limit_exceeded",

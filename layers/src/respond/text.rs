@@ -20,7 +20,7 @@ pub(super) fn caller(error: &Error, language: Language) -> String {
     }
 }
 
-/// The remedy for a hold that is larger than the free money, other than to make the call smaller.
+/// The recommendation to a caller whose hold is larger than the free money, in addition to making the call smaller.
 enum OtherWay {
     Wait,
     Renewal,
@@ -31,7 +31,7 @@ enum OtherWay {
 impl OtherWay {
     fn new(held: MicroRub, ceiling: Option<&Ceiling>) -> Self {
         match ceiling {
-            // Waiting helps only if running calls may return money that they hold.
+            // Waiting helps only if running calls hold money, which they may return.
             _ if held > MicroRub::ZERO => Self::Wait,
             Some(ceiling) if ceiling.resets_on().is_some() => Self::Renewal,
             Some(_) => Self::HigherCeiling,

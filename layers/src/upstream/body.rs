@@ -17,7 +17,7 @@ use super::{
 };
 use crate::error::{BoxError, Error};
 
-/// The clock is read once for this number of frames.
+/// If frames are always ready, the clock is read once for this number of frames.
 const FRAMES_A_LOOK: u8 = 64;
 
 /// The timeouts of a body.
@@ -189,7 +189,7 @@ impl Wait {
         }
     }
 
-    /// Passes on the result of a poll, or returns an error if the wait has taken too long.
+    /// Returns the result of a poll, or an error if the wait has taken too long.
     fn in_time<E: Into<BoxError>>(
         &mut self,
         frame: Poll<Option<Result<Frame<Bytes>, E>>>,
@@ -215,7 +215,7 @@ impl Wait {
         self.patience.first = None;
         self.since = None;
         self.frames = self.frames.wrapping_add(1);
-        // The timer is polled only if no frame is ready. A body that always has a frame is checked here.
+        // The timer is polled only if no frame is ready. If frames are always ready, the deadline is checked here.
         if self.frames.is_multiple_of(FRAMES_A_LOOK) && Instant::now() >= deadline {
             return Poll::Ready(Some(Err(too_slow(first))));
         }
@@ -260,7 +260,7 @@ mod tests {
         }
     }
 
-    /// Returns a body of which each frame arrives after this many seconds; 0: at once.
+    /// Returns a body. Each of its frames arrives this number of seconds after the previous one; 0 means at once.
     fn body(
         waits: Vec<u64>,
         patience: Patience,

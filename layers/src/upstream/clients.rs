@@ -31,8 +31,8 @@ use crate::{
 
 /// The largest number of clients; clients that are no longer configured are dropped long before it is reached.
 const CLIENTS_MAX: usize = 1024;
-/// The HTTP/2 window of a stream: how many bytes arrive before they are read. An event of a model's stream has some
-/// hundred bytes.
+/// The HTTP/2 window of a stream: how many bytes may arrive before the gateway reads them. An event of a model's stream
+/// has some hundred bytes.
 const HTTP2_STREAM_BYTES: u32 = 64 * 1024;
 /// The HTTP/2 window of a connection: a few hundred streams may be unread while the others continue.
 const HTTP2_CONNECTION_BYTES: u32 = 16 * 1024 * 1024;
@@ -80,7 +80,7 @@ impl VendorClient {
     /// `until`.
     ///
     /// # Errors
-    /// If no connection could be made, or if the connection broke before the head arrived.
+    /// An error if no connection could be made, or if the connection broke before the head arrived.
     pub(super) async fn send(
         &self,
         address: &Uri,
@@ -129,7 +129,7 @@ impl Clients {
     /// Returns the client of this egress; creates the client when it is first needed.
     ///
     /// # Errors
-    /// If [`Connector::new`] fails.
+    /// The error of [`Connector::new`], if the egress has an invalid certificate or proxy.
     pub(super) fn get(&self, egress: &Arc<Egress>) -> Result<VendorClient, BoxError> {
         let clients = self
             .by_egress

@@ -33,8 +33,8 @@ use crate::{
     model::{Egress, Protocol, Proxy},
 };
 
-/// The age at which a connection accepts no more calls is between this and 1.5 times this. New connections resolve the
-/// vendor's name again, so changes of its addresses take effect.
+/// A connection accepts no more calls from a random age between this and 1.5 times this. New connections resolve the
+/// vendor's name again, so changes of the vendor's addresses take effect.
 const AGE_MAX: Duration = Duration::from_secs(240);
 /// Idle time after which TCP probes the peer, so that the loss of the peer is noticed.
 const TCP_KEEP_ALIVE: Duration = Duration::from_secs(30);
@@ -61,7 +61,7 @@ pub(super) struct TooSlow(Duration);
 
 impl Connector {
     /// # Errors
-    /// If the egress has an invalid certificate or proxy.
+    /// An error if the egress has an invalid certificate or proxy.
     pub(super) fn new(egress: &Egress) -> Result<Self, BoxError> {
         let mut tcp = HttpConnector::new();
         tcp.enforce_http(false);
@@ -85,7 +85,7 @@ impl Connector {
 /// Checks that a PEM file is usable for the authorities of an [`Egress`].
 ///
 /// # Errors
-/// If the file contains no certificate, or an invalid one.
+/// An error if the file contains no certificate, or an invalid certificate.
 pub fn check_authorities(pem: &[u8]) -> Result<(), BoxError> {
     roots(pem).map(drop)
 }

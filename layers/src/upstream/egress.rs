@@ -1,5 +1,5 @@
-//! Sends requests that are not model calls, such as those for tokens, through the proxy and with the certificates of a
-//! vendor.
+//! Sends requests that are not model calls, such as requests for OAuth tokens, through the proxy and with the
+//! certificate authorities of a vendor.
 
 use std::{fmt, time::Duration};
 
@@ -23,7 +23,7 @@ impl EgressClient {
     /// Creates the client. Must be called in a tokio runtime.
     ///
     /// # Errors
-    /// If the proxy or a certificate of the egress is invalid.
+    /// An error if the proxy or a certificate of the egress is invalid.
     pub fn new(egress: &Egress) -> Result<Self, BoxError> {
         VendorClient::new(egress).map(Self)
     }
@@ -31,7 +31,7 @@ impl EgressClient {
     /// Sends a request to its absolute address, and returns the complete answer. Redirects are not followed.
     ///
     /// # Errors
-    /// If there is no answer within `time_max`, or the answer is longer than 256 KiB.
+    /// An error if there is no answer within `time_max`, or if the answer is longer than 256 KiB.
     pub async fn send(
         &self,
         req: Request<Bytes>,

@@ -14,13 +14,13 @@ use serde_json::{Map, Value, json};
 
 use crate::error::{Error, Problem};
 
-/// Prefix of the ids of tool calls. If the vendor sent a `functions_state_id`, that follows the prefix.
+/// The prefix of the ids of tool calls. If the vendor sent a `functions_state_id`, it follows the prefix.
 const ID: &str = "call_";
 
 /// The maximum size of a plain answer, and of one event of a stream, in bytes.
 const BYTES_MAX: usize = 64 << 20;
 
-/// Rewrites a chat request for such a vendor.
+/// Rewrites a chat request for a vendor that has `functions` instead of `tools`.
 ///
 /// # Errors
 /// [`Error::Invalid`] if the request has something that functions cannot express: tools that are not functions, images.
@@ -72,8 +72,8 @@ fn functions(tools: Option<Value>) -> Result<Vec<Value>, Error> {
     tools.into_iter().map(function).collect()
 }
 
-/// Returns `function_call` for this `tool_choice`. Such vendors can require a call of one named function, but cannot
-/// require a call and leave the choice of the function to the model.
+/// Returns `function_call` for this `tool_choice`. A vendor with `functions` can require a call of one named function.
+/// It cannot require a call and leave the choice of the function to the model.
 fn function_choice(choice: Option<&Value>, functions: &[Value]) -> Value {
     let named = choice.map(|choice| &choice["function"]["name"]);
     match (choice.and_then(Value::as_str), named) {

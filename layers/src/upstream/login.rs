@@ -17,7 +17,7 @@ use crate::{
 /// Like [`VendorClient::send`], but signs the request first.
 ///
 /// # Errors
-/// If the client fails to send the request, and the login's error if there is no credential.
+/// The client's error if the request cannot be sent, or the login's error if it has no credential.
 pub(super) async fn send(
     login: &dyn Login,
     client: &VendorClient,

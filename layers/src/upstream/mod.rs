@@ -123,8 +123,8 @@ impl Upstream {
         }
     }
 
-    /// Closes the idle connections of vendors that are not in `vendors`, and forgets their proxies; called after the
-    /// configuration was reloaded. Running calls continue unchanged.
+    /// Closes the idle connections of vendors that are not in `vendors`, and drops the clients of their proxies. Call
+    /// this after the configuration was reloaded. Running calls continue unchanged.
     pub fn retain<'a>(&self, vendors: impl IntoIterator<Item = &'a Vendor>) {
         let used: Vec<&Egress> = vendors.into_iter().map(|vendor| &*vendor.egress).collect();
         self.shared.clients.retain(&used);
@@ -225,7 +225,7 @@ impl Upstream {
 impl Sending {
     /// Waits for the head of the answer.
     ///
-    /// Not an `async fn`, whose future would store all of these fields twice.
+    /// This is not an `async fn`, because the future of an `async fn` would store all of these fields twice.
     fn head(self) -> impl Future<Output = Result<Response<ResponseBody>, Error>> + Send {
         let Self {
             client,
@@ -277,7 +277,8 @@ impl Sending {
 }
 
 fn no_answer(error: &BoxError, sent: bool) -> Error {
-    // The text has all causes, so that the log shows, for example, whether the proxy or a certificate failed.
+    // The text contains all causes of the error, so that the log has, for example, whether the proxy or a certificate
+    // failed.
     let mut text = String::new();
     let mut next: Option<&(dyn std::error::Error + 'static)> = Some(&**error);
     while let Some(cause) = next {

@@ -15,7 +15,8 @@ use crate::{call::Segments, usage::Meter};
 /// A request to a vendor. Boxed, because it is large and is moved often.
 pub(super) type BoxRequest = Box<Request<RequestBody>>;
 
-/// A complete body. When a connection takes it, it notifies the meter: from then on, the vendor may work on the call.
+/// A complete body. When a connection takes the body, the meter is notified: from then on, the vendor may work on the
+/// call.
 #[derive(Debug)]
 pub(super) struct RequestBody {
     /// Boxed, because each connection has a channel of hyper with space for 32 requests.
@@ -23,7 +24,7 @@ pub(super) struct RequestBody {
     meter: Meter,
 }
 
-// Each connection reserves this size 32 times.
+// Each connection reserves space for 32 request bodies.
 const _: () = assert!(size_of::<RequestBody>() <= 2 * size_of::<usize>());
 
 impl RequestBody {

@@ -524,8 +524,9 @@ fn readings_of_contradictory_counts_match_their_total_and_begin_with_the_cheapes
             vec![[600, 400, 0, 10]],
             false,
         ),
-        // The vendor counts reasoning in addition to the completion, in the details or outside them. The total shows
-        // this, or else reasoning is larger than the completion.
+        // The vendor counts reasoning in addition to the completion if the total includes both counts. One vendor
+        // counts reasoning neither in the completion nor in the total: then a reasoning count outside of the details
+        // object is additional if it is larger than the completion.
         (
             [18, 30, 363],
             &[(REASONING, 315)],

@@ -389,7 +389,7 @@ async fn keep_alive_is_sent_after_ten_seconds_of_silence_but_never_within_an_eve
         while let Some(Ok(frame)) = body.frame().await {
             out.push_str(std::str::from_utf8(&frame.into_data().unwrap()).unwrap());
         }
-        // Whole comments are forwarded at once, and incomplete events only when they are complete.
+        // A comment is forwarded at once, an event only when it is complete.
         let two = comment.repeat(2);
         let four = comment.repeat(4);
         let expected = [
@@ -414,7 +414,8 @@ async fn no_keep_alive_follows_the_last_event() {
     assert_eq!(body.collect().await.unwrap().to_bytes(), last);
 }
 
-/// Returns the stream as the client gets it, from the head on; each piece arrives after this many seconds.
+/// Returns the stream as the client gets it, from its head on. Each piece arrives this number of seconds after the
+/// previous one.
 async fn begun(
     format: Format,
     pieces: Vec<(u64, &'static str)>,
@@ -555,8 +556,8 @@ async fn charged(format: Format, events: &[String]) -> (String, Usage) {
     charged_to(format, false, events).await
 }
 
-/// Returns the stream as it is forwarded, and the usage that is charged. `translated`: a layer above translates the
-/// answer.
+/// Returns the stream as it is forwarded, and the usage that is charged. `translated` means that a layer above
+/// translates the answer.
 async fn charged_to(format: Format, translated: bool, events: &[String]) -> (String, Usage) {
     let frames = events
         .iter()
@@ -573,7 +574,7 @@ async fn charged_to(format: Format, translated: bool, events: &[String]) -> (Str
 }
 
 /// Returns what a caller gets if the gateway must stop the call after this number of the vendor's events, and the
-/// meter's reading. `breaks`: the vendor has sent a part of the next event.
+/// meter's reading. `breaks` means that the vendor has also sent a part of the next event.
 async fn stopped_after(
     format: Format,
     (strip, breaks): (bool, bool),

@@ -26,7 +26,7 @@ const CHUNK_FIELDS: [&str; 6] = [
     "service_tier",
 ];
 
-/// The end of a chat stream. `is_over`: its choice has finished.
+/// Returns the end of a chat stream. `is_over` is whether the stream's choice has finished.
 pub(super) fn chat(last: &Event, is_over: bool) -> Bytes {
     const DONE: &str = "data: [DONE]\n\n";
     if is_over {
@@ -45,7 +45,7 @@ pub(super) fn chat(last: &Event, is_over: bool) -> Bytes {
     format!("data: {}\n\n{DONE}", Value::Object(chunk)).into()
 }
 
-/// The end of a messages stream. `is_over`: its `message_delta` has arrived.
+/// Returns the end of a messages stream. `is_over` is whether its `message_delta` has arrived.
 pub(super) fn messages(last: &Event, is_over: bool) -> Bytes {
     #[derive(Deserialize)]
     struct Position {
@@ -80,7 +80,7 @@ pub(super) fn messages(last: &Event, is_over: bool) -> Bytes {
     written(&events)
 }
 
-/// The end of a responses stream.
+/// Returns the end of a responses stream.
 pub(super) fn responses(reached: Reached) -> Bytes {
     let is_begun = reached.created.is_some();
     let created = reached.created.unwrap_or_else(|| Created {

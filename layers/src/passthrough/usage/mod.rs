@@ -20,8 +20,8 @@ pub(super) fn within(whole: &[u8], part: &str) -> Range<usize> {
     start..start + part.len()
 }
 
-/// Records the counts in the meter, and a service tier that was reported outside them. The tier also decides the price
-/// if the usage must be estimated.
+/// Records in the meter the vendor's counts, and a service tier that was reported outside of these counts. The tier
+/// also decides the price if the usage must be estimated.
 fn note(counts: Option<VendorUsage>, tier: Label, reading: &mut Reading) {
     reading.usage = counts.map(|counts| counts.usage);
     if let Some(counts) = counts {

@@ -31,7 +31,7 @@ use crate::{
 /// that the answer states, returns the answer with the charged usage.
 ///
 /// # Errors
-/// If the body is not a JSON object, reports an error, or has neither content nor counted tokens.
+/// An error if the body is not a JSON object, reports an error, or has neither content nor counted tokens.
 pub fn plain(format: Format, bytes: &[u8], meter: &Meter) -> Result<Option<Bytes>, Error> {
     let json = as_text(bytes);
     let said_in = match format {
@@ -120,8 +120,8 @@ fn counted_at_least(counts: Option<VendorUsage>) -> Result<(), Error> {
     }
 }
 
-/// Records what the vendor counted although it returned an error, so that it is charged. An error without counts is
-/// free.
+/// Records the tokens that the vendor counted although it returned an error, so that they are charged. An error without
+/// counts is free.
 fn note_error(counts: Option<VendorUsage>, tier: Label, meter: &Meter) {
     let Some(counts) = counts.filter(|counts| !counts.usage.is_zero()) else {
         return;
@@ -137,7 +137,7 @@ fn note_error(counts: Option<VendorUsage>, tier: Label, meter: &Meter) {
 /// Reads an answer with embeddings as [`plain`] reads a chat answer. Such an answer has usage and no text.
 ///
 /// # Errors
-/// If the body is not a JSON object, reports an error, or has neither vectors nor counted tokens.
+/// An error if the body is not a JSON object, reports an error, or has neither vectors nor counted tokens.
 pub fn embeddings(bytes: &[u8], meter: &Meter) -> Result<Option<Bytes>, Error> {
     let json = as_text(bytes);
     let [usage, error, service_tier, data] =

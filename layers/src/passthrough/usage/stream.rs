@@ -47,8 +47,8 @@ pub struct Reader {
     has_choices: bool,
     /// The number of requested choices that have not finished.
     choices_left: u64,
-    /// Whether a choice has finished, even one that was not requested. In a messages stream: whether a `message_delta`
-    /// arrived.
+    /// Whether a choice has finished, even a choice that was not requested. In a messages stream: whether a
+    /// `message_delta` has arrived.
     has_ended_any: bool,
     finished: bool,
 }
@@ -127,9 +127,9 @@ impl Reader {
         seen
     }
 
-    /// Returns the latest event with its usage replaced by the charged usage, if the two differ: the vendor's usage is
-    /// contradictory, was cut to the request's bounds, or is the final usage and incomplete. Otherwise returns `None`.
-    /// A plain answer states the same usage.
+    /// Returns the latest event with its usage replaced by the charged usage, if the two differ; otherwise `None`. They
+    /// differ if the vendor's usage is contradictory, was cut to the request's bounds, or is the final usage and
+    /// incomplete. A plain answer would state the same usage.
     pub fn charged(&self, event: &Event, meter: &Meter) -> Option<Bytes> {
         let Some(at) = self.usage_at.as_ref() else {
             return self.unstated(event, meter);
@@ -148,7 +148,7 @@ impl Reader {
     }
 
     /// Returns the latest event with the charged usage, if this event should state the usage and no event has stated
-    /// it. Only for answers that are translated, because the caller's format requires usage, and for those that the
+    /// it. Only for answers that are translated, because the caller's format requires usage, and for answers that the
     /// gateway ends.
     fn unstated(&self, event: &Event, meter: &Meter) -> Option<Bytes> {
         let adds_usage = |reading: &Reading| reading.translated || reading.stopped_by.is_some();
@@ -235,7 +235,7 @@ impl Reader {
         }
     }
 
-    /// Returns whether the latest event should have stated the usage, and no event has.
+    /// Returns whether the latest event should have stated the usage, and no event has stated it.
     pub(in crate::passthrough) const fn lacks_usage(&self) -> bool {
         self.lacks_usage
     }
@@ -394,7 +394,7 @@ impl Reader {
             self.suspect = true;
             return;
         };
-        // Some vendors end with a usage of zero; it is ignored if there was a usage before.
+        // Some vendors end the stream with a usage of zero. It is ignored if an earlier event had usage.
         if counts.usage.is_zero() && self.chat.is_some() {
             return;
         }
@@ -411,7 +411,7 @@ impl Reader {
             return Seen::Other;
         };
         let seen = told.event(name, data);
-        // Errors of the vendor are not forwarded, so they do not count for the position.
+        // The vendor's errors are not forwarded, so they do not advance the position in the stream.
         if !matches!(seen, Seen::Failure(_)) {
             told.progress.passed(event);
         }
@@ -440,7 +440,7 @@ impl Reader {
         }
         let Ok(event) = serde_json::from_slice::<MessagesEvent<'_>>(data) else {
             self.suspect |= strings.usage;
-            // The event cannot be parsed, but an error may contain text of the vendor, so it is not forwarded.
+            // The event cannot be parsed. If it is an error, it may contain text of the vendor, so it is not forwarded.
             if name == b"error" || (name.is_empty() && strings.error) {
                 return Seen::Failure(vendor_error(&String::from_utf8_lossy(data)));
             }
@@ -472,8 +472,8 @@ impl Reader {
         Seen::Other
     }
 
-    /// Records the usage of an event of a messages stream. `behind`: the event is a `message_delta`, which comes after
-    /// the text.
+    /// Records the usage of an event of a messages stream. `behind` is whether the event is a `message_delta`, which
+    /// comes after the text.
     fn count_message(&mut self, usage: &RawValue, behind: bool) {
         self.has_ended_any |= behind;
         let Some(usage) = MessagesUsage::of(usage.get()) else {

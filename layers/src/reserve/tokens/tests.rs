@@ -91,7 +91,7 @@ fn searches_that_were_not_requested_are_charged_at_most_up_to_the_hold() {
         (99, None, 6, 90),
         (30, None, 0, 30),
         (20, None, 0, 30),
-        // The request offers searches, so the hold covers all of them.
+        // The request contains the web search tool, so its hold covers searches, and every search is charged.
         (20, Some(7), 7, 100),
     ] {
         bill.held = MicroRub::new(held);

@@ -11,7 +11,8 @@ use tokio::{
 };
 
 /// The timer of a connection, reused for each wait, because setting and cancelling a timer each take a lock of the
-/// runtime. It is set again only if the new wait ends earlier, or if it fires before the current wait ends.
+/// runtime. The timer is set again only if the new wait ends earlier, or if the timer fires before the current wait
+/// ends.
 #[derive(Debug, Default)]
 pub(in crate::upstream) struct Alarm {
     sleep: Option<Pin<Box<Sleep>>>,
@@ -20,7 +21,7 @@ pub(in crate::upstream) struct Alarm {
 }
 
 impl Alarm {
-    /// Returns ready if the time `due` has come. Otherwise the task is woken at that time.
+    /// Returns ready if the time `due` has come. Otherwise wakes the task at that time.
     pub(in crate::upstream) fn poll(&mut self, due: Instant, cx: &mut Context<'_>) -> Poll<()> {
         let is_set = |sleep: &Pin<Box<Sleep>>| sleep.deadline() <= due && !sleep.is_elapsed();
         let is_mine = |task: &Waker| task.will_wake(cx.waker());

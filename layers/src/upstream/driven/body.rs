@@ -59,8 +59,8 @@ impl DrivenBody {
 
     /// Polls for the next frame, without joining it with others.
     fn poll_next(&mut self, cx: &mut Context<'_>) -> Polled {
-        // A frame is taken as soon as the connection has received it. So none can be ready before the connection is
-        // polled again, except for data that came with the head, and for the end.
+        // A frame is taken as soon as the connection has received it. So no frame can be ready before the connection is
+        // polled again, except for data that came with the head, and for the end of the body.
         let looks = std::mem::take(&mut self.unread)
             || self.pooled.is_none()
             || self.incoming.is_end_stream();
@@ -123,7 +123,7 @@ impl DrivenBody {
     }
 
     fn return_to_pool(&mut self) {
-        // If the pool was dropped, it is no longer configured, and the connection is closed.
+        // If the pool was dropped, its egress is no longer configured, and the connection is closed.
         if let Some(mut pooled) = self.pooled.take()
             && let Some(pool) = pooled.pool.upgrade()
         {
@@ -160,7 +160,7 @@ impl Body for DrivenBody {
 
     fn size_hint(&self) -> SizeHint {
         match &self.next {
-            // The hint of the inner body does not count the frames that were taken and not yet returned.
+            // The inner body's hint does not include frames that were taken from it and not returned yet.
             Some(_) => SizeHint::default(),
             None => self.incoming.size_hint(),
         }

@@ -22,7 +22,7 @@ use crate::{
     },
 };
 
-/// The maximum number of bytes that are read from a connection before the body is read.
+/// The maximum number of bytes that a connection reads ahead of the reader of the body.
 const BUFFER_BYTES: usize = 64 * 1024;
 
 /// A connection, idle or in use by a call.
@@ -71,7 +71,7 @@ impl Connection {
         // The connection may still have the waker of the task of an earlier call, which must not be woken for this
         // request.
         let (answer, _) = suppress_wakes(|| self.requests.try_send_request(*req));
-        // Only this task polls the connection that delivers the answer, so it needs no wake-up.
+        // Only this task polls the connection that delivers the answer, so the answer need not wake the task.
         let mut answer = pin!(unconstrained(answer));
         let (open, cut, self_wake, alarm) = (
             &mut self.open,
@@ -115,7 +115,8 @@ impl Connection {
         self.self_wake.was_woken(task)
     }
 
-    /// Returns whether the connection can be used for another call. If so, it no longer wakes the task of this call.
+    /// Returns whether the connection can be used for another call. If so, the connection no longer wakes the task of
+    /// this call.
     pub(super) fn is_free(&mut self) -> bool {
         // If a request could be sent now, the connection is not polled: a close by the peer is noticed at the next use.
         let free = self.requests.is_ready() || self.is_idle();

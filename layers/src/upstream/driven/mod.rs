@@ -47,11 +47,11 @@ impl Http1Client {
 
     /// Sends a request to an absolute address, and returns the head of the answer; `None` if the head has not arrived
     /// by `until`. `now` is the current time. If a connection of the pool was closed before the request was written,
-    /// the request is sent over another one. If the peer closes such a connection while the request is on its way,
-    /// without a byte of an answer, the request is sent once more, over a new connection.
+    /// the request is sent over another connection. If the peer closes such a connection while the request is on its
+    /// way, without a byte of an answer, the request is sent once more, over a new connection.
     ///
     /// # Errors
-    /// If no connection could be made, or if the connection broke before the head of an answer.
+    /// An error if no connection could be made, or if the connection broke before the head of an answer arrived.
     pub(super) async fn send(
         &self,
         address: &Uri,
@@ -73,8 +73,8 @@ impl Http1Client {
             let mut pooled = match idle {
                 Some(pooled) => pooled,
                 None => {
-                    // Boxed, because it contains a connection: every call's future would reserve space for it, although
-                    // few open one.
+                    // Boxed, because this future contains a connection. Otherwise every call's future would reserve
+                    // space for it, although few calls open a connection.
                     let connecting =
                         Box::pin(timeout_at(until, self.connect(address, scheme, authority)));
                     match connecting.await {
