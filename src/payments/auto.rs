@@ -82,7 +82,7 @@ impl fmt::Debug for SavedCard {
     }
 }
 
-/// The reason stored in a rule that is off although the payer has paid.
+/// The reason that is stored in a rule that is off although the payer has made the payment that should save the card.
 pub(super) const NOT_SAVED: &str = "it was paid by a method that cannot be saved";
 
 /// A rule: its terms, the consent to them, and its state.
@@ -101,7 +101,7 @@ pub(crate) struct AutoTopup {
     pub(super) email: Option<String>,
     pub(super) by: String,
     pub(super) created_ms: u64,
-    /// The payment by which the payer gave consent.
+    /// The payment by which the payer consented to the rule.
     pub(super) consent: IntentId,
     pub(super) status: AutoStatus,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -118,8 +118,8 @@ pub(crate) struct AutoTopup {
     /// The number of declines since the last successful card charge.
     #[serde(default)]
     pub(super) declines: u32,
-    /// The card is not charged before this time, in Unix milliseconds. In state `Waiting`, once the payer has paid: the
-    /// time until which the provider may still report the saved card.
+    /// The card is not charged before this time, in Unix milliseconds. In state `Waiting`, once the payer has paid,
+    /// this is the time until which the provider may still report the saved card.
     #[serde(default)]
     pub(super) not_before_ms: u64,
     /// The month of `month_rub`, counted from January 1970.

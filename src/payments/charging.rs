@@ -45,13 +45,13 @@ const LEASE: &str = "payments-auto";
 /// How long to wait for the provider's report of the saved card after the payer has paid, in milliseconds.
 const CARD_MS_MAX: u64 = 3_600_000;
 
-/// The reason of a canceled charge if it is unknown whether the card was charged.
+/// The reason of a canceled charge, if it is unknown whether the card was charged.
 const NEVER_ANSWERED: &str = "the provider never answered";
 
 /// The requester that is recorded in the intents of automatic charges.
 const BY: &str = "auto";
 
-/// Whether the rule can continue at once or has to wait.
+/// Whether the processing of a rule can continue at once or has to wait.
 enum Step {
     Again,
     Done,
@@ -75,7 +75,8 @@ impl Payments {
     /// Charges the cards of all accounts whose charge is due.
     ///
     /// # Errors
-    /// If the ledger cannot be reached. A provider's failure is logged, and the request is retried.
+    /// [`BookError`] if the ledger cannot be reached. If a provider fails, the failure is logged, and the request is
+    /// retried.
     pub async fn charge_due(&self) -> Result<(), BookError> {
         // A provider that timed out is not called again in the same round.
         let silent = Arc::new(Mutex::new(Vec::new()));
@@ -134,8 +135,8 @@ impl Payments {
     }
 
     /// Waits for the payment that saves the card. If the payer does not pay, or pays by a method that cannot be saved,
-    /// the rule is turned off. Some providers do not report that the method cannot be saved. So the rule is also turned
-    /// off if no card is reported by a deadline.
+    /// the rule is turned off. Some providers do not report that a method cannot be saved. So the rule is also turned
+    /// off if the provider reports no card before a deadline.
     async fn wait(&self, version: u64, mut rule: AutoTopup) -> Result<Step, PaymentError> {
         let now = now_ms();
         let reason = match self.0.shelf.find(rule.consent).await? {
@@ -159,8 +160,8 @@ impl Payments {
         Ok(Step::Done)
     }
 
-    /// Begins a charge if it is due. The rule is read before the balance, so that a top-up between the two reads either
-    /// has changed the rule or is included in the balance.
+    /// Begins a charge if it is due. The rule is read before the balance. So a top-up between the two reads is included
+    /// in the balance, or has changed the rule.
     async fn begin(&self, version: u64, mut rule: AutoTopup) -> Result<Step, PaymentError> {
         let now = now_ms();
         if rule.not_before_ms > now {

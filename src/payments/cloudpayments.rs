@@ -1,8 +1,8 @@
 //! CloudPayments: payment links, charges of saved cards, and notifications signed over their body.
 //!
-//! A notification does not contain its own kind; only `Check` has a URL of its own. So even a validly signed
-//! notification does not prove a payment, and the payment is fetched from the provider by the intent's id. Refunds
-//! cannot be fetched by their payment, so they are read from the signed body.
+//! A notification does not contain its own kind; only `Check` notifications have a URL of their own. So even a validly
+//! signed notification does not prove a payment, and the payment is fetched from the provider by the intent's id. The
+//! refunds of a payment cannot be fetched, so they are read from the signed notification.
 
 use std::collections::HashMap;
 
@@ -284,7 +284,7 @@ impl CloudPayments {
         let answer: Answer<Value> = self
             .post(client, "/orders/cancel", &json!({ "Id": order }))
             .await?;
-        // If the link is already gone, the result is the same.
+        // If the provider no longer has the link, the result is the same.
         drop(answer);
         Ok(())
     }
@@ -314,7 +314,7 @@ impl CloudPayments {
     pub(super) fn read(&self, query: &str, headers: &HeaderMap, body: &[u8]) -> Option<Notice> {
         let secret = self.0.api_secret.expose();
         let text = std::str::from_utf8(body).ok()?;
-        // One signature covers the body as sent, the other its decoded form.
+        // One signature covers the body as it was sent, the other signature covers its decoded form.
         let plain = decoded(&text.replace('+', " "));
         let signed = |name: &str, over: &[u8]| {
             let shown = headers.get(name).and_then(|value| value.to_str().ok());

@@ -1,8 +1,8 @@
 //! An intent: a payment that was requested, and its outcome.
 //!
 //! The ledger records that money was received or refunded, under ids derived from the provider's. So an intent could be
-//! reconstructed from the ledger and the provider. It is stored to record which payments are still to be fetched from
-//! the provider.
+//! reconstructed from the ledger and the provider. An intent is stored so that the gateway can find the payments that
+//! it must still fetch from the provider.
 
 use std::{fmt, str::FromStr};
 
@@ -146,7 +146,7 @@ pub struct Dispute {
     pub status: DisputeStatus,
 }
 
-/// The reason why money was taken off the account.
+/// Why money was taken off the account: for a refund or for a dispute.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum RefundKind {
@@ -223,12 +223,12 @@ pub struct Intent {
     pub provider: String,
     /// The time at which the intent was created, in Unix milliseconds.
     pub created_ms: u64,
-    /// The requester: an operator's name, or `key:` and a key's id.
+    /// The requester of the payment: an operator's name, or `key:` and a key's id.
     pub by: String,
     /// The email address for the fiscal receipt.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub email: Option<String>,
-    /// How the payment uses a saved card; `None`: not at all.
+    /// How the payment uses a saved card; `None` if it does not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub card: Option<CardUse>,
     /// The state of the intent.

@@ -1,10 +1,10 @@
 //! Payments that customers make themselves at a provider: YooKassa, CloudPayments or Stripe.
 //!
-//! An intent records the request; the provider decides the outcome. A notification, an operator or a timer may trigger
-//! the processing. In each case the payment is fetched from the provider and booked in the same way (`settle`). It
-//! therefore does not matter how often, how late or in which order notifications arrive. The ledger books each top-up
-//! once, because its id is derived from the provider's id. If a process dies midway, the unfinished part is repeated,
-//! and takes effect once.
+//! An intent records the request; the provider decides the outcome. The processing of an intent is triggered by a
+//! notification, by an operator or by a timer. In each case the payment is fetched from the provider and booked in the
+//! same way (`settle`). So it does not matter how often, how late or in which order notifications arrive. The ledger
+//! books each top-up once, because its id is derived from the provider's id. If a process dies midway, the unfinished
+//! part is repeated, and takes effect once.
 
 mod auto;
 mod charging;
@@ -66,9 +66,10 @@ use crate::{
 const COUNTED_MAX: usize = 10_000;
 /// The largest number of concurrent fetches that notifications cause.
 const AT_ONCE_MAX: usize = 32;
-/// The age at which an intent that is still in state `Creating` is closed, in milliseconds. Nobody has seen its link.
+/// The age at which an intent that is still in state `Creating` is closed, in milliseconds. No payer has received its
+/// link.
 const CREATING_MS_MAX: u64 = 3_600_000;
-/// How long an unpaid link is valid if its provider never lets it expire, in milliseconds.
+/// For a provider whose links never expire: how long an unpaid link is valid, in milliseconds.
 const UNPAID_MS_MAX: u64 = 24 * 3_600_000;
 /// The time for which every provider keeps idempotency keys, in milliseconds.
 const REPEATABLE_MS_MAX: u64 = 23 * 3_600_000;
@@ -107,8 +108,8 @@ struct Inner {
     /// The calls that are running on this gateway, whose cost so far counts as spent.
     running: Running,
     fetches: Gcra<IntentId>,
-    /// The rate limit of payment requests by the holders of an account's keys. The maximum of open intents is not
-    /// enough: a request that the provider refuses leaves no open intent.
+    /// The rate limit of payment requests by the holders of an account's keys. The limit of open intents is not
+    /// sufficient for this: a request that the provider refuses leaves no open intent.
     asks: Gcra<AccountId>,
     at_once: Semaphore,
     /// The name under which this process holds leader leases.
@@ -124,7 +125,7 @@ pub struct NewPayment {
     pub account: AccountId,
     /// The requested amount.
     pub amount: MicroRub,
-    /// The name of the provider; `None`: the only one configured.
+    /// The name of the provider. `None` means the only configured provider.
     pub provider: Option<String>,
     /// The email address for the fiscal receipt.
     pub email: Option<String>,
@@ -137,7 +138,7 @@ pub struct NewPayment {
 /// The reason why a payment was not created or not processed.
 #[derive(Debug)]
 pub enum PaymentError {
-    /// The provider is not configured; contains the names of the configured ones.
+    /// The provider is not configured. Contains the names of the configured providers.
     NoProvider(Vec<&'static str>),
     /// The amount is not a positive number of whole kopecks.
     NotKopecks,
@@ -145,7 +146,7 @@ pub enum PaymentError {
     Exists,
     /// No intent has this id.
     Unknown,
-    /// The maximum number of intents is open already; contains that number.
+    /// The account already has the maximum number of open intents. Contains this number.
     TooMany(usize),
     /// The rule of automatic top-up is invalid. Contains the name of the invalid field, and why it is invalid.
     Rule(&'static str, &'static str),
@@ -361,7 +362,7 @@ impl Payments {
     /// Returns an intent.
     ///
     /// # Errors
-    /// [`PaymentError::Unknown`] if there is no such intent; [`PaymentError::Ledger`] if the ledger cannot be reached.
+    /// [`PaymentError::Unknown`] if no intent has this id; [`PaymentError::Ledger`] if the ledger cannot be reached.
     pub async fn find(&self, id: IntentId) -> Result<Intent, PaymentError> {
         let found = self.0.shelf.find(id).await?;
         found.ok_or(PaymentError::Unknown)
@@ -393,7 +394,7 @@ impl Payments {
     /// Returns the account's debt for refunds.
     ///
     /// # Errors
-    /// If the ledger cannot be reached.
+    /// [`BookError`] if the ledger cannot be reached.
     pub(crate) async fn debt_of(&self, account: &AccountId) -> Result<MicroRub, BookError> {
         let shelf = &self.0.shelf;
         let mut debt = MicroRub::ZERO;
@@ -438,7 +439,7 @@ impl Payments {
     /// Fetches the payment of every open intent, because notifications can be lost.
     ///
     /// # Errors
-    /// If the ledger cannot be reached. A provider's failure is logged.
+    /// [`BookError`] if the ledger cannot be reached. If a provider fails, the failure is logged.
     pub async fn poll(&self) -> Result<(), BookError> {
         // A provider that timed out is not called again in the same round.
         let mut silent = Vec::new();
@@ -461,7 +462,8 @@ impl Payments {
 
     async fn ask_again(&self, id: IntentId, silent: &[&str]) -> Result<(), PaymentError> {
         let Some(intent) = self.0.shelf.find(id).await? else {
-            // The intent is listed before it is written: the process that lists it is about to write it, or has died.
+            // The list has an intent that does not exist. An intent is listed before it is written, so the process that
+            // listed it is about to write it, or has died.
             if id.age_ms(now_ms()) > CREATING_MS_MAX {
                 self.0.shelf.close(id).await?;
             }
@@ -475,7 +477,7 @@ impl Payments {
                 let provider = self.provider(Some(&intent.provider))?;
                 self.look(provider, intent, &payment, false).await?;
             }
-            // While the intent's rule exists, the processing of the rule continues this card charge.
+            // As long as the intent's rule exists, this card charge is continued when the rule is processed.
             None if intent.card == Some(CardUse::Saved) => {
                 let rule = self.0.rules.find(&intent.account).await?;
                 if rule.is_none_or(|rule| rule.charging != Some(id)) {
@@ -553,7 +555,8 @@ impl Payments {
             PaymentError::Provider(provider.name(), error)
         })?;
         let intent = if intent.payment.is_none() {
-            // So far only the notification links this payment to the intent, so the provider must confirm the link.
+            // Only the notification has linked this payment to the intent so far, so the provider must confirm this
+            // link.
             if seen.intent.as_deref() != Some(&intent.id.to_string()) {
                 return Err(PaymentError::Provider(
                     provider.name(),

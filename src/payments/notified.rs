@@ -18,8 +18,8 @@ use super::{
 };
 use crate::text::causes::chain;
 
-/// How often notifications may cause a fetch of the same intent's payment. This is enough for all notifications of a
-/// provider, and limits the fetches that forged notifications can cause.
+/// How often notifications may cause a fetch of one intent's payment. The limit allows all notifications that a
+/// provider sends, and bounds the fetches that forged notifications can cause.
 const FETCHES: Quota = Quota {
     count: 1,
     per: Duration::from_secs(1),
@@ -29,7 +29,8 @@ const FETCHES: Quota = Quota {
 /// The outcome of handling a notification.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Notified {
-    /// The notification was handled, or concerns no intent of this ledger. Contains the answer body.
+    /// The notification was handled, or concerns no intent of this ledger. Contains the body of the answer to the
+    /// provider.
     Done(&'static str),
     /// The answer code to a provider's question whether it may take money.
     Answer(u8),
@@ -118,7 +119,7 @@ impl Payments {
         let mut intent = self
             .look(provider, intent, &payment, notice.is_refund)
             .await?;
-        // If the intent was canceled meanwhile and its payment has succeeded after all, the payment is still booked.
+        // If the intent was canceled meanwhile, but its payment has succeeded, the payment is still booked.
         if !matches!(intent.state, State::Paid | State::Refused)
             && let Some(transaction) = &notice.transaction
         {
@@ -215,8 +216,8 @@ impl Payments {
             (None, Some(known)) => known.clone(),
             (None, None) => match &notice.charge {
                 _ if notice.question.is_some() => String::new(),
-                // The card was charged, the answer was lost, and the intent is closed. So nothing else will fetch this
-                // payment.
+                // The card was charged, the provider's answer was lost, and the intent is closed. So this payment would
+                // not be fetched otherwise.
                 Some(told) if intent.card == Some(CardUse::Saved) && !intent.state.is_open() => {
                     told.clone()
                 }

@@ -1,4 +1,4 @@
-//! The parts of requests to providers and of their answers that are the same for all providers.
+//! The parts of requests to providers, and of their answers, that are the same for all providers.
 
 use std::{fmt, time::Duration};
 
@@ -55,7 +55,7 @@ pub(super) struct Seen {
 /// A provider's report about the card of a payment that should save one.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) enum SeenCard {
-    /// No report in this answer: the card is reported elsewhere, or no card was to be saved.
+    /// This answer has no report about a card: the card is reported elsewhere, or no card was to be saved.
     #[default]
     Untold,
     /// The payment method cannot be saved.
@@ -67,7 +67,7 @@ pub(super) enum SeenCard {
 /// The outcome of charging a saved card. Money is booked only after the payment has been fetched.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Charged {
-    /// A payment was created; if the payer must confirm it, contains the URL.
+    /// A payment was created. If the payer must confirm it, contains the URL for that.
     Made {
         /// The provider's id of the payment that charges the card.
         payment: String,
@@ -133,8 +133,8 @@ pub(super) struct Notice {
     pub(super) payment: Option<String>,
     /// The id of the intent.
     pub(super) intent: Option<String>,
-    /// The id of another object at the provider that leads to the intent, if the notification names neither payment nor
-    /// intent. Only from a signed notification.
+    /// The provider's id of another object from which the intent can be found, if the notification names neither a
+    /// payment nor an intent. Only from a signed notification.
     pub(super) via: Option<String>,
     /// The provider's id of a payment that charged a saved card. The gateway may not have this id because the answer
     /// was lost. Only from a signed notification.

@@ -27,7 +27,7 @@ pub struct NewAutoTopup {
     pub amount: MicroRub,
     /// The most that the card may be charged in a month.
     pub month_max: MicroRub,
-    /// The name of the provider; `None`: the only one configured.
+    /// The name of the provider. `None` means the only configured provider.
     pub provider: Option<String>,
     /// The email address for fiscal receipts.
     pub email: Option<String>,
@@ -121,7 +121,7 @@ impl Payments {
         };
         let name = rule_name(&rule.account);
         let (rule, before) = self.0.store.update_async(&name, replace).await?;
-        // Another process may have removed the account from the list before it could see the new rule. So the account
+        // Another process, which had not read the new rule, may have removed the account from the list. So the account
         // is added to the list again.
         rules.list(&rule.account).await?;
         if let Some(before) = before {
@@ -177,8 +177,8 @@ impl Payments {
     /// Allows charging a card again after too many declines.
     ///
     /// # Errors
-    /// [`PaymentError::NoRule`] or [`PaymentError::NoCard`] if there is nothing to resume; [`PaymentError::Ledger`] if
-    /// the ledger cannot be reached.
+    /// [`PaymentError::NoRule`] if the account has no rule; [`PaymentError::NoCard`] if the rule has no saved card;
+    /// [`PaymentError::Ledger`] if the ledger cannot be reached.
     pub async fn resume_auto(&self, account: &AccountId) -> Result<AutoShown, PaymentError> {
         let resume = |found: Option<AutoTopup>| {
             let mut rule = found.ok_or(PaymentError::NoRule)?;

@@ -200,7 +200,7 @@ impl Payments {
     }
 
     /// Reverses, once, each entry of a refund that failed or of a dispute that was won. Another process may be adding
-    /// an entry at the same time. It will find that the refund has failed, and reverse its own entry.
+    /// an entry at the same time. That process will find that the refund has failed, and reverse its own entry.
     async fn give_back(&self, intent: &Intent, id: &str) -> Result<Intent, PaymentError> {
         let Inner { store, shelf, .. } = &*self.0;
         // The intent is listed as open again, so that the payment is polled until all entries are reversed.
@@ -322,7 +322,8 @@ impl Payments {
         Ok(())
     }
 
-    /// Handles a payment that the provider cancels after its success. Nothing is booked, and an operator must decide.
+    /// Handles a payment that the provider cancels after the payment has succeeded. Nothing is booked; an operator must
+    /// decide.
     async fn reversed(&self, intent: Intent, why: &str) -> Result<Intent, PaymentError> {
         let entry = intent.entry.clone().unwrap_or_default();
         let event = OnceEvent {
@@ -395,7 +396,7 @@ impl Payments {
             target: "audit", who = intent.provider, what = "payment.refunded", account = %intent.account,
             intent = %intent.id, id, amount_rub = %taken.negated(), refund_rub = %refund.amount_rub, debt_rub = %noted.debt()
         );
-        // The refund failed while the entry was being written, so the entry is reversed.
+        // The refund has failed while the entry was written, so the entry is reversed.
         if noted.refund(&refund.id).is_some_and(|refund| refund.failed) {
             return self.give_back(&noted, &refund.id).await;
         }
@@ -479,7 +480,7 @@ impl Payments {
         ))
     }
 
-    /// Ends an intent for which no money was received. Money that was already booked stays on the account.
+    /// Cancels an intent for which no money was received. If money was booked already, it stays on the account.
     pub(super) async fn cancel(&self, id: IntentId, why: &str) -> Result<Intent, PaymentError> {
         let Inner {
             shelf, counters, ..

@@ -1,9 +1,9 @@
 //! Stores intents as documents of the ledger, each changed by compare-and-swap of its version.
 //!
 //! `payment/<id>` is an intent, `payment-of/<provider>/<id>` maps the provider's id to it, and `payments-open` lists
-//! the intents to poll. An intent is added to the list before it is created, and removed after it is closed: if a
-//! process dies in between, the list may contain an intent too many, but never misses one. `payment-debts/<account>`
-//! lists an account's intents with a debt, and is updated in the same order.
+//! the intents to poll. An intent is added to the list before it is created, and removed from it after it is closed. So
+//! if a process dies in between, the list may contain an intent too many, but no open intent is missing.
+//! `payment-debts/<account>` lists an account's intents with a debt, and is updated in the same order.
 
 use serde::{Deserialize, Serialize};
 use tollgate_layers::{key::AccountId, money::MicroRub, reserve::ledger::BookError};

@@ -421,7 +421,7 @@ impl Stripe {
         Ok(refunds)
     }
 
-    /// Finds the intent of a refund: a refund names only its payment, and the payment names the intent.
+    /// Finds the intent of a refund. A refund names only its payment; the payment names the intent.
     pub(super) async fn intent_of(
         &self,
         client: &HttpsClient,

@@ -17,7 +17,7 @@ use super::{
 };
 use crate::{config::YooKassaConfig, net::https::HttpsClient, text::percent::encoded};
 
-/// Metadata field of a payment that contains the intent's id.
+/// The metadata field of a payment in which the intent's id is stored.
 const INTENT: &str = "tollgate_intent";
 /// The maximum number of pages of refunds that are read.
 const PAGES_MAX: usize = 10;
