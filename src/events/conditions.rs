@@ -1,5 +1,5 @@
 //! Conditions that last for a while, such as an unavailable vendor. An event is emitted when the first gateway of a
-//! ledger reports a condition, and another when no gateway reports it any more.
+//! ledger reports a condition, and another event when no gateway reports the condition any more.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -73,8 +73,8 @@ pub(super) async fn say<L: EventStore + Documents>(
             _ => None,
         };
         if let Some(what) = what {
-            // The event is emitted before the change is recorded: if this gateway dies in between, the next gateway to
-            // change this version emits the event again, and its `once` name makes that a no-op.
+            // The event is emitted before the change is recorded: if this gateway dies in between, the next gateway
+            // that changes this version emits the event again, and the ledger ignores it because of its `once` name.
             let event = OnceEvent {
                 once: format!("{}:{}:{}", what.kind(), word.name, found.version),
                 account: None,

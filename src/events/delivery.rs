@@ -17,18 +17,18 @@ use crate::{
     text::time::now_ms,
 };
 
-/// Duration of the leader lease under which a gateway sends, counted from each attempt. An attempt takes at most two
-/// thirds of this time.
+/// The duration of the leader lease under which a gateway sends events, counted from each attempt to send an event. An
+/// attempt takes at most two thirds of this time.
 const LEASE: Duration = Duration::from_secs(30);
-/// The interval at which a delivery reads the state that others may change: which gateway sends, and whether an
-/// operator has stopped the receiver.
+/// The interval at which a delivery reads the state that other processes may change: which gateway sends events, and
+/// whether an operator has stopped the receiver.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
 /// The number of events that a delivery reads at once.
 const PAGE: usize = 100;
-/// The maximum number of events that the filter may skip before the progress is written. If the delivery is restarted
-/// before that, it reads the skipped events again. The progress is stored only in the ledger: if a failover loses the
-/// ledger's latest events, it also loses the progress past them. The ledger then gives the lost numbers to new events,
-/// which must be sent.
+/// The maximum number of events that the filter may skip before the progress is written to the ledger. If the delivery
+/// is restarted before that, it reads the skipped events again. The progress is stored only in the ledger: if a
+/// failover loses the ledger's latest events, it also loses the progress past these events. The ledger then gives their
+/// numbers to new events, which must be sent.
 const PASSED_OVER_MAX: u64 = 100;
 
 /// Delivers events to one receiver.
@@ -40,7 +40,7 @@ pub(super) struct Delivery {
     /// The id under which this gateway holds leader leases for deliveries.
     owner: Arc<str>,
     metrics: Outgoing,
-    /// Whether the ledger is out of reach and this was already logged.
+    /// Whether the ledger is out of reach, and this was logged already.
     away: bool,
 }
 
@@ -148,7 +148,10 @@ impl Delivery {
                 Sent::Taken => {
                     self.metrics.count(Outcome::Delivered);
                     if standing.failures > 0 {
-                        tracing::info!(receiver = self.receiver.name, "events are accepted again");
+                        tracing::info!(
+                            receiver = self.receiver.name,
+                            "the receiver accepts events again"
+                        );
                     }
                     standing.taken(event, now);
                 }
@@ -170,7 +173,7 @@ impl Delivery {
                         number = event.number,
                         failures = standing.failures + 1,
                         why,
-                        "an event was not accepted"
+                        "the receiver did not accept an event"
                     );
                     self.metrics.count(Outcome::Failed);
                     let jitter = getrandom::u32().unwrap_or(100);
@@ -216,8 +219,8 @@ impl Delivery {
         Ok(())
     }
 
-    /// Writes the receiver's state; returns whether it was written. If an operator or another gateway has changed it
-    /// meanwhile, their change is kept, together with the progress made here.
+    /// Writes the receiver's state; returns whether it was written. If an operator or another gateway has changed the
+    /// state meanwhile, that change is kept, together with the progress made here.
     async fn put(&self, version: &mut u64, standing: &Standing) -> Result<bool, BookError> {
         if self.notes.put(*version, standing).await? {
             *version += 1;

@@ -33,7 +33,7 @@ pub(crate) struct Dispatcher {
 pub(crate) enum Replayed {
     Taken,
     Failed(String),
-    /// The ledger has dropped the event, or never had it.
+    /// The ledger has dropped this event, or never had it.
     Unknown,
     /// The receiver's filter excludes the event.
     NotIts,
@@ -49,7 +49,7 @@ impl Dispatcher {
         }
     }
 
-    /// Replaces the receivers. The returned tasks deliver events to the new ones until the tasks are dropped.
+    /// Replaces the receivers. The returned tasks deliver events to the new receivers until the tasks are dropped.
     pub(crate) fn replace(&self, configs: &[ReceiverConfig]) -> JoinSet<()> {
         let receivers = configs.iter().map(|config| Arc::new(Receiver::new(config)));
         let receivers: Vec<_> = receivers.collect();
@@ -68,7 +68,7 @@ impl Dispatcher {
     }
 
     /// Starts new receivers at the current end of the events, so that they get only later events. If the ledger is out
-    /// of reach, they start when it is back.
+    /// of reach, these receivers start when it answers again.
     pub(crate) async fn begin(&self) {
         for receiver in self.receivers().iter() {
             if let Err(error) = self.notes_of(receiver).begin(&self.tail).await {

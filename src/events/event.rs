@@ -30,7 +30,7 @@ impl Filter {
     }
 }
 
-/// An event as the API shows it and receivers get it: with its time also as text.
+/// An event as the API returns it and as receivers get it: its time is also given as text.
 #[derive(Debug, Serialize)]
 pub(crate) struct Shown<'a> {
     at: String,

@@ -64,7 +64,8 @@ impl Mail {
         }
     }
 
-    /// Returns the message. Its Message-ID is the same at each attempt, so that mailboxes can drop a repetition.
+    /// Returns the message. Its Message-ID is the same at each attempt to send it, so that mailboxes can drop a
+    /// repeated mail.
     fn message(&self, event: &Event) -> Result<Message, lettre::error::Error> {
         let domain = self.from.email.domain();
         let mut message = Message::builder()

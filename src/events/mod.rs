@@ -1,5 +1,5 @@
 //! Delivery of the ledger's events: [`Tail`] reads events as they are emitted, and [`Dispatcher`] sends them to
-//! receivers, with a task for each. No call waits for any of this.
+//! receivers, with one task per receiver. No call waits for the delivery of events.
 
 mod conditions;
 mod delivery;

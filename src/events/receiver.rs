@@ -1,4 +1,4 @@
-//! A receiver of events: which events it gets, how they are sent, and how long they are retried.
+//! A receiver of events: which events it gets, how they are sent, and for how long an event is retried.
 
 use std::time::Duration;
 

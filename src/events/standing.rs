@@ -68,7 +68,8 @@ impl Standing {
         self.error = Some(why);
     }
 
-    /// Returns whether to give an event up: it was retried for `retry_max`, and no event was delivered meanwhile.
+    /// Returns whether delivery of the event must be given up: it was retried for `retry_max`, and no event was
+    /// delivered meanwhile.
     pub(super) fn gives_up(&self, event: &Event, retry_max: Duration, now_ms: u64) -> bool {
         let since = self.failing_since_ms.unwrap_or(now_ms).max(event.at_ms);
         now_ms.saturating_sub(since) >= millis(retry_max)
@@ -111,7 +112,7 @@ pub(crate) struct Notes {
 }
 
 impl Notes {
-    /// Opens the state of a receiver, in the ledger that has the events.
+    /// Opens the state of a receiver. It is stored in the ledger that has the events.
     pub(super) fn new(tail: &Tail, receiver: &str) -> Self {
         Self {
             store: tail.store().clone(),
@@ -127,8 +128,8 @@ impl Notes {
         format!("dead/{}/", self.name)
     }
 
-    /// Acquires or renews, for `ttl`, the leader lease under which a gateway sends. Returns `false` if another gateway
-    /// holds it.
+    /// Acquires or renews, for `ttl`, the leader lease under which a gateway sends events to the receiver. Returns
+    /// `false` if another gateway holds it.
     pub(super) async fn lease(&self, owner: &str, ttl: Duration) -> Result<bool, BookError> {
         self.store.lead(&self.standing_name(), owner, ttl).await
     }
@@ -180,7 +181,7 @@ impl Notes {
     pub(super) async fn bury(&self, letter: &DeadLetter) -> Result<(), BookError> {
         let names = self.dead_names();
         let name = format!("{names}{:020}", letter.event.number);
-        // If the letter exists, a gateway stored it and stopped before it recorded its progress.
+        // If the dead letter exists, a gateway stored it and stopped before it recorded its progress.
         self.store.write_value(&name, 0, letter).await?;
         let letters = self.store.documents(&names).await?;
         for oldest in letters.iter().rev().skip(DEAD_MAX) {
@@ -268,7 +269,7 @@ mod tests {
         standing.failed("why".into(), None, 9_000_000, 0);
         assert!(!standing.gives_up(&event(1, 0), hour, 9_000_000 + 3_599_999));
         assert!(standing.gives_up(&event(1, 0), hour, 9_000_000 + 3_600_000));
-        // The retry time of an event that was emitted after the first failure begins when it was emitted.
+        // The retry time of an event that was emitted after the first failure begins when this event was emitted.
         assert!(!standing.gives_up(&event(2, 9_500_000), hour, 9_000_000 + 3_600_000));
         standing.taken(&event(1, 0), 13_000_000);
         assert_eq!((standing.after, standing.failing_since_ms), (1, None));

@@ -11,8 +11,8 @@ use tollgate_ledger::{
 use super::event::Filter;
 use crate::{edge::panics::catch_round, ledger::AnyLedger};
 
-/// The interval at which the number of the last event is read. A ledger in memory or in a file reads it under a lock; a
-/// ledger on a server gets a request, at the longer interval `ASK_EVERY`.
+/// The interval at which the number of the last event is read. A ledger in memory or in a file reads this number under
+/// a lock. A ledger on a server gets a request for it, at the longer interval `ASK_EVERY`.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 const ASK_EVERY: Duration = Duration::from_millis(250);
 /// The interval of polls while the ledger is out of reach.
@@ -23,7 +23,7 @@ const READABLE: Duration = Duration::from_millis(10);
 /// The maximum number of events that one request scans; the next request continues after them.
 const LOOKED_THROUGH_MAX: usize = 10_000;
 
-/// The events of a ledger, and the number of the last one. Clones share it.
+/// The events of a ledger, and the number of the last event. Clones share this number.
 #[derive(Clone, Debug)]
 pub(crate) struct Tail {
     store: AnyLedger,
@@ -61,7 +61,7 @@ impl Tail {
             let found = catch_round("the search for events", self.last()).await;
             let wait = match found {
                 Some(Ok(_)) => every,
-                // The error is not logged here, because a request for events returns it.
+                // The error is not logged here, because a request for events also gets it and returns it.
                 Some(Err(_)) | None => AWAY,
             };
             tokio::time::sleep(wait).await;
@@ -80,7 +80,7 @@ impl Tail {
     pub(crate) async fn beyond(&self, after: u64) {
         tokio::time::sleep(READABLE).await;
         let mut last = self.last.subscribe();
-        // The sender is in `self`, so it cannot be gone.
+        // The sender is a field of `self`, so it still exists.
         let _ = last.wait_for(|last| *last > after).await;
     }
 

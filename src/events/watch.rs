@@ -1,5 +1,6 @@
 //! Emits events for conditions that the ledger does not detect itself: unavailable vendors, a stale exchange rate, keys
-//! that expire soon, calls sold below their cost. Each event is emitted once, however many gateways see the cause.
+//! that expire soon, calls sold below their cost. Each event is emitted once, even if several gateways detect its
+//! cause.
 
 use std::{
     collections::{BTreeMap, HashSet},
@@ -172,7 +173,7 @@ impl Watcher {
         Ok(())
     }
 
-    /// Returns the conditions that hold now on this gateway.
+    /// Returns the conditions that are true on this gateway now.
     fn sees(&mut self, now_ms: u64) -> BTreeMap<String, ()> {
         let vendors = self.health.snapshot();
         let out = vendors.iter().filter(|vendor| is_out(vendor));
@@ -261,8 +262,8 @@ impl Watcher {
     }
 }
 
-/// Returns whether nothing is sent to the vendor: an operator has disabled it, or the breakers of all its routes are
-/// not closed.
+/// Returns whether no calls are sent to the vendor, because an operator has disabled it or none of its routes has a
+/// closed breaker.
 fn is_out(vendor: &VendorState) -> bool {
     let shut =
         |route: &tollgate_layers::failover::RouteState| route.breaker != BreakerState::Closed;

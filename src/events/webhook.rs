@@ -150,8 +150,8 @@ impl fmt::Debug for Webhook {
     }
 }
 
-/// Returns the event's id, which is the same at each attempt. It includes the time, because each ledger numbers its
-/// events from 1.
+/// Returns the event's id, which is the same at each attempt to send it. The id includes the event's time, because each
+/// ledger numbers its events from 1.
 pub(super) fn id(event: &Event) -> String {
     format!("evt_{}_{}", event.at_ms, event.number)
 }

@@ -50,7 +50,7 @@ pub(super) fn subject(event: &Event, utc_offset_minutes: i32) -> String {
             let at = for_people(*expires_at_ms, utc_offset_minutes);
             format!("Срок действия ключа истекает {at}")
         }
-        // The event does not distinguish a failing vendor from a disabled one.
+        // The event does not distinguish a vendor that fails from a vendor that was disabled.
         Happening::VendorOut { vendor } => {
             format!(
                 "Поставщику {vendor} больше не отправляются запросы: он отключён или не отвечает"
@@ -260,7 +260,7 @@ fn rubles(amount: MicroRub) -> String {
     format!("{sign}{grouped},{:02}\u{a0}₽", kopecks % 100)
 }
 
-/// Writes text that people typed on one line, without control characters.
+/// Writes a text that a person typed: in one line, without control characters.
 fn plain(text: &str) -> String {
     text.replace(char::is_control, " ")
 }
