@@ -110,7 +110,7 @@ impl UnreadBody {
     /// Reads the whole body, within its limits.
     ///
     /// # Errors
-    /// If a limit is exceeded, or the connection ends first.
+    /// [`BodyError`] if a limit is exceeded, or if the connection ends first.
     pub(crate) async fn whole(self) -> Result<Bytes, BodyError> {
         self.0.await
     }

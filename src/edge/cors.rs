@@ -1,5 +1,6 @@
-//! Lets web pages read answers: any origin may read the price list and the other public documents, and configured
-//! origins everything else. Without these headers a browser hides answer, status and headers from the page.
+//! Lets web pages read answers. Pages of any origin may read the price list and the other public documents; pages of
+//! configured origins may read all answers. Without CORS headers, a browser hides the answer's body, status and headers
+//! from the page.
 
 use std::{
     convert::Infallible,
@@ -71,8 +72,8 @@ pub(super) fn preflight(methods: &'static str, asked: &HeaderMap) -> Response<An
         ACCESS_CONTROL_ALLOW_METHODS,
         HeaderValue::from_static(methods),
     );
-    // All requested headers are allowed, because clients send various headers of their own; each request is checked
-    // when it arrives.
+    // All requested headers are allowed, because clients send various headers of their own. The request itself is
+    // checked when it arrives.
     if let Some(names) = asked.get(ACCESS_CONTROL_REQUEST_HEADERS) {
         headers.insert(ACCESS_CONTROL_ALLOW_HEADERS, names.clone());
     }

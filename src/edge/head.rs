@@ -1,8 +1,8 @@
-//! Bounds a request's head before any layer uses it. Refuses a target that is too long (414), too many or too large
-//! headers (431), ambiguous lengths, a coding other than chunked, and ambiguous hosts (400).
+//! Bounds a request's head before any layer uses it. Refuses a request whose target is too long (414), whose headers
+//! are too many or too large (431), or whose length, transfer coding or host is ambiguous (400).
 //!
-//! hyper itself refuses heads far beyond these limits, and anything that is not an HTTP request: with the same status
-//! and no body. It then closes the connection.
+//! hyper itself refuses heads far beyond these limits, and input that is not an HTTP request. Its refusal has the same
+//! status but no body, and hyper then closes the connection.
 
 use std::task::{Context, Poll};
 
@@ -34,7 +34,7 @@ pub struct HeadLimits {
 }
 
 impl HeadLimits {
-    /// No limits besides those that hyper enforces when it reads a head.
+    /// No limits in addition to those that hyper enforces when it reads a head.
     pub const OF_THE_SERVER: Self = Self {
         uri_bytes_max: usize::MAX,
         headers_max: usize::MAX,

@@ -1,6 +1,6 @@
-//! Checks that a request names its host exactly once and in valid form, or refuses it (RFC 9112, section 3.2; RFC 9113,
-//! section 8.3.1). The gateway itself does not use the host. But a proxy before it may use the host, and must not have
-//! read a different one.
+//! Refuses a request that does not name its host exactly once and in valid form (RFC 9112, section 3.2; RFC 9113,
+//! section 8.3.1). The gateway itself does not use the host. But a proxy in front of the gateway may use it, and could
+//! have read another host from an ambiguous request.
 
 use std::net::Ipv6Addr;
 

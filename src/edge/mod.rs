@@ -1,4 +1,5 @@
-//! Entry of requests: sockets, TLS, limits of heads and bodies, client addresses, panics, and the router of callers.
+//! Where requests enter the gateway: sockets, TLS, limits of heads and bodies, client addresses, panics, and the router
+//! of the callers' paths.
 
 pub mod body_limit;
 pub mod cors;

@@ -160,7 +160,7 @@ pin_project! {
     pub struct ResponseFuture<F, W = ()> {
         #[pin]
         inner: Option<F>,
-        // The error is boxed to keep the future small: almost no call is refused, but every call's future is moved.
+        // The error is boxed to keep the future small: few calls are refused, but every call's future is moved.
         refused: Option<Box<Error>>,
         witness: W,
     }
@@ -240,7 +240,7 @@ impl<A: Body<Data = Bytes, Error = Error>, W: Witness> Body for ResponseBody<A, 
 
 /// Returns the result of `run`. If it panics, reports the panic to the witness and returns an error.
 fn caught<T>(witness: &impl Witness, run: impl FnOnce() -> T) -> Result<T, Error> {
-    // State that a panic has left half-changed is dropped and never used again.
+    // If a panic has left a state half-changed, that state is dropped and never used again.
     catch_unwind(AssertUnwindSafe(run)).map_err(|panic| {
         let panicked = Panicked::of(&*panic);
         witness.tell(&panicked);

@@ -37,8 +37,8 @@ trait Answers<B, A, E>: Send + Sync {
     fn answer(&self, req: Request<B>) -> Answering<A, E>;
 }
 
-/// A service that all threads share. A clone per call would change every reference count in the service twice, and all
-/// threads share these counts.
+/// A service that all threads share. A clone per call would change every reference count in the service twice, and the
+/// threads would compete for these counts.
 struct Shared<S, F> {
     /// The service, lent to one call at a time while that call creates its future.
     lent: Mutex<S>,
@@ -62,8 +62,8 @@ where
             Ok(service) => &mut **service,
             Err(_) => clone.insert(self.spare.clone()),
         };
-        // No layer below makes a caller wait for readiness. The service takes the request immediately, and only the
-        // resulting future is boxed, without the layers and the request.
+        // No layer below makes a caller wait for readiness, so the service takes the request immediately. Only the
+        // resulting future is boxed, not the layers and the request.
         match service.poll_ready(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(Ok(())) => (self.boxes)(service.call(req)),
             Poll::Ready(Err(error)) => Box::pin(async { Err(error) }),
@@ -155,7 +155,7 @@ impl<B, A, E> Service<Request<B>> for BoxedService<B, A, E> {
     }
 }
 
-/// Sends each request to the service of the path's route.
+/// Sends each request to the service of its path's route.
 #[derive(Debug)]
 pub(crate) struct Router<B>(Arc<Inner<B>>);
 
@@ -188,7 +188,7 @@ impl<B> Service<Request<B>> for Router<B> {
     type Error = Error;
     type Future = Answering<PathBody, Error>;
 
-    /// Always ready: the service of a path is polled for readiness when the request's path is known.
+    /// Always ready: the service of a request's path is polled for readiness when the path is known.
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Error>> {
         Poll::Ready(Ok(()))
     }

@@ -76,12 +76,12 @@ pub struct Identity {
     expires_at_ms: Option<u64>,
 }
 
-/// The file that is invalid, certificate or key, and why. The text never repeats the files' contents.
+/// Which file is invalid, the certificate or the key, and the reason. The reason never quotes the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Flaw {
-    /// The certificate is invalid.
+    /// The certificate file is invalid.
     Certificate(String),
-    /// The key is invalid.
+    /// The key file is invalid.
     Key(String),
 }
 

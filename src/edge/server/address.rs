@@ -1,12 +1,12 @@
-//! Determines the client's address: the socket's address, or the one that a trusted proxy reports.
+//! Determines the client's address: the socket's address, or the address that a trusted proxy reports.
 
 use std::net::IpAddr;
 
 use http::{HeaderMap, HeaderValue};
 use ipnet::IpNet;
 
-/// Returns the socket's address, unless the peer is a trusted proxy: then the rightmost entry of `x-forwarded-for`
-/// that is not a trusted proxy.
+/// Returns the socket's address. If that is the address of a trusted proxy, returns the rightmost entry of
+/// `x-forwarded-for` that is not a trusted proxy.
 #[must_use]
 pub fn client_address(peer: IpAddr, headers: &HeaderMap, trusted: &[IpNet]) -> IpAddr {
     let is_trusted = |address: &IpAddr| trusted.iter().any(|net| net.contains(address));

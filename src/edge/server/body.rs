@@ -26,7 +26,7 @@ pub struct RequestBody {
 }
 
 impl RequestBody {
-    /// Wraps a body. `awaited`: the client sends the body only after `100 Continue`.
+    /// Wraps a body. `awaited` means that the client sends the body only after `100 Continue`.
     pub(super) const fn new(
         incoming: Incoming,
         of_one_task: bool,

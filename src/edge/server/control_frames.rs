@@ -1,5 +1,5 @@
-//! Limits cheap HTTP/2 control frames: PRIORITY and WINDOW_UPDATE cost the client nothing and the gateway some work. If
-//! a client sends many more than the answers justify, its connection is closed.
+//! Limits HTTP/2 control frames that are cheap to send: PRIORITY and WINDOW_UPDATE cost the client nothing, and the
+//! gateway some work. If a client sends many more of them than its answers justify, its connection is closed.
 
 use std::io;
 
@@ -58,7 +58,7 @@ impl ControlFrames {
     /// Parses received bytes, and counts the control frames in them.
     ///
     /// # Errors
-    /// If the client sends too many control frames.
+    /// An error if the client has sent too many control frames.
     pub(super) fn saw(&mut self, mut bytes: &[u8]) -> io::Result<()> {
         let before = self.count;
         while !bytes.is_empty() {

@@ -18,10 +18,10 @@ use tokio::{
 
 use super::{supervise::Stage, transport::Transport};
 
-/// Delay before the first probe. Most answers have been sent by then, so that their clients are never probed.
+/// The delay before the first probe. Most answers have been sent by then, so most clients are never probed.
 const FIRST_CHECK: Duration = Duration::from_millis(250);
-/// Delay between the first and the second probe; each further delay is twice as long. A proxy in between may notice
-/// only at a second write that the client is gone.
+/// Delay between the first and the second probe; each further delay is twice as long. A proxy in front of the gateway
+/// may notice only at the second write that the client is gone.
 const CHECK_MIN: Duration = Duration::from_millis(100);
 /// The maximum delay between two probes. Probes continue, because a client that still reads may disconnect later.
 const CHECK_MAX: Duration = Duration::from_secs(10);
@@ -39,8 +39,7 @@ const BETWEEN_MAX: usize = 8;
 pub(super) struct HalfClosed {
     next_check: Pin<Box<Sleep>>,
     wait: Duration,
-    /// Whether a part of the answer was written since the last check. Such a write detects a lost client as well as a
-    /// probe does.
+    /// Whether a part of the answer was written since the last check. Such a write serves as a probe.
     written: bool,
     /// The number of probes since the last write.
     asked: usize,
@@ -74,8 +73,8 @@ impl HalfClosed {
         }
     }
 
-    /// Sends a probe when one is due, and resolves when the client is gone. Sends nothing if the answer's `stage` does
-    /// not allow it or data waits to be written.
+    /// Sends a probe when one is due, and resolves when the client is gone. Sends no probe if the answer's `stage` does
+    /// not allow one, or if data waits to be written.
     pub(super) fn poll_gone(
         &mut self,
         cx: &mut Context<'_>,

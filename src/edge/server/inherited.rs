@@ -1,4 +1,4 @@
-//! Sockets passed by the process that started this one: systemd's protocol (`sd_listen_fds(3)`).
+//! Sockets that the process passed which started this one, by systemd's protocol (`sd_listen_fds(3)`).
 
 use std::net::TcpListener;
 
@@ -15,11 +15,11 @@ pub struct InheritedSockets {
 }
 
 impl InheritedSockets {
-    /// Takes the sockets counted by `LISTEN_FDS`, if they are for this process (`LISTEN_PID`). `LISTEN_FDNAMES` assigns
-    /// them: `public`, `admin`; a single socket with any other name is the public one.
+    /// Takes the sockets counted by `LISTEN_FDS`, if they are for this process (`LISTEN_PID`). `LISTEN_FDNAMES` names
+    /// their purposes: `public` and `admin`. A single socket with any other name is the public socket.
     ///
     /// # Errors
-    /// If a name is unknown or repeated, or a descriptor is not a TCP socket.
+    /// An error if a name is unknown or repeated, or if a descriptor is not a TCP socket.
     pub fn from_env() -> anyhow::Result<Self> {
         let names = std::env::var("LISTEN_FDNAMES").unwrap_or_default();
         let mut sockets = ListenFd::from_env();

@@ -23,7 +23,7 @@ impl Listener {
     /// option; the kernel distributes new connections among them.
     ///
     /// # Errors
-    /// If the address is in use, or not an address of this machine.
+    /// An error if the address is in use, or is not an address of this machine.
     pub fn bind(address: SocketAddr, reuse_port: bool) -> io::Result<Self> {
         let socket = if address.is_ipv4() {
             TcpSocket::new_v4()?
@@ -41,7 +41,7 @@ impl Listener {
     /// Uses a socket that the parent process opened and keeps open.
     ///
     /// # Errors
-    /// If the socket cannot be made non-blocking.
+    /// An error if the socket cannot be made non-blocking.
     pub fn passed(socket: StdListener) -> io::Result<Self> {
         socket.set_nonblocking(true)?;
         Ok(Self {
@@ -53,7 +53,7 @@ impl Listener {
     /// Returns the address of the socket.
     ///
     /// # Errors
-    /// If the kernel does not return the address.
+    /// An error if the kernel does not return the address.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         self.socket.local_addr()
     }
@@ -63,7 +63,7 @@ impl Listener {
     }
 
     /// Stops listening. Returns the connections that wait to be accepted, because they would otherwise be reset. On an
-    /// inherited socket they are left to the next process.
+    /// inherited socket, waiting connections are left to the next process, and none are returned.
     pub(super) fn close(self) -> io::Result<Vec<(TcpStream, SocketAddr)>> {
         let mut waiting = Vec::new();
         if self.passed {

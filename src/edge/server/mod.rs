@@ -1,5 +1,5 @@
-//! Server: accepts connections, adds the client's address to each request, and speaks HTTP/1.1 and HTTP/2 with or
-//! without TLS. When it drains, it lets running answers finish.
+//! The server: accepts connections, adds the client's address to each request, and speaks HTTP/1.1 and HTTP/2, with or
+//! without TLS. When the server drains, running answers may finish.
 
 mod address;
 mod body;
@@ -56,13 +56,13 @@ use crate::{
     net::files::Shares,
 };
 
-/// Header lines that hyper allows in addition to `headers_max`, so that the gateway refuses too many itself. With the
-/// default maximum this makes a hundred, for which hyper does not allocate.
+/// The number of header lines that hyper allows in addition to `headers_max`, so that the gateway itself refuses
+/// requests with too many. With the default maximum hyper allows a hundred lines, for which it does not allocate.
 const HEADERS_SPARE: usize = 36;
 /// Lower bound of hyper's read buffer. The request body of a typical coding tool then fits into a single frame, which
 /// is not copied.
 const BUFFER_BYTES_MIN: usize = 128 * 1024;
-/// Pause after a failed accept (for example, without file descriptors), so that the loop does not spin.
+/// The pause after a failed accept (for example, if no file descriptor is free), so that the loop does not spin.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// Request extensions with room for everything that the gateway inserts, so that their table does not grow later.
@@ -77,7 +77,7 @@ static ROOMY: LazyLock<Extensions> = LazyLock::new(|| {
     extensions
 });
 
-/// The settings of a server besides its listener and service. Changes apply to new connections.
+/// The settings of a server, apart from its listener and its service. Changes apply to new connections.
 #[derive(Clone, Debug)]
 pub struct ServerSettings {
     /// The networks whose `x-forwarded-for` header is trusted.
@@ -314,8 +314,8 @@ async fn drain_begins(mut draining: watch::Receiver<bool>) {
     drop(draining.wait_for(|draining| *draining).await);
 }
 
-/// Serves one connection until it ends. The guards in `kept` are dropped after the connection. They are part of this
-/// future, because an outer future that holds them would need room for the connection twice.
+/// Serves one connection until it ends. The guards in `kept` are dropped after the connection. They are a part of this
+/// future, because an outer future with the guards would need space for the connection twice.
 fn connection<S, A>(
     socket: TcpStream,
     peer: SocketAddr,
@@ -388,8 +388,8 @@ where
     }
 }
 
-/// Performs the TLS handshake, if TLS is configured, within the timeout for the first byte. `None`: the client did not
-/// complete the handshake.
+/// Performs the TLS handshake, if TLS is configured, within the timeout for the first byte. Returns `None` if the
+/// client did not complete the handshake.
 async fn transport(socket: TcpStream, tls: Option<&Tls>, patience: Duration) -> Option<Transport> {
     let Some(tls) = tls else {
         return Some(Transport::Plain(socket));

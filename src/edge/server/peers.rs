@@ -33,7 +33,7 @@ struct Inner {
 #[derive(Debug, Default)]
 struct Counts {
     all: usize,
-    /// When the last warning that a limit is reached was logged.
+    /// The time at which the last warning about a reached limit was logged.
     warned: Option<Instant>,
     by_block: HashMap<IpAddr, usize>,
 }

@@ -1,6 +1,6 @@
 //! Seats for connections of the operators' listener. Strangers, which have shown neither the admin key nor a session,
 //! share a part of the seats. If that part is taken, a new connection replaces the stranger that has been silent
-//! longest. Probes are therefore answered, and operators can sign in, however many connections a stranger keeps open.
+//! longest. So even if a stranger keeps many connections open, health probes are answered and operators can sign in.
 
 use std::{
     cmp::Reverse,
@@ -31,7 +31,7 @@ struct Inner {
     limits: Setting<ConnectionLimits>,
     /// Trusted proxies: they carry the connections of many clients, so an address block's share does not limit them.
     unlimited: Setting<Arc<[IpNet]>>,
-    /// Advances with each request and connection, so that later ones have higher numbers.
+    /// Advances with each request and each connection, so that later ones get higher numbers.
     clock: Arc<AtomicU64>,
     taken: Mutex<Vec<Arc<Seat>>>,
 }
@@ -89,7 +89,8 @@ impl Seats {
         }))
     }
 
-    /// Takes a free seat, or the seat of a connection that has not signed in. `None`: all connections have signed in.
+    /// Takes a free seat, or the seat of a connection that has not signed in. Returns `None` if all connections have
+    /// signed in.
     pub(super) fn admit(&self, peer: IpAddr) -> Option<SeatPermit> {
         let peer = peer.to_canonical();
         let proxies = self.0.unlimited.get();

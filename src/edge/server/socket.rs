@@ -19,7 +19,7 @@ use super::{
 };
 
 /// A socket that limits how long a write may stall and reports what arrives. On HTTP/1 the end of the input is withheld
-/// until running requests are answered, because hyper takes it for a disconnect.
+/// until running requests are answered, because hyper treats this end as a disconnect.
 #[derive(Debug)]
 pub(super) struct Socket {
     inner: Transport,
@@ -29,7 +29,7 @@ pub(super) struct Socket {
     stalled: bool,
     activity: Activity,
     framing: Framing,
-    /// Whether the HTTP version has been determined.
+    /// Whether the connection's HTTP version has been determined.
     is_told: bool,
     /// The counter of control frames, if the connection may be HTTP/2.
     control_frames: Option<Box<ControlFrames>>,
@@ -67,7 +67,7 @@ impl Socket {
         if !self.is_answering() {
             return Poll::Ready(Ok(()));
         }
-        // If no write has stalled, hyper has written everything it has, up to the end of a head or a chunk.
+        // If no write has stalled, hyper has written all of its data, up to the end of a head or a chunk.
         let stage = (!self.stalled).then(|| self.activity.stage());
         let half_closed = self.half_closed.get_or_insert_with(Box::default);
         half_closed.poll_gone(cx, &mut self.inner, stage).map(Err)
@@ -186,7 +186,7 @@ impl AsyncWrite for Socket {
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        // TLS still has to write its close notification, so closing, too, has a time limit.
+        // TLS still has to write its close notification, so the time for closing is limited too.
         let closed = Pin::new(&mut self.inner).poll_shutdown(cx);
         self.within_time(cx, closed)
     }

@@ -33,15 +33,16 @@ use super::{ConnectionLimits, socket::Socket, transport::PREFACE, unread::Unread
 
 /// The time for which a connection without running answers may stay open after a graceful close was requested.
 const FAREWELL: Duration = Duration::from_secs(5);
-/// The time for which, during a drain, a new connection may still send its first request: the server may have accepted
-/// the connection just before the drain, and its client would take the close for a refusal.
+/// The time for which, during a drain, a new connection may still send its first request. The server may have accepted
+/// the connection just before the drain, and its client would treat a close as a refusal.
 const LAST_WORD: Duration = Duration::from_secs(1);
 
-/// The maximum bytes of an answer passed to h2 at once. As soon as one byte fits into the client's window, h2 takes and
-/// buffers everything it is given: for a client that opens one byte, it would buffer whole answers.
+/// The maximum bytes of an answer that are passed to h2 at once. If a single byte fits into the client's window, h2
+/// takes and buffers all data that is passed to it. So for a client that opens a window of one byte, h2 would buffer
+/// whole answers.
 const PIECE_BYTES_MAX: usize = 16 * 1024;
 
-/// The maximum bytes of an answer passed to HTTP/1 at once, because hyper copies them.
+/// The maximum bytes of an answer that are passed to hyper's HTTP/1 at once, because hyper copies them.
 const HTTP1_PIECE_BYTES_MAX: usize = 256 * 1024;
 
 /// The activity on a connection. Clones share it.
@@ -59,7 +60,7 @@ struct Inner {
     /// The [`Stage`] of the running answer on HTTP/1.
     stage: AtomicU8,
     requests: Mutex<Requests>,
-    /// Request bodies that nobody reads any more; on HTTP/1 at most one.
+    /// Request bodies that no task reads any more; on HTTP/1 at most one.
     unread: Mutex<Vec<Unread<Incoming>>>,
     /// The task that discards the rests of bodies.
     discards: AtomicWaker,
@@ -118,8 +119,8 @@ impl Activity {
         }
     }
 
-    /// Begins a request, which runs until the returned value is dropped. Also returns its index among the connection's
-    /// requests, counted from 1.
+    /// Begins a request, which runs until the returned value is dropped. Also returns the request's index among the
+    /// requests of the connection, counted from 1.
     pub(super) fn begin(&self, version: Version) -> (Running, usize) {
         let began = Instant::now();
         self.is_at(match version {
@@ -145,7 +146,7 @@ impl Activity {
         (running, nth)
     }
 
-    /// Takes the rest of a body that nobody reads any more, to discard it.
+    /// Takes the rest of a request body that no task reads any more, to discard it.
     pub(super) fn discard(&self, rest: Unread<Incoming>) {
         self.unread().push(rest);
         self.0.discards.wake();
@@ -371,8 +372,8 @@ impl<A: Body<Data = Bytes>> Body for TrackedBody<A> {
 
 /// Returns the part of `data` that is passed on now; `rest` receives the remainder.
 ///
-/// The last byte of an answer is passed on separately. It is requested only when everything before it fits into the
-/// client's window, so that the request runs until then and a client that does not accept it is noticed.
+/// The last byte of an answer is passed on separately. The last byte is requested only when all bytes before it fit
+/// into the client's window. So the request runs until then, and a client that does not accept the answer is noticed.
 fn first_piece(data: Bytes, is_last: bool, rest: &mut Bytes) -> Bytes {
     let mut data = first_of(data, PIECE_BYTES_MAX, rest);
     if rest.is_empty() && is_last && data.len() > 1 {
@@ -459,8 +460,8 @@ where
                     return Ok(());
                 }
                 let now = Instant::now();
-                // A request that runs longer than any call is ended. If a client grants no window, its body is never
-                // polled to its end, and only dropping the connection ends the request.
+                // A request that runs longer than any call is ended. If a client grants no window, the body of its
+                // answer is never polled to the end, and only dropping the connection ends the request.
                 let too_long = |began: Instant| began + limits.request_timeout <= now;
                 if activity.oldest().is_some_and(too_long) {
                     return Ok(());

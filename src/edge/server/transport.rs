@@ -24,7 +24,7 @@ pub(super) enum Transport {
 
 impl Transport {
     /// Returns whether the connection speaks HTTP/1: negotiated by TLS, or the first bytes cannot be HTTP/2 (RFC 9113,
-    /// section 3.4). Consumes no bytes. `false` if it is not known yet.
+    /// section 3.4). Consumes no bytes. Returns false if this cannot be determined yet.
     pub(super) fn poll_is_http1(&self, cx: &mut Context<'_>) -> Poll<io::Result<bool>> {
         Poll::Ready(Ok(match self {
             Self::Plain(socket) => {

@@ -13,10 +13,11 @@ use bytes::Buf;
 use http_body::Body;
 use tokio::time::{Instant, Sleep, sleep};
 
-/// The maximum bytes discarded: twice the default limit of a body, so that a client whose body is refused for its size
-/// gets the answer.
+/// The maximum number of discarded bytes: twice the default limit of a body, so that a client whose body is refused for
+/// its size gets the answer.
 const BYTES_MAX: u64 = 64 * 1024 * 1024;
-/// The maximum time for discarding. An idle connection may stay open longer, so sending slowly gains nothing.
+/// The maximum time for discarding. An idle connection may stay open for longer, so a client gains nothing by sending
+/// slowly.
 const TIME_MAX: Duration = Duration::from_secs(30);
 /// The longest time between two pieces of a body that is discarded.
 const SILENCE_MAX: Duration = Duration::from_secs(1);
