@@ -4,10 +4,10 @@
 //! Lines wait in three bounded queues, so that a flood of one kind does not displace lines of another: audit lines,
 //! lines of charges, and all others. Audit lines are written first, charges next, and the others a chunk at a time.
 //!
-//! `tracing_appender::non_blocking` is not used. It makes a write per line instead of one for some hundred lines, and
-//! so uses half as much CPU again: at 5000 lines per second into a pipe, 2.5 to 3.1 µs of the process per line, here
-//! 1.7 to 2.0. It has one queue for all lines and does not log its count of lost lines. When its guard is dropped, it
-//! waits at most a second, and it does not write lines that are logged later.
+//! `tracing_appender::non_blocking` is not used. It makes one write per line and not one write for some hundred lines,
+//! and so uses half as much CPU again: at 5000 lines per second into a pipe, it takes 2.5 to 3.1 µs per line, and this
+//! module 1.7 to 2.0 µs. It has one queue for all lines and does not log its count of lost lines. When its guard is
+//! dropped, it waits at most a second, and it does not write lines that are logged later.
 
 use std::{
     fmt,
@@ -26,13 +26,13 @@ use super::json::Stamp;
 use crate::observe::record;
 
 /// The size in bytes at which collected lines are written without waiting for more. It is also the maximum size of a
-/// chunk of the other lines: after each chunk, waiting audit lines are written first.
+/// chunk of lines that are neither audit lines nor charges: after each chunk, waiting audit lines are written first.
 const GATHERED_BYTES_ENOUGH: usize = 64 << 10;
 
-/// How long the end of the process waits if nobody reads standard error.
+/// The time for which a process that ends waits if standard error is not read.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How long lines may wait, and how many bytes of them.
+/// The limits on waiting lines: their time and their bytes.
 #[derive(Clone, Copy)]
 struct Bounds {
     /// The maximum time that a line waits to be written with others.
@@ -53,7 +53,7 @@ const USUAL: Bounds = Bounds {
 /// The queue in which a line waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Queue {
-    /// The queue of changes by operators and owners.
+    /// The queue of audit lines: changes by operators and by owner keys.
     Audit,
     /// The queue of charges of calls.
     Charges,
@@ -180,7 +180,8 @@ struct State {
     queues: [Vec<u8>; Queue::COUNT],
     /// Whether a line must be written immediately.
     urgent: bool,
-    /// Whether a line has waited for room without success. Until there is room again, further lines do not wait.
+    /// Whether a line has waited for room in its queue without success. Until there is room again, further lines do not
+    /// wait.
     stuck: bool,
     /// The number of lines dropped since the last report.
     lost: usize,
@@ -367,7 +368,8 @@ mod tests {
     const PATIENCE: Duration = Duration::from_secs(10);
     const NEVER: Duration = Duration::from_secs(3600);
 
-    /// Reports each write to the test, which decides its result. When the test no longer answers, writes succeed.
+    /// Reports each write to the test, which decides the result of the write. When the test no longer answers, writes
+    /// succeed.
     struct Out {
         writes: SyncSender<Vec<u8>>,
         answers: Receiver<io::Result<()>>,

@@ -171,7 +171,7 @@ impl Visit for Fields<'_> {
 
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
         self.text(field, |line| {
-            // A value whose formatting fails is shown up to the failure.
+            // If formatting a value fails, the text before the failure is logged.
             let _ = write!(Escaped(line), "{value:?}");
         });
     }

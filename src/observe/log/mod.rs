@@ -32,7 +32,7 @@ use crate::observe::record::TARGET;
 /// `calls` is [`Calls::Elsewhere`], only failed calls are logged.
 ///
 /// # Panics
-/// If a log was already set up.
+/// If a log was set up before.
 pub fn to_stderr(calls: Calls) {
     let log = tracing_subscriber::registry().with(filter(calls));
     let lines = tracing_subscriber::fmt::layer().with_writer(io::stderr);

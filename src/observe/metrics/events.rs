@@ -22,7 +22,7 @@ struct Label {
     result: &'static str,
 }
 
-/// The outcome of an attempt to deliver an event, or of the event.
+/// The outcome of an attempt to deliver an event, or of the whole delivery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
     Delivered,

@@ -1,4 +1,4 @@
-//! Counters of this gateway's leases and of its lease reports to Redis.
+//! Counters of this gateway's leases, and of its turns of leases.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -153,8 +153,8 @@ struct Asked<'a> {
 }
 
 impl Asked<'_> {
-    /// Records the operation and returns its result. Takes the result and not the future, because a large future would
-    /// be moved.
+    /// Records the operation and returns its result. Its argument is the result and not the future, because a large
+    /// future would be moved.
     fn answered<T, E>(
         self,
         answer: Result<T, E>,

@@ -2,9 +2,9 @@
 //!
 //! Counters are incremented where something happens: at the end of a request or an attempt, when the ledger answers,
 //! when a call is settled. Current state (open holds, breakers, the outbox) is read at a scrape and passed as
-//! `Readings`. Nothing in this module depends on calls or on where state comes from. Labels are only paths, statuses,
-//! codes and names from the configuration, so callers cannot create series. There is no global registry: [`Metrics`] is
-//! created with its gateway.
+//! `Readings`. This module depends neither on calls nor on the components that have the state. Labels are only paths,
+//! statuses, codes and names from the configuration, so callers cannot create series. There is no global registry:
+//! [`Metrics`] is created with its gateway.
 //!
 //! `docs/metrics.md` lists all metrics; a test compares it with a scrape.
 

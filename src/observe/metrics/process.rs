@@ -69,7 +69,7 @@ fn resident_bytes(status: &str) -> Option<i64> {
 
 fn open_files() -> Option<i64> {
     let folder = Path::new("/proc/self/fd");
-    // Since Linux 6.2 the directory's size is the number of open files, which avoids reading a long list.
+    // Since Linux 6.2 the size of this directory is the number of open files, so a long list need not be read.
     let count = match fs::metadata(folder).ok()?.len() {
         // One of the open files is the directory that is being read.
         0 => fs::read_dir(folder).ok()?.count().saturating_sub(1) as u64,

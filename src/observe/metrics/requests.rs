@@ -166,7 +166,7 @@ impl PathCounts {
 }
 
 impl Requests {
-    /// `service` is the service's path segment.
+    /// Registers the counters. `service` is the service's path segment.
     pub(super) fn register(registry: &mut Registry, service: &str) -> Self {
         let requests = Self {
             routes: Routes::new(service),

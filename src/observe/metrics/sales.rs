@@ -68,7 +68,8 @@ pub(crate) struct Sales {
     unpriced_input: Counter,
 }
 
-/// The names of models and vendors in this and earlier configurations, because calls may still run on earlier ones.
+/// The names of models and vendors in this configuration and in earlier ones, because running calls may use an earlier
+/// configuration.
 #[derive(Debug, Default)]
 struct Known {
     models: HashMap<Arc<str>, OfModel, FixedState>,
@@ -204,7 +205,8 @@ impl Sales {
         if item.unpriced {
             self.unpriced.inc();
         }
-        // The input of an admitted call is at most this much per step, and each web search adds a step.
+        // An admitted call has at most `input_tokens_priced_max` tokens of input per step, and each web search adds a
+        // step.
         let steps = item
             .usage
             .classes

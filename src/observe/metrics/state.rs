@@ -72,7 +72,7 @@ pub(super) struct State {
     prices_available: Gauge,
     ready: Gauge,
     certificate_expires: Fraction,
-    /// The last known exchange rate: its age continues to grow when the rate is no longer used.
+    /// The exchange rate that was read last. Its age continues to grow when the rate is no longer used.
     last_rate: Option<RateReading>,
 }
 

@@ -37,8 +37,8 @@ impl Format {
 /// end marker.
 pub(super) fn classic(text: &str) -> String {
     let mut classic = String::with_capacity(text.len());
-    // The name in a help line depends on the type. OpenMetrics writes the type after the help, so the help is held
-    // back.
+    // The name in a help line depends on the metric's type. OpenMetrics writes the type after the help line, so the
+    // help line is held back.
     let mut help: Option<&str> = None;
     for line in text.lines() {
         if line == "# EOF" || line.starts_with("# UNIT ") {

@@ -114,8 +114,8 @@ pub(super) fn of_an_earlier_process(settlement: &Settlement, settled: &Settled) 
     );
 }
 
-/// Returns the level of a request's line. Requests for the catalog are frequent and not calls, so they have a lower
-/// level.
+/// Returns the level of a request's line. Successful requests that are not calls, such as requests for the catalog, are
+/// frequent and have a lower level.
 fn level(record: &CallRecord, facts: &Facts, answered: &Answered) -> Level {
     match &answered.failure {
         Some(failure) => match failure.severity {

@@ -2,9 +2,9 @@
 //! counters.
 //!
 //! [`ObserveLayer`] is outermost and creates a [`CallRecord`], which travels with the request. Each `RecordLayer` in
-//! the stack records what the layer above it has found out. It records at once, because a request that is refused
-//! further down does not come back to it. A call that has held money ends twice, for its client and in the ledger, in
-//! either order. The line is written at the second end; if the call is traced, its spans are sent then.
+//! the stack records a fact that the layer above it has determined. It records the fact on the way down, because a
+//! refusal further down does not pass through it. A call that has held money ends twice, for its client and in the
+//! ledger, in either order. At the second end, its log line is written and, if the call is traced, its spans are sent.
 
 mod attempts;
 mod line;
@@ -153,7 +153,7 @@ impl Calls {
         }
     }
 
-    /// Returns the calls without a receipt that pass `is_wanted`, running ones included, latest first.
+    /// Returns the calls without a receipt that pass `is_wanted`, including running calls, latest first.
     pub(crate) fn all_unbooked(&self, is_wanted: impl Fn(&Unbooked) -> bool) -> Vec<Unbooked> {
         let running: Vec<CallRecord> = self.held().values().cloned().collect();
         let mut calls = self.0.unbooked.list(&is_wanted);
@@ -232,7 +232,8 @@ struct Facts {
     model: Option<String>,
     session: Option<SessionId>,
     streamed: Option<bool>,
-    /// The number of vendor-run tools that the request offered but did not require, and that the gateway removed.
+    /// The number of tools of the vendor that the request made available but did not require, and that the gateway
+    /// removed.
     tools_cut: Option<u64>,
     held: bool,
     vendor: Option<Arc<str>>,
@@ -248,7 +249,7 @@ struct Facts {
 /// The end of a call for its client.
 struct Answered {
     status: u16,
-    /// The time to the head of the answer; `None` if the client disconnected before.
+    /// The time to the head of the answer; `None` if the client disconnected before the head.
     head: Option<Duration>,
     whole: Duration,
     /// Boxed, because few requests fail and every `Answered` is moved.
@@ -281,7 +282,7 @@ impl CallRecord {
         self.metrics().requests.in_flight.inc();
     }
 
-    /// Records the key that sent the request; the body is read next.
+    /// Records the key of the request. From now on, the body is read.
     fn known(&self, key: Arc<KeyRecord>) {
         let mut facts = self.lock();
         facts.key = Some(key);
@@ -318,7 +319,7 @@ impl CallRecord {
         self.0.calls.held().insert(self.0.number, self.clone());
     }
 
-    /// Records that an attempt at this vendor begins.
+    /// Records that an attempt at this vendor has begun.
     fn attempt(&self, route: &Arc<Route>) {
         let mut facts = self.lock();
         facts.vendor = Some(Arc::clone(&route.vendor.name));
@@ -428,8 +429,8 @@ impl CallRecord {
         }
     }
 
-    /// Returns whether the request gets a log line of its own. A request that held money always gets one; a request
-    /// that was refused before may be counted only.
+    /// Returns whether the request gets a log line of its own. A request that held money always gets a line. A request
+    /// that was refused before it held money may only be counted.
     fn has_line(&self, facts: &Facts, answered: &Answered) -> bool {
         let cause = match &answered.failure {
             Some(failure) => failure.code,

@@ -1,4 +1,5 @@
-//! Observes the beginning and end of every request. Placed below `respond`, where errors are not yet HTTP answers.
+//! Observes the beginning and end of every request. This layer is below `respond`, where errors are not HTTP answers
+//! yet.
 
 use std::{
     pin::Pin,
@@ -177,7 +178,8 @@ impl Watch {
             Error::VendorLimit { .. } => {
                 requests.limited(LimitedBy::Vendor).inc();
             }
-            // Only a refusal by `in_flight` itself counts as shed, because the layers below refuse for other limits.
+            // Only a refusal by `in_flight` itself counts as shed; layers below refuse requests because of other
+            // limits.
             Error::Overloaded if !self.record.lock().admitted => {
                 requests.shed.inc();
             }

@@ -24,7 +24,7 @@ const ROWS_MAX: usize = 1024;
 /// The address, account and cause by which refusals are counted.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Source {
-    /// The client's address block; `None`: unknown, or the table is full.
+    /// The client's address block; `None` if it is unknown, or if the table is full.
     pub(crate) address: Option<IpAddr>,
     /// The account, if the API key is known.
     pub(crate) account: Option<AccountId>,
@@ -47,7 +47,7 @@ struct Interval {
 impl RefusalLines {
     /// Counts a refusal. Returns whether the refusal has a log line of its own.
     pub(crate) fn admit(&self, source: Source) -> bool {
-        // The interval that has ended is dropped after the lock is released, because its `Drop` logs the counts.
+        // The ended interval is dropped after the lock is released, because its `Drop` logs the counts.
         let _ended = self.end_if_over();
         let mut interval = lock(&self.0);
         interval.began.get_or_insert_with(Instant::now);

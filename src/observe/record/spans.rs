@@ -3,7 +3,7 @@
 //!
 //! Names follow OpenTelemetry's semantic conventions: HTTP for the request, generative AI (`gen_ai.*`) for attempts;
 //! the gateway's own begin with `tollgate.`. Only attempts have token counts, so that no sum counts them twice. Spans
-//! contain no prompt and no answer, and no error text, because that may quote a prompt or an answer.
+//! contain no prompts, no answers and no error texts, because an error text may quote a prompt or an answer.
 
 use tollgate_ledger::{
     contract::{Settled, Settlement},
@@ -119,7 +119,7 @@ fn of_an_attempt(
             80
         }
     };
-    // An attempt that has answered lasts as long as its answer, and fails if its answer fails.
+    // If an attempt has got an answer, it lasts as long as the answer, and fails if the answer fails.
     let (code, ended) = match failed {
         Some((code, at)) => (Some(*code), *at),
         None => (

@@ -1,5 +1,5 @@
 //! The latest calls that ended without a receipt: refused before money was held, or released. The ledger has no record
-//! of these calls, so this gateway keeps one for a while, to be found by the call's number.
+//! of these calls. So this gateway keeps a record of each for a while, which can be found by the call's number.
 
 use std::{
     collections::VecDeque,
@@ -21,11 +21,11 @@ pub(crate) struct Unbooked {
     /// The time at which the call arrived, in Unix milliseconds.
     pub(crate) came_ms: u64,
     pub(crate) path: String,
-    /// The key and thereby the account; `None` if the key was not known yet.
+    /// The key, which also names the account; `None` if the key was not looked up yet.
     pub(crate) key: Option<Arc<KeyRecord>>,
     pub(crate) model: Option<String>,
     pub(crate) session: Option<SessionId>,
-    /// Vendor of the last attempt.
+    /// The vendor of the last attempt.
     pub(crate) vendor: Option<Arc<str>>,
     pub(crate) how: How,
     pub(crate) whole_ms: u32,

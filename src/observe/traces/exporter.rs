@@ -1,5 +1,5 @@
-//! Sends queued spans to the collector, in batches. A batch that the collector does not accept in time is dropped and
-//! counted.
+//! Sends queued spans to the collector, in batches. If the collector does not accept a batch in time, the batch is
+//! dropped and counted.
 
 use std::time::Duration;
 
@@ -81,10 +81,10 @@ impl Exporter {
         Self { queue, task }
     }
 
-    /// Sends the queued spans, up to a time limit, when the gateway ends.
+    /// Sends the queued spans when the gateway ends, within a time limit.
     pub(crate) async fn flush(mut self) {
         let sent = async {
-            // The send fails only if the task has ended.
+            // This fails only if the exporter's task has ended.
             let _ = self.queue.send(Item::End).await;
             self.task.join_next().await;
         };
@@ -138,7 +138,10 @@ impl Sender {
             let problem = match answer.unwrap_or_else(|_| Err(Problem::passing("no answer"))) {
                 Ok(()) => {
                     if std::mem::take(&mut self.is_failing) {
-                        tracing::info!(host = self.url.host(), "traces are accepted again");
+                        tracing::info!(
+                            host = self.url.host(),
+                            "the collector accepts traces again"
+                        );
                     }
                     return;
                 }
@@ -151,7 +154,11 @@ impl Sender {
             self.drop_spans_of(calls);
             if !std::mem::replace(&mut self.is_failing, true) {
                 let error = problem.text;
-                tracing::warn!(host = self.url.host(), error, "traces are not accepted");
+                tracing::warn!(
+                    host = self.url.host(),
+                    error,
+                    "the collector does not accept traces"
+                );
             }
             return;
         }

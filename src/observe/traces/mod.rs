@@ -5,7 +5,7 @@
 //! batches. A full queue drops new spans.
 //!
 //! The OpenTelemetry crates are not used: `opentelemetry-otlp` with only `http-json` adds 11 crates (among them prost,
-//! which JSON does not need) to replace [`otlp`] and [`exporter`]; everything above those two modules would stay.
+//! which JSON does not need) and would replace only [`otlp`] and [`exporter`].
 
 mod exporter;
 pub(crate) mod otlp;
@@ -155,7 +155,7 @@ impl Trail {
     }
 }
 
-/// Parses the caller's span: `00-<trace>-<span>-<flags>`.
+/// The caller's span, from the header `00-<trace>-<span>-<flags>`.
 #[derive(Debug, PartialEq, Eq)]
 struct Parent {
     trace_id: u128,
@@ -204,7 +204,8 @@ const fn random_bits(trace_id: u128) -> u64 {
     low(trace_id) & ((1 << RANDOM_BITS) - 1)
 }
 
-/// Returns the bound such that, of a million evenly spread random parts, `of_million` are at or above it.
+/// Returns the smallest random part of a trace id that is sampled: of a million evenly spread random parts,
+/// `of_million` are at least this number.
 fn random_min(of_million: u32) -> u64 {
     let left_out = u128::from(MILLION.saturating_sub(of_million.into()));
     low((left_out << RANDOM_BITS) / u128::from(MILLION))

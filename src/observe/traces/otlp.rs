@@ -43,7 +43,7 @@ pub(crate) enum Kind {
 /// Whether the operation of a span failed.
 #[derive(Debug, Default, Serialize)]
 pub(crate) struct Status {
-    /// The status code 2 is "error"; an unset code is neither success nor failure.
+    /// The code 2 means "error". Without a code, the status is neither success nor failure.
     #[serde(skip_serializing_if = "Option::is_none")]
     code: Option<u8>,
 }
