@@ -60,7 +60,7 @@ const MONEY: &[Cell] = &[
     Cell::rubles("cost", "/cost_rub"),
     Cell::rubles("charged", "/charged_rub"),
     Cell::rubles("loss", "/loss_rub"),
-    Cell::rubles("loss from usage that was cut", "/bounded_loss_rub"),
+    Cell::rubles("loss from usage above request limits", "/bounded_loss_rub"),
     Cell::rubles("vendor cost", "/vendor_cost_rub"),
     Cell::rubles("margin", "/margin_rub"),
     Cell::text("booked", "/booked"),
