@@ -33,8 +33,8 @@ macro_rules! books {
     };
 }
 
-/// Calls a method of [`Ledger`] on the concrete ledger. The future of a request to Redis is large and would enlarge
-/// this future for every ledger, so it is boxed.
+/// Calls a method of [`Ledger`] on the concrete ledger. The future of a request to Redis is boxed, because it is large
+/// and would enlarge this future for every kind of ledger.
 macro_rules! ask {
     ($store:expr, $ledger:ident => $call:expr) => {
         match $store {

@@ -27,7 +27,7 @@ use crate::text::time::now_ms;
 const LINES_MAX: usize = 2_000;
 /// The maximum number of journal lines that are read for a page of many accounts. Each account contributes few lines.
 const LINES_OF_ALL_MAX: usize = 1_000;
-/// The maximum number of steps back in time for one page. The sums of the roll-up show which times may have matching
+/// The maximum number of steps back in time for one page. The roll-up's sums determine which times may have matching
 /// lines.
 const STRETCHES_MAX: usize = 16;
 /// A page that has taken this long makes no further step.
@@ -45,14 +45,14 @@ const PAGE_GROWTH: usize = 8;
 pub(crate) const LOOK_AGAIN_MS: &[u64] = &[10, 20, 40, 80];
 /// Pauses before a repeated search through all accounts, in milliseconds.
 pub(crate) const LOOK_IN_ALL_AGAIN_MS: &[u64] = &[100];
-/// If a call began longer ago than this, its charge is not about to be booked, so its receipt is searched only once.
+/// If a call began longer ago than this, it has ended and its charge is booked, so its receipt is searched only once.
 const CALL_MAX: Duration = Duration::from_secs(3_600);
 
 /// Searches a call's receipt with `look`. Repeats the search if the call is so recent that its charge may not be booked
 /// yet.
 ///
 /// # Errors
-/// The errors of `look`.
+/// The error that `look` returned last.
 pub(crate) async fn receipt_soon<F: Future<Output = Result<Receipt, BookError>>>(
     number: RequestNumber,
     look_again_ms: &[u64],
@@ -105,8 +105,8 @@ impl<'a> LatestLines<'a> {
         }
     }
 
-    /// Makes the first pages small and the later ones larger. If many accounts are merged, most of them have no line
-    /// that is shown.
+    /// Makes the first pages of a journal small and later pages larger. If many accounts are merged, most of them have
+    /// no line that is shown.
     const fn few_at_first(mut self) -> Self {
         self.limit = LINES_FIRST;
         self
@@ -259,8 +259,9 @@ impl Reading {
         }
     }
 
-    /// Returns the cursor of the next page if this page must end before a line of time `at_ms`. The maximum of lines
-    /// never ends a page within a millisecond, because the cursor does not count receipts that do not match.
+    /// Returns the cursor of the next page if this page must end before a line of time `at_ms`. A page that ends
+    /// because the maximum number of lines was read does not end within a millisecond, because the cursor does not
+    /// count receipts that do not match.
     const fn enough(&self, at_ms: u64) -> Option<ReceiptsCursor> {
         if self.receipts.len() == self.limit {
             return Some(ReceiptsCursor {
@@ -438,9 +439,9 @@ impl Way<'_> {
     }
 }
 
-/// How far receipts were read: all that are newer than this millisecond, and this many matching receipts of the
-/// millisecond itself. Callers do not get the store's own cursors, because those would reveal how many calls other
-/// customers make.
+/// How far receipts were read: all receipts that are newer than this millisecond, and this number of matching receipts
+/// of the millisecond itself. Callers do not get the store's own cursors, because these would reveal how many calls
+/// other customers make.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ReceiptsCursor {
     at_ms: u64,

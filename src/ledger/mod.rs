@@ -44,10 +44,11 @@ pub enum AnyLedger {
 
 impl AnyLedger {
     /// Opens the ledger that `ledger.url` names. Waits a while for a file that another process has open, and for a
-    /// Redis that loads its data. An SQLite file is read and checked on this thread, because nothing is served yet.
+    /// Redis server that is loading its data. An SQLite file is read and checked on this thread, because no request is
+    /// served yet.
     ///
     /// # Errors
-    /// If the ledger or its outbox cannot be opened; [`OpenLedgerError`] lists the reasons.
+    /// [`OpenLedgerError`] if the ledger or its outbox cannot be opened.
     pub async fn open(config: &LedgerConfig) -> Result<Self, OpenLedgerError> {
         match &config.url {
             LedgerUrl::Memory => Ok(Self::Memory(MemoryLedger::new())),
@@ -123,14 +124,15 @@ impl AnyLedger {
     /// the new server may have missed are sent to it again.
     ///
     /// # Errors
-    /// The reason why calls must not be sold.
+    /// An error with the reason why calls must not be sold.
     pub async fn check(&self) -> Result<(), BoxError> {
         match self {
             Self::Memory(_) => Ok(()),
             Self::Sqlite(ledger) => ledger.check(),
             Self::Redis(outbox) => {
                 let confirmed = confirm_server(outbox).await;
-                // The backlog is reported first, because it describes the problem better than the error that causes it.
+                // The outbox's backlog is checked first, because an error about it describes the problem better than
+                // the ledger's own error.
                 check_backlog(&outbox.backlog())?;
                 confirmed
             }
@@ -163,7 +165,7 @@ impl AnyLedger {
     /// Returns the leases of an account, or of all accounts, on all gateways. The embedded ledgers have none.
     ///
     /// # Errors
-    /// If the ledger is out of reach, or has no such account.
+    /// An error if the ledger is out of reach, or has no such account.
     pub async fn leases(&self, account: Option<&AccountId>) -> Result<Vec<LeaseView>, BookError> {
         if let Some(account) = account {
             self.account(account).await?;
@@ -338,10 +340,10 @@ fn warn_of_new(address: &dyn fmt::Display) {
     );
 }
 
-/// The time for which acknowledgements by a server that was replaced may still arrive.
+/// The time for which a Redis server that was replaced may still acknowledge charges.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
-/// Checks that the ledger is the same one as before. If another server has replaced it, the newest charges are sent
+/// Checks that the ledger has the same data as before. If another server has replaced it, the newest charges are sent
 /// again.
 async fn confirm_server(outbox: &Outbox<RedisLedger, SqliteLog>) -> Result<(), BoxError> {
     match outbox.ledger().watch().await? {
@@ -349,8 +351,8 @@ async fn confirm_server(outbox: &Outbox<RedisLedger, SqliteLog>) -> Result<(), B
         Watch::Same => drop(outbox.replay().await?),
         Watch::Changed => {
             let mut booked = outbox.replay().await?;
-            // The old server may have acknowledged further charges until it stopped, so charges are sent again after a
-            // pause.
+            // The old server may have acknowledged further charges until it stopped. So the charges are sent again only
+            // after a pause.
             tokio::time::sleep(LAST_WORDS).await;
             booked += outbox.replay().await?;
             outbox.ledger().known();

@@ -23,7 +23,7 @@ use super::{
 
 /// The maximum number of open calls of a paced load, in case the server does not keep up.
 const UNDER_WAY_MAX: usize = 512;
-/// How long to wait after a connection could not be opened and before the next call is sent over it.
+/// The pause after a failed attempt to open a connection, before the next call is sent.
 const RECONNECT_PAUSE: Duration = Duration::from_millis(100);
 
 /// The calls that a load run sends.
@@ -126,7 +126,7 @@ impl Client {
     /// Opens connections and sends a call over each. Neither the connections nor the calls are recorded.
     ///
     /// # Errors
-    /// A connection cannot be opened, or a call failed.
+    /// [`CallError`] if a connection cannot be opened, or if a call fails.
     pub async fn warm_up(&mut self, connections: u32) -> Result<(), CallError> {
         let mut warming = JoinSet::new();
         for _ in 0..connections {
@@ -147,7 +147,7 @@ impl Client {
     /// calls run concurrently.
     ///
     /// # Errors
-    /// If a call failed and failed calls end the load.
+    /// [`CallError`] if a call fails and [`Failures::EndIt`] is set.
     pub async fn run(self, pace: Pace, connections: u32, time: Duration) -> Result<(), CallError> {
         match pace {
             Pace::WhenAnswered => self.when_answered(connections, time).await,
@@ -176,11 +176,11 @@ impl Client {
         Ok(())
     }
 
-    /// Sends each call when it is due, on an idle connection, whether or not earlier calls are answered. Otherwise slow
-    /// answers would slow down the calls and so hide their own latency.
+    /// Sends each call when it is due, on an idle connection, whether or not earlier calls are answered. If calls
+    /// waited for earlier answers, slow answers would reduce the load and so hide their own latency.
     ///
     /// # Errors
-    /// If a call failed and failed calls end the load.
+    /// [`CallError`] if a call fails and [`Failures::EndIt`] is set.
     pub async fn when_due(self, mut due: impl Iterator<Item = Instant>) -> Result<(), CallError> {
         let mut idle = self.connections;
         let mut under_way = JoinSet::new();
@@ -239,7 +239,7 @@ impl Sender {
         connection: &mut Option<Connection>,
         chunks: &mut Chunks,
     ) -> Result<(), CallError> {
-        // If the server has closed the idle connection, the call does not fail: it opens a new one.
+        // If the server has closed the idle connection, the call does not fail: a new connection is opened for it.
         if let Some(open) = connection
             && !open.is_ready().await
         {

@@ -78,7 +78,7 @@ impl Prepared {
     /// Creates a call of an operation, with the key in the header that clients of this format use.
     ///
     /// # Errors
-    /// The host or the key is not a valid header value, or the path is not a URI.
+    /// An error if the host or the key is not a valid header value, or if the path is not a URI.
     pub fn post(
         host: &str,
         path: &str,
@@ -173,7 +173,7 @@ impl Connection {
     /// Opens a connection and starts the task that drives it.
     ///
     /// # Errors
-    /// [`CallError::Connect`] with the reason.
+    /// [`CallError::Connect`] with the reason, if no connection could be made.
     pub async fn open(origin: &Origin) -> Result<Self, CallError> {
         match origin {
             Origin::Loopback(address) => {
@@ -212,7 +212,7 @@ impl Connection {
     /// Sends a call and reads its answer to the end; passes every piece of it to `each`.
     ///
     /// # Errors
-    /// The call was not answered with status 200, to the end, with a body and without an error event.
+    /// [`CallError`] if the answer has another status than 200, breaks off, has no body, or has an error event.
     pub async fn send(
         &mut self,
         call: &Prepared,
@@ -237,7 +237,7 @@ impl Connection {
     /// Sends a call and returns its answer as soon as the head has arrived.
     ///
     /// # Errors
-    /// The connection broke off, or the status is not 200.
+    /// [`CallError`] if the connection broke off, or if the status is not 200.
     pub async fn begin(&mut self, call: &Prepared) -> Result<Incoming, CallError> {
         let mut req = Request::new(Full::new(call.body.clone()));
         req.method_mut().clone_from(&call.method);
@@ -259,7 +259,7 @@ impl Connection {
 /// Returns the next piece of an answer's body.
 ///
 /// # Errors
-/// The answer broke off.
+/// [`CallError::Broken`] if the answer broke off.
 pub async fn next(body: &mut Incoming) -> Result<Option<Bytes>, CallError> {
     while let Some(frame) = body.frame().await {
         if let Ok(data) = frame.map_err(CallError::Broken)?.into_data() {
@@ -273,7 +273,7 @@ pub async fn next(body: &mut Incoming) -> Result<Option<Bytes>, CallError> {
 /// is split within its first bytes is not found.
 fn error_event(data: &[u8]) -> Option<String> {
     let at = ERROR_EVENTS.iter().find_map(|begin| begin.find(data))?;
-    // Such a text inside a line is content, because a model may write it.
+    // If such a text is inside a line, it is content: a model may have written it.
     (at == 0 || data[at - 1] == b'\n').then(|| excerpt(&data[at..]))
 }
 

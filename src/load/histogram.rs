@@ -63,8 +63,8 @@ impl Histogram {
         Duration::ZERO
     }
 
-    /// Returns how many durations are between one bound and the next, for increasing bounds. The last count is the
-    /// number of durations that are not below any bound.
+    /// Returns the number of durations between each bound and the previous one; bounds must increase. The last number
+    /// counts the durations that are not below any bound.
     #[must_use]
     pub fn between(&self, bounds: &[Duration]) -> Vec<u64> {
         let mut counts = vec![0; bounds.len() + 1];

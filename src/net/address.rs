@@ -41,7 +41,7 @@ fn is_public_v4(ip: Ipv4Addr) -> bool {
 }
 
 /// Returns whether an IPv6 address is global unicast, except documentation, tunnels and protocol ranges. An address
-/// with an embedded IPv4 address is public if the embedded address is.
+/// with an embedded IPv4 address is public if the embedded address is public.
 fn is_public_v6(ip: Ipv6Addr) -> bool {
     let segments = ip.segments();
     let [high, low] = [segments[6], segments[7]].map(u16::to_be_bytes);
@@ -83,7 +83,7 @@ impl Service<Name> for Resolver {
     }
 }
 
-/// Error: the host name resolves, but to no address to which events may be sent.
+/// The error if a host name resolves only to addresses to which events must not be sent.
 #[derive(Debug)]
 pub(crate) struct Private;
 
@@ -181,7 +181,8 @@ mod tests {
         ips.map(|ip| SocketAddr::new(ip, 0)).collect()
     }
 
-    /// A host name with a public address for the check and a private one for the connection gains nothing.
+    /// A host name that has a public address when it is checked, and a private address when the connection is made,
+    /// bypasses nothing.
     #[test]
     fn private_addresses_are_removed_or_refused() {
         let mixed = addresses(&["10.0.0.1", "8.8.8.8", "::1"]);

@@ -1,5 +1,5 @@
-//! Divides the files that this process may open into shares: for each listener, for vendors, and for everything else.
-//! So no listener uses up the files that another listener or an accepted call needs.
+//! Divides the files that this process may open into shares: one for each listener, one for vendors, and one for all
+//! other uses. So no listener uses up the files that another listener or an accepted call needs.
 
 use rustix::process::{Resource, getrlimit};
 

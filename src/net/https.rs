@@ -22,7 +22,7 @@ pub(crate) fn client() -> HttpsClient {
     client_trusting(None)
 }
 
-/// Returns a client that trusts these authorities instead, if there are any; see [`tls`].
+/// Returns an HTTP client like [`client`]. If `authorities` are given, it trusts these instead; see [`tls`].
 pub(crate) fn client_trusting(authorities: Option<&Bytes>) -> HttpsClient {
     let connector = HttpsConnectorBuilder::new()
         .with_tls_config(tls(authorities))

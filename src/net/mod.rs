@@ -1,5 +1,5 @@
-//! The network and the operating system: clients for HTTPS, addresses that must not be called, and the open files that
-//! connections share; how files are replaced.
+//! The network and the operating system: HTTPS clients, addresses that must not be called, the open files that
+//! connections share, and the replacement of files.
 
 pub(crate) mod address;
 pub mod files;

@@ -11,7 +11,7 @@ use std::{
 /// existing file keeps its owner and mode, because the gateway must still be able to read it.
 ///
 /// # Errors
-/// If the file cannot be written; the old file is then unchanged.
+/// An error if the file cannot be written. The old file is then unchanged.
 pub(crate) fn replace_file(path: &Path, content: &[u8]) -> io::Result<()> {
     let mut beside = path.as_os_str().to_owned();
     beside.push(".new");

@@ -1,4 +1,4 @@
-//! Runs work on a thread of its own, so that the work and the calls do not delay each other.
+//! Runs a task on a thread of its own, so that this task and the calls do not delay each other.
 
 use std::{io, thread};
 

@@ -55,7 +55,7 @@ impl Gateway {
     /// [`log_event`](super::log_event). The log line of each call is written in any case.
     ///
     /// # Errors
-    /// If the ledger cannot be opened, or a port cannot be bound. The text names the ledger or the port.
+    /// An error if the ledger cannot be opened, or if a port cannot be bound. Its text names the ledger or the port.
     pub async fn build(
         config: &Config,
         report: impl Fn(&Event<'_>) + Send + Sync + 'static,
@@ -66,7 +66,7 @@ impl Gateway {
     /// Builds a gateway like [`Gateway::build`], but on inherited sockets. A port without an inherited socket is bound.
     ///
     /// # Errors
-    /// If the ledger cannot be opened, or a port cannot be bound. The text names the ledger or the port.
+    /// An error if the ledger cannot be opened, or if a port cannot be bound. Its text names the ledger or the port.
     pub async fn build_on(
         config: &Config,
         passed: InheritedSockets,
@@ -88,8 +88,8 @@ impl Gateway {
         let report = Arc::new(reporting(calls.clone(), report));
         let mut settings = SettlerSettings::default();
         settings.calls_max = CALLS_MAX;
-        // Every ended call is submitted to the store at once: even if Redis cannot accept a charge now, the store may
-        // have an outbox that keeps the charge.
+        // The settler sends the end of every call to the store at once: even if Redis cannot accept a charge now, the
+        // store may have an outbox that keeps the charge.
         settings.under_way_max = CALLS_MAX;
         let (rates_of_keys, counting) = KeyRates::of(&store);
         let (settled, used) = (Arc::clone(&report), rates_of_keys.tokens.clone());
@@ -225,8 +225,8 @@ impl Gateway {
         rates.refresh_into(&live).await;
         let mut feed = JoinSet::new();
         feed.spawn(rates.run(Arc::clone(&live), std::future::pending()));
-        // The port is bound last: if another process serves the same port meanwhile, connections that the kernel
-        // assigns to this one do not wait for its start.
+        // The port is bound last. If another process serves the same port meanwhile, the kernel assigns connections to
+        // this process only when it can serve them.
         let listener = listen(passed.public, config.listen, config.reuse_port, "listen")?;
         let address = listener.local_addr()?;
         let server_settings = ServerSettings {

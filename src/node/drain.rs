@@ -7,25 +7,26 @@ use tokio::{task::JoinSet, time::Instant};
 
 use super::Gateway;
 
-/// How long cut answers may take to send an error to their clients.
+/// The time in which calls that were cut may send an error to their clients.
 const FAREWELL: Duration = Duration::from_secs(5);
 /// The time limit for releasing this gateway's leader leases for deliveries to event receivers.
 const LET_GO: Duration = Duration::from_secs(1);
-/// The interval at which to check whether calls without clients have ended.
+/// The interval of checks whether calls whose clients have disconnected have ended.
 const FAREWELL_LOOK: Duration = Duration::from_millis(20);
-/// The additional time, after the drain's own, in which the ledger may acknowledge the charges of cut calls.
+/// The additional time, after the drain's timeout, in which the ledger may acknowledge the charges of calls that were
+/// cut.
 const CUT_CHARGES: Duration = Duration::from_secs(5);
 /// The minimum time in which the ledger may acknowledge the charges of calls that ended by themselves, even if the
-/// drain's own time is over.
+/// drain's timeout has passed.
 const LAST_CHARGES: Duration = Duration::from_secs(1);
 
 impl Gateway {
-    /// Accepts no more calls, gives running calls time to finish, settles all of them, and closes the ledger. This
-    /// takes at most [`Gateway::drain_timeout`], and a few seconds more if calls had to be cut.
+    /// Accepts no more calls, gives running calls time to finish, settles all calls, and closes the ledger. This takes
+    /// at most [`Gateway::drain_timeout`], and a few seconds more if calls had to be cut.
     ///
     /// # Errors
-    /// If some calls could not be settled and no outbox keeps their charges, because the ledger stayed out of reach or
-    /// the settler panicked.
+    /// An error if some calls could not be settled and no outbox keeps their charges, because the ledger stayed out of
+    /// reach or the settler panicked.
     pub async fn drain(mut self) -> anyhow::Result<()> {
         self.readiness.serving(false);
         self.draining.send_replace(true);
@@ -68,7 +69,7 @@ impl Gateway {
         if settled {
             return Ok(());
         }
-        // Charges that the ledger has not acknowledged are on this machine's disk, or lost.
+        // If the ledger has not acknowledged a charge, the charge is on this machine's disk, or lost.
         let calls = unacknowledged.count();
         // If the settler has panicked, the calls in its queue are neither in the ledger nor in the outbox.
         anyhow::ensure!(

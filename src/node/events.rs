@@ -35,7 +35,7 @@ pub(super) fn take_tokens(tokens: &KeyTokens, event: &Event<'_>) {
     }
 }
 
-/// Logs what an operator should know about an event, if the call's own line does not show it.
+/// Logs an event that an operator should notice, if the call's own log line does not contain it.
 pub fn log_event(event: &Event<'_>) {
     match event {
         Event::Settled {
@@ -56,7 +56,7 @@ pub fn log_event(event: &Event<'_>) {
         }
         Event::Released { number } => tracing::debug!(%number, "released"),
         Event::Untended { cause } => {
-            tracing::warn!(%cause, "running calls could not be recorded or extended yet");
+            tracing::warn!(%cause, "checkpoints or holds of running calls could not be updated yet");
         }
         Event::Unavailable { number, cause } => tracing::warn!(%number, %cause, "not settled yet"),
         _ => {}

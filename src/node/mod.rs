@@ -1,5 +1,5 @@
 //! The gateway's sockets and tasks: `build` opens the ledger and the ports, `run` serves until the process gets a
-//! signal to stop, [`reload`] applies changed files meanwhile, and `drain` ends the gateway.
+//! signal to stop, [`reload`] applies changed files while the gateway runs, and `drain` ends the gateway.
 //!
 //! The other modules handle the settler's events (`events`) and run work on a dedicated thread (`apart`).
 
@@ -45,8 +45,8 @@ pub struct Gateway {
     metrics: Arc<Metrics>,
     readiness: Readiness,
     draining: watch::Sender<bool>,
-    /// Ends the operators' listener when dropped. It is dropped last, so that operators are served until the drain has
-    /// ended.
+    /// Ends the operators' listener when dropped. This field is dropped last, so that operators are served until the
+    /// drain has ended.
     _admin_end: watch::Sender<bool>,
     /// The listeners' accept loops, which end during the drain.
     servers: JoinSet<()>,

@@ -28,16 +28,17 @@ use crate::{
 
 /// Pause between two checks of files that have just changed.
 const SETTLE: Duration = Duration::from_secs(1);
-/// How long to wait before a request to the ledger that was not answered is repeated, if files are not polled.
+/// If files are not polled: the pause before a reload is tried again, because the ledger did not answer.
 const ASK_AGAIN: Duration = Duration::from_secs(10);
 
 /// The configuration in force, and the state of the files that it was read from.
 #[derive(Debug)]
 pub struct Reload {
     file: PathBuf,
-    /// The configuration at the start; settings that a reload cannot apply stay in force until the end.
+    /// The configuration at the start of the process. Settings that a reload cannot apply stay in force until the
+    /// process ends.
     started: Config,
-    /// The interval between two checks; `None` if only SIGHUP triggers one.
+    /// The interval between two checks of the files; `None` if only SIGHUP triggers a check.
     every: Option<Duration>,
     next_look: Option<Instant>,
     /// The files as they were last applied or rejected.
@@ -81,7 +82,7 @@ impl Reload {
         }
     }
 
-    /// Applies the files now, even if they are unchanged. Returns whether they are in force.
+    /// Applies the files now, even if they are unchanged. Returns whether their content is in force.
     pub async fn now(&mut self, gateway: &mut Gateway) -> bool {
         self.put_off = false;
         let ended = catch_round("the reload", self.read(gateway, None)).await;
@@ -110,7 +111,7 @@ impl Reload {
     }
 
     /// Reads and applies the files. If the files differ from `found`, they are still being written, and are checked
-    /// again soon. Returns whether they are in force.
+    /// again soon. Returns whether their content is in force.
     async fn read(&mut self, gateway: &mut Gateway, found: Option<&Files>) -> bool {
         let file = self.file.clone();
         let Loaded { config, files } = off_thread(move || Config::read(&file)).await;
@@ -172,11 +173,11 @@ impl Reload {
 impl Gateway {
     /// Applies models, prices, vendors, rate sources, limits and the certificate of another configuration;
     /// [`need_restart`] lists the settings that it cannot apply. Running calls and open connections continue as they
-    /// began. If prices have changed, it requests a tariff version from the ledger. Nothing else outside the process is
-    /// used.
+    /// began. If prices have changed, a tariff version is requested from the ledger. There is no other request to
+    /// another process.
     ///
     /// # Errors
-    /// If the ledger returns no tariff version for the changed prices. In that case nothing is applied.
+    /// An error if the ledger returns no tariff version for the changed prices. Then nothing is applied.
     pub async fn reload(&mut self, config: &Config) -> Result<TariffVersion, BookError> {
         let fingerprint = config.live.fingerprint();
         let version = if fingerprint == self.fingerprint {

@@ -14,7 +14,8 @@ use crate::{
 /// Serves until SIGTERM or SIGINT, then drains. Reloads the files on SIGHUP, or when they change.
 ///
 /// # Errors
-/// If the gateway cannot be built (see [`Gateway::build`]), signals cannot be received, or the drain loses charges.
+/// An error if the gateway cannot be built (see [`Gateway::build`]), if signals cannot be received, or if the drain
+/// loses charges.
 pub async fn serve(config: Config, file: &Path, files: Files) -> anyhow::Result<()> {
     let mut hangup = signal(SignalKind::hangup())?;
     for warning in &config.warnings {
@@ -81,7 +82,7 @@ fn shares(config: &Config, gateway: &Gateway) -> Shares {
 /// Waits for SIGTERM or SIGINT.
 ///
 /// # Errors
-/// If signals cannot be received.
+/// An error if signals cannot be received.
 pub async fn until_told_to_stop() -> anyhow::Result<()> {
     StopSignals::listen()?.next().await;
     Ok(())

@@ -47,8 +47,8 @@ impl Operators {
     /// Reads the operators' file. A missing file is an empty list.
     ///
     /// # Errors
-    /// If the file cannot be read or is not a list of operators. The text describes the mistake, without the file's
-    /// content.
+    /// An error if the file cannot be read, or is not a list of operators. Its text describes the mistake, without the
+    /// file's content.
     pub(crate) fn read(path: &Path) -> Result<Self, BoxError> {
         match fs::read_to_string(path) {
             Ok(text) => Self::parse(&text),
@@ -109,7 +109,7 @@ impl Operators {
     /// Writes the file, atomically.
     ///
     /// # Errors
-    /// If the file cannot be written.
+    /// An error if the file cannot be written.
     pub(crate) fn write(&self, path: &Path) -> io::Result<()> {
         let mut text = String::from(
             "# Who may sign in to the console. Written by `tollgate operator`; read at each sign-in and request.\n",
@@ -135,7 +135,7 @@ impl Named {
     /// Creates an operator with this password; only the password's digest is kept.
     ///
     /// # Errors
-    /// If the name is invalid, or the system has no random bytes.
+    /// An error if the name is invalid, or if the system has no random bytes.
     pub(crate) fn new(name: &str, role: Role, password: &str) -> Result<Self, BoxError> {
         check_name(name)?;
         let mut salt = [0; 16];
@@ -216,8 +216,7 @@ mod tests {
         let mode = || fs::metadata(&path).unwrap().permissions().mode() & 0o777;
         assert_eq!(mode(), 0o600);
 
-        // The gateway can still read its operators' file after an operator's command, run as another user, has written
-        // it.
+        // The gateway can still read its file of operators after a command that ran as another user has written it.
         use std::os::unix::fs::{MetadataExt as _, chown};
         fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).unwrap();
         let is_root = chown(&path, Some(1), Some(1)).is_ok();

@@ -33,7 +33,7 @@ impl Operator {
     }
 }
 
-/// The default operator is the holder of the admin key.
+/// By default the operator is the holder of the admin key.
 impl Default for Operator {
     fn default() -> Self {
         Self::new("admin", Role::Admin)

@@ -20,11 +20,11 @@ pub struct ConfigFile {
     requests: mpsc::Sender<oneshot::Sender<bool>>,
 }
 
-/// Requests to apply the file. Each is answered by whether its content is in force.
+/// Requests to apply the file. The answer to each request is whether the file's content is in force.
 pub type ReloadRequests = mpsc::Receiver<oneshot::Sender<bool>>;
 
 impl ConfigFile {
-    /// Creates the handle of a file; `None`: the configuration is not from a file.
+    /// Creates the handle of a file. `None` means that the configuration is not from a file.
     #[must_use]
     pub fn new(path: Option<PathBuf>) -> (Self, ReloadRequests) {
         let (requests, received) = mpsc::channel(1);
@@ -37,8 +37,8 @@ impl ConfigFile {
         self.path.as_deref()
     }
 
-    /// Requests that the file is applied now, and returns whether it is in force. If the process is busy or applies no
-    /// files, it returns `false`, and the next check of the files applies it.
+    /// Requests that the file is applied now, and returns whether its content is in force. Returns false if the process
+    /// is busy or applies no files; then the next check of the files applies the file.
     pub async fn apply(&self) -> bool {
         let (done, applied) = oneshot::channel();
         let asked = async {

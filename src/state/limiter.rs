@@ -78,8 +78,8 @@ impl<K: Send + 'static, L: Limiter<K> + Sync> Limiter<K> for Counted<L> {
 impl Limiter<IpAddr> for AddressLimiter {
     async fn admit(&self, id: IpAddr, quota: Quota) -> Result<(), Duration> {
         if let Some(everywhere) = &self.everywhere {
-            // The future is boxed because otherwise every call's future would have room for it, and most calls never
-            // run it.
+            // The future is boxed, because otherwise every call's future would reserve space for it, although most
+            // calls do not need it.
             match Box::pin(everywhere.check(&id.to_string(), quota)).await {
                 Ok(verdict) => return verdict,
                 // The catalog costs nothing, so callers can still read it while Redis is unavailable.

@@ -32,7 +32,7 @@ pub struct LiveLimits {
     pub answers_bytes_max: Setting<u64>,
     /// The longest time that a call may take.
     pub call_time_max: Setting<Duration>,
-    /// How long a hold lasts if its call does not extend it.
+    /// How long a hold lasts if it is not extended.
     pub hold_ttl: Setting<Duration>,
     /// The limits on callers' connections.
     pub connections: Setting<ConnectionLimits>,

@@ -1,5 +1,5 @@
 //! State that the listeners of one process share: the settings that a reload changes ([`limits`]), counts per key
-//! ([`rates`]) and per address ([`limiter`]), the readiness of this node ([`readiness`]), and the values for a scrape
+//! ([`rates`]) and per address ([`limiter`]), the readiness of this node ([`readiness`]), the values for a scrape
 //! ([`scrape`]), and the configuration file ([`config_file`]).
 
 pub mod config_file;

@@ -41,7 +41,7 @@ impl Readiness {
     /// Returns `Ok` if the node should get traffic.
     ///
     /// # Errors
-    /// The reason why the node should not get traffic.
+    /// An error with the reason why the node should not get traffic.
     pub fn check(&self) -> Result<(), String> {
         let reasons = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         match (&reasons.broken, &reasons.ledger) {
@@ -113,14 +113,14 @@ pub(crate) async fn watch(store: AnyLedger, ledger: impl Ledger, readiness: Read
     }
 }
 
-/// Makes one check. After a panic the ledger's state is unknown, so the node is not ready until a check completes
-/// again.
+/// Makes one check of the ledger. If the check panics, the ledger's state is unknown, so the node is not ready until a
+/// check completes again.
 async fn look(check: impl Future<Output = Result<(), BoxError>>) -> Result<(), BoxError> {
     let looked = catch_round("the check of the ledger", check).await;
     looked.unwrap_or_else(|| Err("the check of the ledger panicked: see the log".into()))
 }
 
-/// Runs the settler. If it panics, this node can charge nothing and must get no more calls.
+/// Runs the settler. If the settler panics, this node can charge no call and must get no more calls.
 pub(crate) async fn settle(settling: impl Future<Output = ()>, readiness: Readiness) {
     if catch_round("the settler", settling).await.is_none() {
         readiness.broken("the settler has stopped and no call can be charged: restart this node");

@@ -99,7 +99,7 @@ impl Kept {
             name: &self.name,
             month,
             seller: seller.as_ref(),
-            // The month was closed when the record was written; the current time does not matter.
+            // The month was already closed when the record was written, so the current time does not matter.
             now_ms: u64::MAX,
         };
         let document = Document::new(&about, statement);

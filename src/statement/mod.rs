@@ -33,8 +33,8 @@ use crate::{
 /// The time between the end of a month and its closing. No line can be dated back into a closed month, even if this
 /// machine's clock is ahead of the ledger's.
 const CLOSED_AFTER_MS: u64 = 2 * DATED_BACK_MS_MAX;
-/// The version of the JSON format that is hashed. A later format gets another number, and a comment here describes the
-/// earlier format.
+/// The version of the JSON format that is hashed. If the format changes, it gets another number, and a comment here
+/// must describe the earlier format.
 const VERSION: u32 = 1;
 
 /// A month of the calendar.
@@ -44,7 +44,7 @@ pub(crate) struct Month {
     index: u64,
 }
 
-/// Error: the text does not name a month.
+/// The error of a text that does not name a month.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct NotAMonth;
 
@@ -250,7 +250,7 @@ impl Document {
         self.closed
     }
 
-    /// Returns the API's answer: all fields, and the hash of the same JSON without the hash.
+    /// Returns the API's answer: all fields, and the hash of this JSON without its hash field.
     pub(crate) fn json(&self) -> Vec<u8> {
         #[derive(Serialize)]
         struct Sealed<'a> {

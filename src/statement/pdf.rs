@@ -1,7 +1,7 @@
 //! Writes a statement as a PDF: A4 pages for filing, with embedded fonts.
 //!
-//! All pages are laid out (`Pages`) before they are drawn, because the footer shows their number. The same statement
-//! gives the same bytes.
+//! All pages are laid out (`Pages`) before any is drawn, because the footer contains the number of pages. The same
+//! statement gives the same bytes.
 
 mod document;
 

@@ -10,12 +10,12 @@ pub(crate) fn chain(error: &(dyn Error + 'static)) -> String {
     let mut next = Some(error);
     while let Some(error) = next {
         next = error.source();
-        // The next cause contains the unreachable component and the reason, so this error's text adds nothing.
+        // The next cause names the component that is out of reach and the reason, so this error's text adds nothing.
         if next.is_some() && says_only_out_of_reach(error) {
             continue;
         }
         let text = error.to_string();
-        // Many errors end with their cause's text, which is then not repeated.
+        // Many errors end with the text of their cause. Then the cause is not repeated.
         if !texts.last().is_some_and(|last| last.ends_with(&text)) {
             texts.push(text);
         }

@@ -23,7 +23,7 @@ impl Selector {
     /// Returns the number that the path leads to: a JSON number, or a string that contains one.
     ///
     /// # Errors
-    /// If the text is not JSON, or there is no number at the end of the path.
+    /// [`SelectError`] if the text is not JSON, or if there is no number at the end of the path.
     pub fn select(&self, json: &[u8]) -> Result<Decimal, SelectError> {
         let root: &RawValue = serde_json::from_slice(json).map_err(|_| SelectError::NotJson)?;
         let mut found = Vec::new();
@@ -239,7 +239,7 @@ fn number(value: &RawValue) -> Option<Decimal> {
     }
 }
 
-/// Returns the median; with an even count, the mean of the two in the middle.
+/// Returns the median. If the count is even, this is the mean of the two numbers in the middle.
 fn median(mut numbers: Vec<Decimal>) -> Option<Decimal> {
     numbers.sort();
     let upper = *numbers.get(numbers.len() / 2)?;

@@ -63,7 +63,7 @@ impl Font {
     }
 }
 
-/// A font of a document, and the glyphs of it that the pages use.
+/// A font of a document, and those of its glyphs that the pages use.
 struct Used<'f> {
     font: &'f Font,
     glyphs: GlyphRemapper,
