@@ -213,7 +213,7 @@ pub struct KeyRecord {
 pub const OWNER_MARK: &str = "=owner";
 
 impl KeyRecord {
-    /// Creates an active key. It has no name, no prefix to show and no limits, and its times are not set.
+    /// Creates an active key without a name, a displayed prefix or limits. Its times are not set.
     #[must_use]
     pub const fn new(id: KeyId, account: AccountId, digest: KeyDigest) -> Self {
         Self {

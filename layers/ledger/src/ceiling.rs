@@ -135,8 +135,8 @@ pub struct Period {
 }
 
 impl Period {
-    /// Returns the period that contains `now`: this one, or a new one that begins with the usage `used`, so that
-    /// nothing has been spent in it yet.
+    /// Returns the period that contains `now`: this period, or a new period that begins with the usage `used`, so that
+    /// its spending is zero.
     ///
     /// If the clock goes back over midnight, as after a failover to another server, the stored period continues and its
     /// spending is not reset.

@@ -249,7 +249,7 @@ pub enum Happening {
         reason: String,
         /// Whether the automatic top-up is switched off now.
         off: bool,
-        /// Where the payer can pay the amount instead, if the provider offers that.
+        /// The URL at which the payer can pay the amount instead, if the provider has such a page.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         url: Option<String>,
     },

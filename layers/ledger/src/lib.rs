@@ -47,8 +47,9 @@
 //!
 //! # Features
 //!
-//! No feature is on by default. Without any, the crate contains [`money`], the [`calendar`] and spending limits
-//! ([`ceiling`]), and depends on `thiserror` alone. Only `settle` and the features that turn it on need an async runtime.
+//! No feature is on by default. Without features, the crate contains [`money`], the [`calendar`] and spending limits
+//! ([`ceiling`]), and depends on `thiserror` alone. Only `settle` and the features that turn it on need an async
+//! runtime.
 //!
 //! | feature | what it adds |
 //! |---|---|

@@ -223,8 +223,8 @@ async fn must_reach_back<L: LedgerAdmin + ?Sized>(
     }
 }
 
-/// Returns whether the journal has a line from before the period. A journal drops its oldest lines first, so such a
-/// line shows that it has all lines of the period.
+/// Returns whether the journal has a line from before the period. A journal drops its oldest lines first. So if it has
+/// such a line, it has all lines of the period.
 async fn reaches_back<L: LedgerAdmin + ?Sized>(
     ledger: &L,
     account: &AccountId,

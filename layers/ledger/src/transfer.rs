@@ -233,7 +233,7 @@ async fn copy_account<S: Source, T: Target>(
 pub struct Totals {
     /// The number of accounts.
     pub accounts: u64,
-    /// The number of keys, including deleted ones.
+    /// The number of keys, including deleted keys.
     pub keys: u64,
     /// The sum of payments and corrections.
     pub entered: i128,
@@ -264,7 +264,7 @@ pub struct Comparison {
     pub from: Totals,
     /// The sums of the second ledger.
     pub to: Totals,
-    /// The accounts that differ, at most 20 of them.
+    /// At most 20 accounts that differ.
     pub different: Vec<AccountId>,
 }
 

@@ -40,7 +40,7 @@ pub(crate) trait Source: Sync {
         part: &JournalPart<'_>,
     ) -> impl Future<Output = Result<(JournalPage, Vec<RequestNumber>), BookError>> + Send;
 
-    /// Returns one of these open holds whose call has ended, if the store finds any.
+    /// Returns an open hold of this list whose call has ended, if the store finds such a hold.
     fn ended(
         &self,
         account: &AccountId,

@@ -317,7 +317,7 @@ fn fault_that_the_store_finds_is_reported_as_a_breach() {
     audit.line(&call(1, 0, 0, 0, Booked::Held));
     audit.ended(number(1));
     assert_eq!(audit.without_journal().len(), 1);
-    // Only a store can sum amounts beyond the largest one; the sum that the audit computes itself is capped.
+    // Only a store can sum up to more than the largest amount; the sum that the audit computes itself is capped.
     let largest = Snapshot {
         entered_rub: MicroRub::MAX,
         ..books()

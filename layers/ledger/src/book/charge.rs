@@ -112,7 +112,7 @@ impl Book {
             account.happened.clear();
             return Some(settled.charged);
         }
-        // The hold's money became free when the hold expired, so nothing is charged here.
+        // The hold's money became free when the hold expired, so this book charges no money.
         account
             .forget_expired(number, key)
             .then_some(MicroRub::ZERO)

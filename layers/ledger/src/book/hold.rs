@@ -299,8 +299,8 @@ impl KeyBook {
         room
     }
 
-    /// Returns the free amount as [`Self::room`] does, and limits it by the ceilings of the key's group, if it is in
-    /// one.
+    /// Returns the free amount as [`Self::room`] does, and limits it by the ceilings of the key's group, if the key is
+    /// in a group.
     pub(super) fn room_in(
         &self,
         group: Option<&Self>,

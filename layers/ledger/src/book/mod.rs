@@ -103,7 +103,7 @@ pub struct Account {
 pub struct KeyBook {
     /// Whether the key gets new holds.
     pub enabled: bool,
-    /// The ceiling, `l` in the invariants, for each period that has one.
+    /// The ceilings, `l` in the invariants: one for each period that has a ceiling.
     pub ceilings: Ceilings,
     /// The sum of the key's charges, `u` in the invariants.
     pub used: MicroRub,

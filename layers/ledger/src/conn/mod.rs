@@ -84,8 +84,8 @@ impl Default for RedisSettings {
     fn default() -> Self {
         Self {
             response_timeout: Duration::from_millis(500),
-            // Few connections, so that concurrent commands are sent together. Two and not one, so that a late answer
-            // delays only the commands on its own connection.
+            // Few connections, so that concurrent commands are sent together. There are two connections, so that a late
+            // answer delays only the commands on its own connection.
             connections: 2,
             authorities: None,
         }
@@ -349,7 +349,7 @@ impl Primary {
 }
 
 /// A script that is sent to the same slot after an operator's write. So WAIT has a write to wait for, even if the
-/// operator's write was a repeat and changed nothing. The key that it writes expires after a second.
+/// operator's write was a repeat and changed nothing. The Redis key that the script writes expires after a second.
 const MARK: &str = "#!lua flags=allow-oom\nredis.call('SET', KEYS[1], '1', 'PX', 1000)\nreturn 1\n";
 /// The first version of Redis that supports script flags.
 const FLAGS_SINCE: (u32, u32) = (7, 0);

@@ -164,7 +164,7 @@ pub trait LedgerAdmin: Send + Sync + 'static {
     /// A [`BookError`] if the ledger refuses or is out of reach.
     fn key(&self, id: &KeyId) -> impl Future<Output = Result<KeyView, BookError>> + Send;
 
-    /// Returns all keys of an account, by id, including deleted ones.
+    /// Returns all keys of an account, by id, including deleted keys.
     ///
     /// # Errors
     /// A [`BookError`] if the ledger refuses or is out of reach.
@@ -196,7 +196,7 @@ pub trait LedgerAdmin: Send + Sync + 'static {
         change: &GroupChange,
     ) -> impl Future<Output = Result<GroupView, BookError>> + Send;
 
-    /// Returns all groups of an account, by id, including removed ones.
+    /// Returns all groups of an account, by id, including removed groups.
     ///
     /// # Errors
     /// A [`BookError`] if the ledger refuses or is out of reach.

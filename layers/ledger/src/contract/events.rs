@@ -1,4 +1,4 @@
-//! The events of a ledger, and the alert levels at which it emits some of them.
+//! The events of a ledger, and the alert levels at which some of the events are emitted.
 
 use std::future::Future;
 

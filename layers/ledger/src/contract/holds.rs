@@ -70,7 +70,7 @@ pub struct Reserved {
     pub free: MicroRub,
 }
 
-/// The reason why nothing was held. The enum is exhaustive on purpose: code that converts a refusal to an answer must
+/// The reason why a hold was refused. The enum is exhaustive on purpose: code that converts a refusal to an answer must
 /// handle every reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Refusal {

@@ -136,9 +136,9 @@ pub struct AccountBooks {
     pub view: AccountView,
     /// The sum of all entries, including those that the journal has dropped.
     pub entered_rub: MicroRub,
-    /// The account's keys, by id, including deleted ones.
+    /// The account's keys, by id, including deleted keys.
     pub keys: Vec<KeyView>,
-    /// The account's groups of keys, by id, including removed ones.
+    /// The account's groups of keys, by id, including removed groups.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub groups: Vec<GroupView>,
     /// The account's open holds, by call number.

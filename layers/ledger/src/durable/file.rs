@@ -79,7 +79,7 @@ impl Kind {
         })?;
         let path = path.canonicalize().unwrap_or(path);
         let lock = lock(&path)?;
-        // SQLite takes a truncated file for an empty file, and would overwrite it.
+        // SQLite treats a truncated file as an empty file, and would overwrite it.
         let length = std::fs::metadata(&path).map_or(0, |file| file.len());
         if (1..HEADER_BYTES).contains(&length) {
             return Err(NotOpened::Foreign { path });
@@ -180,8 +180,8 @@ impl Kind {
     }
 }
 
-/// Writes in one transaction, all or nothing. `BEGIN` and `COMMIT` are cached as prepared statements;
-/// `Connection::transaction` would parse them for each commit.
+/// Writes in one transaction, which is committed completely or not at all. `BEGIN` and `COMMIT` are cached as prepared
+/// statements; `Connection::transaction` would parse them for each commit.
 pub(crate) fn in_one_commit<T>(
     conn: &mut Connection,
     write: impl FnOnce(&Connection) -> rusqlite::Result<T>,

@@ -170,7 +170,7 @@ pub(crate) struct WriterState<Q> {
 enum Asleep {
     /// Never: the thread is running, or wakes up by itself.
     No,
-    /// If a change becomes due before this time. `None`: at any due change.
+    /// If a change becomes due before this time. `None` means at any due change.
     Until(Option<Moment>),
     /// If enough changes are queued for a commit.
     Gathering,

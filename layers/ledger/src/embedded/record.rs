@@ -54,7 +54,7 @@ pub(crate) enum Record {
         loss: MicroRub,
         /// The key's usage, if the key is one of the account's.
         used: Option<Used>,
-        /// The usage of the key's group, if it is in one.
+        /// The usage of the key's group, if the key is in a group.
         group: Option<(GroupId, Used)>,
         /// Whether the call had a checkpoint in the store.
         noted: bool,

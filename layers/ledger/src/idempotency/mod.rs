@@ -1,7 +1,7 @@
 //! Claims on calls with an idempotency key, and their answers: which call runs, and how earlier calls were answered.
 //!
 //! The store of claims is not part of the books: it may lose its contents, and a repeated call then runs as a new call.
-//! Only the ledger decides whether an earlier call was charged. A store never sees a caller's text: the id and the
+//! Only the ledger decides whether an earlier call was charged. A store never gets a caller's text: the id and the
 //! fingerprint are keyed digests, and the code that uses the store encrypts the answer.
 //!
 //! A claim has a request number as its fencing token: a call that has lost its claim cannot change anything.

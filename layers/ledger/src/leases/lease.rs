@@ -26,7 +26,7 @@ use crate::{
     number::RequestNumber,
 };
 
-/// The largest number of ends of calls that one turn reports.
+/// The largest number of ends of calls that one turn of a lease reports.
 pub(crate) const ENDS_MAX: usize = 256;
 /// The largest number of past turns of a lease whose names are stored. For the busiest lease these are the turns of a
 /// few seconds, for other leases those of minutes.
@@ -82,8 +82,8 @@ pub(crate) struct Lease {
     /// the lease has reported yet.
     ends: HashMap<RequestNumber, End, Hashing>,
     queue: VecDeque<RequestNumber>,
-    /// Changes of holds that the ledger must decide, oldest first. The first `raises_sent` of them are in the turn that
-    /// has no answer yet.
+    /// Changes of holds that the ledger must decide, oldest first. The first `raises_sent` of these changes are in the
+    /// lease's turn that has no answer yet.
     raises: VecDeque<Raise>,
     raises_sent: usize,
     /// The turn of the lease that has no answer yet, and when this turn was made.
@@ -158,8 +158,8 @@ impl Lease {
         self.ttl = self.ttl.max(ttl);
     }
 
-    /// Holds money for a call if the lease has the whole amount that the call wants. Returns `None` if the ledger must
-    /// decide.
+    /// Holds money for a call if the lease has the whole amount that the call requests. Returns `None` if the ledger
+    /// must decide.
     pub(crate) fn reserve(&mut self, hold: &Hold, now: Now) -> Option<Result<Reserved, Refusal>> {
         if self.ends.contains_key(&hold.number) {
             return Some(Err(Refusal::Gone));
@@ -316,7 +316,8 @@ impl Lease {
     /// turn is returned again.
     pub(crate) fn turn(&mut self, size: Size, now: Now, word: Uuid) -> Turn {
         if let Some((turn, _)) = &mut self.under_way {
-            // A repeated turn has the same contents, except that its ends may no longer be fresh.
+            // A repeated turn of the lease has the same contents, except that the ends of calls in it may no longer be
+            // fresh.
             for end in &mut turn.ends {
                 if let Some(known) = self.ends.get(&end.settlement.number) {
                     end.settlement = Arc::clone(&known.settlement);
@@ -402,7 +403,7 @@ impl Lease {
         }
     }
 
-    /// The sum of the increases that wait for the ledger. The next turn requests all of them.
+    /// The sum of the increases of holds that wait for the ledger. The lease's next turn requests this sum.
     fn growth(&mut self) -> MicroRub {
         // A call whose caller has disconnected needs no larger hold, so its requested change is dropped.
         self.raises.retain(|raise| !raise.heard.is_closed());
@@ -442,7 +443,7 @@ impl Lease {
     }
 
     /// Removes from the lease's book an amount that the lease gives back. From then on the lease must not grant this
-    /// amount, whether or not the ledger has received the turn that gives it back.
+    /// amount, even if the ledger has not received the turn that gives it back.
     fn take_out(&mut self, amount: MicroRub) {
         let account = self.of_account_mut();
         account.balance = account.balance.minus_or_zero(amount);
@@ -474,7 +475,7 @@ impl Lease {
         oldest
     }
 
-    /// Sends the results of the ends of calls that a turn reported to the tasks that wait for these results.
+    /// A turn of the lease has reported ends of calls. Sends the results of these ends to the tasks that wait for them.
     fn heard(&mut self, turn: &Turn, answer: &TurnAnswer) -> Option<Millis> {
         let mut oldest: Option<Millis> = None;
         for (end, settled) in turn.ends.iter().zip(&answer.ends) {
@@ -531,8 +532,8 @@ impl Lease {
         if self.under_way.is_none() {
             return;
         }
-        // Ends of calls that wait for the following turn fail too: the ledger cannot acknowledge them before it answers
-        // again.
+        // Ends of calls that wait for the lease's following turn fail too: the ledger cannot acknowledge them before it
+        // answers again.
         for end in self.ends.values_mut() {
             for heard in end.heard.drain(..) {
                 let _ = heard.send(Err(Arc::clone(&cause)));

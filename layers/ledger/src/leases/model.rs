@@ -389,8 +389,8 @@ fn share(free: MicroRub, leases: usize) -> MicroRub {
     MicroRub::new(free.micro() / leases.saturating_mul(2))
 }
 
-/// The amount that a turn adds to the lease for larger holds of running calls. A turn that opens a lease adds nothing
-/// for them, since no call has a hold from the lease yet.
+/// The amount that a turn adds to the lease for larger holds of running calls. A turn that opens a lease adds no such
+/// amount, since no call has a hold from the lease yet.
 fn raised(turn: &Turn, refused: bool, free: MicroRub, rules: Rules) -> MicroRub {
     let forbidden = refused && rules.keeps(Rule::RaiseForbidden);
     if forbidden || turn.step != Step::GoOn {

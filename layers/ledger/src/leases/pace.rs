@@ -5,9 +5,9 @@ use crate::{book::Millis, money::MicroRub};
 
 /// Calls are counted in windows of this length, in milliseconds. A lease covers the calls of at least one window.
 const WINDOW_MS: Millis = 200;
-/// A lease also covers the calls during this number of round trips to the ledger. An amount that a turn requests
-/// arrives one round trip later. Only then is the next turn made, which takes another round trip. The rest is for calls
-/// that are not evenly spaced.
+/// A lease also covers the calls during this number of round trips to the ledger. An amount that a turn of the lease
+/// requests arrives one round trip later. Only then is the next turn made, which takes another round trip. The rest is
+/// for calls that are not evenly spaced.
 const ROUND_TRIPS: Millis = 5;
 /// A longer round trip, in milliseconds, is counted as this long, so that one slow answer does not make leases huge.
 const ROUND_TRIP_MS_MAX: Millis = 500;

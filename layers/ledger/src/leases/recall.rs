@@ -112,7 +112,8 @@ async fn adjust_after_recall<L: LeaseLedger>(
     }
 }
 
-/// Retries a hold that was refused because too many calls were open, after a wait for the end of one of them.
+/// Retries a hold that was refused because too many calls were open. Before the retry, waits for the end of an open
+/// call.
 async fn behind_an_end<L: LeaseLedger>(
     ledger: &L,
     leases: Option<&Leases>,

@@ -37,14 +37,14 @@ const SILENT_MS: Millis = 1_000;
 /// The longest wait before a turn of a lease that got no answer is sent again, in milliseconds.
 const RETRY_MAX_MS: Millis = 1_000;
 
-/// The effect of a turn's answer on a slot.
+/// The effect of the ledger's answer to a turn of a lease on the lease's slot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Heard {
     /// Whether the ledger reports the lease as another owner's, or as not existing.
     pub(crate) lost: bool,
     /// Whether the lease's money is recalled, and this is the first answer that reports the recall.
     pub(crate) recalled: bool,
-    /// The time for which the oldest call end of the turn has waited for this answer, in milliseconds.
+    /// The time for which the oldest end of a call in the turn has waited for this answer, in milliseconds.
     pub(crate) waited: Millis,
 }
 
@@ -325,7 +325,7 @@ fn gathers(pace: &mut Pace, now: Now) -> Millis {
     (GATHER_ENDS * 1_000 / a_second).clamp(GATHER_MS, GATHER_MS_MAX)
 }
 
-/// Returns how long after the last turn the next turn is due, in milliseconds.
+/// Returns how long after the last turn of the lease its next turn is due, in milliseconds.
 fn next_turn(lease: &Lease, size: Size, gathers: Millis, unanswered: u32) -> Millis {
     if lease.has_turn_under_way() {
         let wait = GATHER_MS.saturating_mul(1 << unanswered.min(10));

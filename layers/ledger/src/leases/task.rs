@@ -56,7 +56,7 @@ async fn tend<L: LeaseLedger>(ledger: &L, leases: &Leases, slot: Arc<Slot>) -> O
         match slot.due(leases, leases.now()) {
             Due::Done(left) => return left,
             Due::Wait(time) => {
-                // Timed out or woken: in both cases, run the turns that are due.
+                // If the wait has timed out or the task was woken, the turns of the lease that are due are sent.
                 let _ = timeout(time, slot.woken()).await;
             }
             Due::Turn(turn) => match ledger.turn(&turn).await {

@@ -94,7 +94,7 @@ pub struct TurnEnd {
     pub cover: MicroRub,
 }
 
-/// The outcome of a turn.
+/// The outcome of a turn of a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Word {
     /// The turn was carried out.
@@ -109,7 +109,7 @@ pub enum Word {
     Gone,
 }
 
-/// The ledger's answer to a turn.
+/// The ledger's answer to a turn of a lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TurnAnswer {
     /// The outcome of the turn.

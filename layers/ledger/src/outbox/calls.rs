@@ -175,7 +175,7 @@ impl<L: Ledger, G: Log> Inner<L, G> {
         self.lock().calls.contains_key(&number)
     }
 
-    /// Appends how a call ends. If the call's end was appended before, does nothing.
+    /// Appends the end of a call. Does nothing if the call's end was appended before.
     pub(super) fn ends(&self, ending: Ending) {
         let number = ending.number();
         let mut state = self.lock();

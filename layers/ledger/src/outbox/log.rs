@@ -42,7 +42,7 @@ pub trait Log: Send + Sync + 'static {
 }
 
 /// A step of a call. The steps of one call are in this order: an intent, checkpoints, one settlement or release, done.
-/// Any of them may be missing.
+/// Any of these steps may be missing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CallStep {
     /// The gateway is about to request a hold for a call from the ledger.
@@ -73,7 +73,8 @@ pub enum CallStep {
         /// The time at which the gateway first sent the release to the ledger, in Unix milliseconds.
         at_ms: u64,
     },
-    /// The ledger has acknowledged the end, or refused the hold: nothing is left to send. Kept until [`Log::forget`].
+    /// The ledger has acknowledged the end, or refused the hold, so nothing of the call is left to send. Kept until
+    /// [`Log::forget`].
     Done {
         /// The call's number.
         number: RequestNumber,

@@ -193,7 +193,7 @@ impl LedgerAdmin for RedisLedger {
 
     async fn change_key(&self, id: &KeyId, change: &KeyChange) -> Result<KeyView, BookError> {
         if change.group.is_some() {
-            // Calls that ended before this change must be charged in the key's old group. So this waits until the
+            // Calls that ended before this change must be charged in the key's old group. So this code waits until the
             // gateways have reported the ends of those calls.
             let known = self.stored_key(id).await?.ok_or(BookError::NotFound)?;
             self.ends_are_told(&known.view.record.account).await?;

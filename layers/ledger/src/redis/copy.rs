@@ -32,8 +32,8 @@ use crate::{
 const ENTRIES_AT_ONCE: usize = 500;
 /// The largest number of keys that are written at the same time; also the largest number of keys in one command.
 const KEYS_AT_ONCE: usize = 64;
-/// The number of checks, and the interval between them, for a gateway's sign of life (see [`RedisLedger::watch`]). A
-/// running gateway writes the sign every second, and it expires after one second.
+/// The number of checks whether a gateway uses the ledger, and the interval between them. A running gateway writes a
+/// key every second (see [`RedisLedger::watch`]), which expires after one second.
 const SIGN_LOOKS: u32 = 10;
 const SIGN_LOOK_EVERY: Duration = Duration::from_millis(250);
 

@@ -105,8 +105,8 @@ impl RedisLedger {
         Ok(Some(version))
     }
 
-    /// Writes the copy of the record that is found by digest. An outdated copy can only show old models and addresses:
-    /// [`RedisLedger::write_key`] has already stored what the key may hold.
+    /// Writes the copy of the record that is found by digest. With an outdated copy, only the models and addresses are
+    /// old: [`RedisLedger::write_key`] has already stored what the key may hold.
     pub(super) async fn publish(&self, record: &KeyRecord, version: i64) -> Result<(), BookError> {
         let json =
             serde_json::to_string(record).map_err(|error| BookError::Unavailable(error.into()))?;

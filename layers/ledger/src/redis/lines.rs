@@ -289,7 +289,7 @@ mod tests {
         assert_eq!(fields[CALLS].matches("\"model\"").count(), 0, "{fields:?}");
     }
 
-    /// Earlier versions wrote the whole item of each call into the lines of a turn.
+    /// Earlier versions wrote the whole item of each call into the lines of a lease's turn.
     #[test]
     fn turn_whose_calls_have_complete_items_is_read() {
         let item = given::item(5);

@@ -236,7 +236,7 @@ fn batches_of(ends: &[&TurnEnd]) -> Vec<Batch> {
     batches.collect()
 }
 
-/// The sum of the ends' costs; `None` if the lease does not cover one of them fully.
+/// The sum of the costs of these ends of calls; `None` if the lease does not fully cover one of the costs.
 fn paid_whole(ends: &[&TurnEnd]) -> Option<MicroRub> {
     let mut all = MicroRub::ZERO;
     for TurnEnd { settlement, cover } in ends {

@@ -75,7 +75,7 @@ impl RedisLedger {
             return Ok(Watch::Lost);
         }
         // A server that refuses writes cannot be a ledger: out of memory, disk full, no replica connected. In a
-        // Cluster, one server's answer shows nothing about the other servers.
+        // Cluster, one server's answer proves nothing about the other servers.
         if !conn.is_cluster() {
             let words = ["SET", "tg:w", "1", "PX", "1000"];
             let _: String = conn.command(&words, OPERATOR_TIMEOUT).await?;
@@ -125,7 +125,7 @@ impl RedisLedger {
 }
 
 impl DataSet {
-    /// Writes the epoch to a data set that has none, and reads the epoch.
+    /// Reads the epoch of the data set. If the data set has no epoch yet, writes a new epoch first.
     pub(super) async fn begin(conn: &RedisConn) -> Result<Self, RedisFault> {
         let fresh = Uuid::now_v7().to_string();
         let words = ["HSETNX", "tg:sys", "epoch", &fresh];
@@ -245,8 +245,8 @@ async fn tell(
     (primary.address(), primary.info(limit).await)
 }
 
-/// Writes the missing marks of a new data set, and returns the marks that exist. A server that does not answer has
-/// none.
+/// Writes the missing marks of a new data set, and returns the marks that exist. A server that does not answer counts
+/// as having no marks.
 ///
 /// Marks are written only once per data set. If they were written again later, a server that came back empty would seem
 /// to have all its data.

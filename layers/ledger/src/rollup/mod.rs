@@ -374,8 +374,8 @@ pub trait Rollup: LedgerAdmin {
         end: &str,
     ) -> impl Future<Output = Result<Option<Vec<JournalLine>>, BookError>> + Send;
 
-    /// Writes sums, all or nothing, unless the stored sums have another version than `change` expects. Returns the new
-    /// version if they were written.
+    /// Writes all of these sums in one step, unless the stored sums have another version than `change` expects. Returns
+    /// the new version if they were written.
     ///
     /// # Errors
     /// A [`BookError`] if the ledger refuses or is out of reach.

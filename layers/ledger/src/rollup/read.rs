@@ -247,7 +247,7 @@ mod tests {
             (0..u64::MAX, 0..u64::MAX),
             (1..29, 10..20),
             (10..19, 10..10),
-            // A range that ends before it begins is empty, and so is the result.
+            // A range that ends before it begins is empty, so the result is empty.
             (11..19, Range { start: 20, end: 10 }),
             (11..u64::MAX, 20..u64::MAX),
         ] {

@@ -401,7 +401,7 @@ async fn lines_so_new_that_a_failover_may_lose_them_are_not_rolled_up() {
     assert_eq!(roll_up(&ledger, u64::MAX).await.unwrap(), 1);
 }
 
-/// In one case the readable account precedes the unreadable one, in the other it follows.
+/// In one case the readable account precedes the unreadable account, in the other case it follows.
 #[tokio::test]
 async fn unreadable_journal_does_not_stop_the_roll_up_of_others() {
     let now_ms = now();

@@ -129,7 +129,7 @@ impl<L: Ledger> SettlerTask<L> {
             loop {
                 rounds.tick().await;
                 // Checkpoints are computed and passed to the ledger without a wait in between. A call that ends after
-                // this point is settled by this same task, and so after its checkpoint.
+                // this point is settled by this same task, so it is settled after its checkpoint.
                 let notes = running.notes();
                 if !notes.is_empty()
                     && let Err(error) = ledger.checkpoint(&notes).await

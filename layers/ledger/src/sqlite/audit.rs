@@ -87,7 +87,7 @@ fn accounts(conn: &Connection, occasion: Occasion) -> rusqlite::Result<HashMap<S
             id: parsed(row, 0)?,
             balance_rub: amount(row, 1)?,
             loss_rub: amount(row, 2)?,
-            // An SQLite ledger keeps holds in memory only, so the file has none.
+            // An SQLite ledger keeps holds in memory only, so the file has no holds.
             held_rub: MicroRub::ZERO,
             holds: Vec::new(),
             // The file does not store these sums. They are added up from its rows.

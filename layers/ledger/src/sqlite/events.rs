@@ -191,7 +191,7 @@ impl Documents for SqliteLedger {
 }
 
 impl LeaderLease for SqliteLedger {
-    /// This process has locked the file, so no other process can want this right.
+    /// This process has locked the file, so no other process can request this right.
     async fn lead(&self, _: &str, _: &str, _: Duration) -> Result<bool, BookError> {
         Ok(true)
     }

@@ -150,7 +150,7 @@ impl JournalRange {
     }
 
     fn entries(&self, conn: &Connection) -> rusqlite::Result<Vec<(JournalCursor, JournalLine)>> {
-        // As a bound, NULL means the end of the millisecond: no id compares as greater, and none as less.
+        // As a bound, NULL means the end of the millisecond: no id compares as greater than NULL, and no id as less.
         let (at_ms, id) = match &self.after {
             None => (self.first_ms(), None),
             Some(JournalCursor { at_ms, line }) => match line {

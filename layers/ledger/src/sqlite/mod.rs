@@ -5,9 +5,9 @@
 //! holds, and a call that was running is charged from free money, at the cost in its last checkpoint. That cost fits
 //! into the call's hold at the time of the checkpoint, and the sum of all holds fits into the balance.
 //!
-//! Charges, payments, keys and tariff versions are acknowledged after they are committed (write-ahead log,
-//! `synchronous = FULL`). Changes that arrive together share a commit. No caller waits for a charge, so its commit
-//! waits up to 5 ms for other changes. In the book, and so for the next call, the charge counts at once.
+//! Charges, payments, keys and tariff versions are acknowledged after they are committed (write-ahead log, `synchronous
+//! = FULL`). Changes that arrive together share a commit. No caller waits for a charge, so its commit waits up to 5 ms
+//! for other changes. In the book the charge counts at once, so it also counts for the next call.
 //!
 //! SQLite flushes with `fsync`, unless it is built with `LIBSQLITE3_FLAGS=-DHAVE_FDATASYNC=1`, as it is for the
 //! gateway. A commit then does not wait for the inode's timestamp, which does not affect the contents of the file.

@@ -209,7 +209,8 @@ impl Rollup for SqliteLedger {
         lines.map_err(BookError::Unavailable)
     }
 
-    /// Reads payments and corrections from their own table, since this store keeps no copy of them next to the sums.
+    /// Reads payments and corrections from their own table, since this store keeps no copy of payments and corrections
+    /// next to the sums.
     async fn entries(
         &self,
         account: &AccountId,

@@ -137,8 +137,8 @@ impl WrittenBook {
         Ok(writer)
     }
 
-    /// Locks the state. Fails if nothing more can be written, or if a panic may have left a change of the book half
-    /// made.
+    /// Locks the state. Fails if the file cannot be written any more, or if a panic may have left a change of the book
+    /// half made.
     fn serving(&self) -> Result<MutexGuard<'_, WriterState<Bookings>>, BoxError> {
         let writer = self.0.lock().map_err(|_| Torn)?;
         writer.takes_more()?;

@@ -171,7 +171,7 @@ fn statement_of_an_account_without_lines_is_all_zero() {
     let made = ledger.create_account(&acme, "Acme");
     made.now_or_never().unwrap().unwrap();
     assert_eq!(read(0..10).unwrap(), Statement::default());
-    // The payment is in the period that includes now, and not in the long past one.
+    // The payment is in the period that includes now, and not in the period that is long past.
     let topup = Entry {
         id: "p1".into(),
         amount: MicroRub::new(7),

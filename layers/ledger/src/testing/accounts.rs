@@ -57,7 +57,7 @@ pub(super) async fn an_entry_is_read_by_its_id_as_it_was_booked<L: Books>(ledger
     }
 }
 
-/// I4: a correction cannot take money that is held.
+/// Invariant I4: a correction cannot take money that is held.
 pub(super) async fn a_correction_takes_no_held_money<L: Books>(ledger: &L) {
     open(ledger, 100).await;
     reserved(ledger, &hold(1, "k1", 60)).await;
@@ -80,7 +80,7 @@ pub(super) async fn a_correction_takes_no_held_money<L: Books>(ledger: &L) {
     expect_eq!([view.balance_rub, view.spent_rub], [3, 10].map(micro));
 }
 
-/// I3 for amounts up to the largest, 2⁵³ − 1: the largest integer that a double holds exactly.
+/// Invariant I3 for amounts up to the largest, 2⁵³ − 1: the largest integer that a double holds exactly.
 pub(super) async fn amounts_are_exact_up_to_the_largest_and_never_exceed_it<L: Books>(ledger: &L) {
     const MAX: i64 = MicroRub::MAX.micro();
     open(ledger, MAX).await;

@@ -68,7 +68,7 @@ pub(super) async fn a_smaller_hold_frees_money_at_once<L: Ledger>(ledger: &L) {
     expect_eq!(free(ledger, "k1").await, 850);
 }
 
-/// I1: a larger amount is granted in full or refused, and a refusal changes nothing.
+/// Invariant I1: a larger amount is granted in full or refused, and a refusal changes nothing.
 pub(super) async fn a_hold_grows_only_into_free_money<L: Ledger>(ledger: &L) {
     if !can_adjust(ledger).await {
         return;
@@ -93,7 +93,7 @@ pub(super) async fn a_hold_grows_only_into_free_money<L: Ledger>(ledger: &L) {
     expect_eq!(paid, booked(Booked::Held, 200, 0));
 }
 
-/// I1: a hold that has expired does not prevent another hold from growing.
+/// Invariant I1: a hold that has expired does not prevent another hold from growing.
 pub(super) async fn an_expired_hold_does_not_keep_another_from_growing<L: Ledger>(ledger: &L) {
     if !can_adjust(ledger).await {
         return;
@@ -103,7 +103,7 @@ pub(super) async fn an_expired_hold_does_not_keep_another_from_growing<L: Ledger
     expect_eq!(adjusted(ledger, &to(2, "k2", 1, 1000)).await, held(1000));
 }
 
-/// I5: changes of a hold may arrive twice, or in another order.
+/// Invariant I5: changes of a hold may arrive twice, or in another order.
 pub(super) async fn an_older_adjustment_changes_nothing<L: Ledger>(ledger: &L) {
     if !can_adjust(ledger).await {
         return;
@@ -128,7 +128,7 @@ pub(super) async fn an_older_adjustment_changes_nothing<L: Ledger>(ledger: &L) {
     expect_eq!([again.held, again.free], [400, 600].map(micro));
 }
 
-/// I5: a change of a hold that arrives after the end of its call does not hold money again.
+/// Invariant I5: a change of a hold that arrives after the end of its call does not hold money again.
 pub(super) async fn an_ended_hold_is_not_adjusted<L: Ledger>(ledger: &L) {
     if !can_adjust(ledger).await {
         return;
@@ -171,7 +171,7 @@ pub(super) async fn a_cost_is_charged_up_to_the_adjusted_hold_and_free_money<L: 
     expect_eq!(paid, booked(Booked::Held, 850, 0));
 }
 
-/// I1 and I12: a larger amount is granted under the same conditions as a new hold; a smaller amount always.
+/// Invariants I1 and I12: a larger amount is granted under the same conditions as a new hold; a smaller amount always.
 pub(super) async fn a_hold_grows_only_if_account_and_key_allow_it<L: Books>(ledger: &L) {
     open(ledger, 1000).await;
     if !can_adjust(ledger).await {
@@ -214,7 +214,8 @@ pub(super) async fn a_hold_grows_only_if_account_and_key_allow_it<L: Books>(ledg
     expect_eq!(key_money(ledger, "k1").await, [0, 170, 830]);
 }
 
-/// I1: the refusal of a larger hold names its reason. A ledger with leases has some of these calls in a lease.
+/// Invariant I1: the refusal of a larger hold names its reason. If the ledger has leases, some of these calls have
+/// their holds from a lease.
 pub(super) async fn a_larger_hold_is_refused_for_the_reason_of_a_new_one<L: Books>(ledger: &L) {
     const CALLS: u128 = 30;
     open(ledger, 1000).await;
@@ -253,7 +254,7 @@ pub(super) async fn a_larger_hold_is_refused_for_the_reason_of_a_new_one<L: Book
     }
 }
 
-/// I8: when a hold expires, its whole amount after all changes is freed.
+/// Invariant I8: when a hold expires, its whole amount after all changes is freed.
 pub(super) async fn the_whole_adjusted_hold_expires<L: Books>(ledger: &L) {
     open(ledger, 1000).await;
     if !can_adjust(ledger).await {

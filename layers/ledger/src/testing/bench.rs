@@ -65,8 +65,8 @@ const TTL: Duration = Duration::from_secs(960);
 /// A prime step through the payers, so that consecutive calls are not neighbours in the ledger.
 const STEP: u64 = 7919;
 
-/// Makes `calls` calls, one after another, each with one RESERVE and one SETTLE of 1 µ₽; `payers` pay in turn. Returns
-/// the time that all calls took.
+/// Makes `calls` calls, one after another, each with one RESERVE and one SETTLE of 1 µ₽. The accounts and keys in
+/// `payers` take turns. Returns the time that all calls took.
 ///
 /// # Panics
 /// If the ledger refuses a hold of 10 µ₽ or does not answer, or if `payers` is empty.

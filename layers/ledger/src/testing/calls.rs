@@ -48,7 +48,7 @@ async fn free_of<L: Ledger>(ledger: &L, account: &AccountId, id: &str) -> i64 {
     }
 }
 
-/// I1: a hold gets at most the free money, and nothing if less than `least` is free.
+/// Invariant I1: a hold gets at most the free money; if less than `least` is free, it is refused.
 pub(super) async fn a_reserve_grants_between_the_least_and_the_wanted_amount<L: Ledger>(
     ledger: &L,
 ) {
@@ -78,7 +78,7 @@ pub(super) async fn a_reserve_grants_between_the_least_and_the_wanted_amount<L: 
     }
 }
 
-/// I1 and I2: keys share their account's money; accounts share nothing.
+/// Invariants I1 and I2: keys share their account's money; accounts share nothing.
 pub(super) async fn holds_of_all_keys_count_against_the_account<L: Ledger>(ledger: &L) {
     reserved(ledger, &hold(1, "k1", 700)).await;
     let refusal = refused(ledger, &hold(2, "k1", 301)).await;
@@ -92,7 +92,7 @@ pub(super) async fn holds_of_all_keys_count_against_the_account<L: Ledger>(ledge
     expect_eq!(free_of(ledger, &account("other"), "k3").await, 100);
 }
 
-/// I1, with all holds in flight at the same time.
+/// Invariant I1, with all holds in flight at the same time.
 pub(super) async fn concurrent_holds_are_granted_only_up_to_the_free_money<L: Ledger>(ledger: &L) {
     let holds: Vec<Hold> = (1..=200)
         .map(|n| hold(n, if n.is_multiple_of(2) { "k1" } else { "k2" }, 27))
@@ -119,7 +119,7 @@ pub(super) async fn concurrent_holds_are_granted_only_up_to_the_free_money<L: Le
     expect_eq!(free(ledger, "k1").await, 1000 - 37 * 27);
 }
 
-/// I5: a RESERVE whose answer was lost may be sent again.
+/// Invariant I5: a RESERVE whose answer was lost may be sent again.
 pub(super) async fn a_repeated_reserve_is_granted_once<L: Ledger>(ledger: &L) {
     let wish = Hold {
         least: micro(50),
@@ -142,7 +142,7 @@ pub(super) async fn a_repeated_reserve_is_granted_once<L: Ledger>(ledger: &L) {
     expect_eq!(free(ledger, "k1").await, 920);
 }
 
-/// I5: a request number cannot be used for a second hold.
+/// Invariant I5: a request number cannot be used for a second hold.
 pub(super) async fn a_reserve_for_an_ended_call_holds_nothing<L: Ledger>(ledger: &L) {
     for n in [1, 2] {
         reserved(ledger, &hold(n, "k1", 100)).await;
@@ -194,7 +194,7 @@ pub(super) async fn a_key_cannot_hold_money_of_another_account<L: Ledger>(ledger
     expect_eq!(free(ledger, "k1").await, 1000);
 }
 
-/// I2 and I3: a settlement moves the call's cost from the balance to the spending, and ends the hold.
+/// Invariants I2 and I3: a settlement moves the call's cost from the balance to the spending, and ends the hold.
 pub(super) async fn a_settlement_charges_the_cost_and_frees_the_hold<L: Ledger>(ledger: &L) {
     let mut left = 1000;
     for (n, cost) in [(1, 100), (2, 1), (3, 0), (4, 99)] {
@@ -206,7 +206,7 @@ pub(super) async fn a_settlement_charges_the_cost_and_frees_the_hold<L: Ledger>(
     }
 }
 
-/// I3 and I4: the balance never falls below the held amount, and every part of a cost is in the books.
+/// Invariants I3 and I4: the balance never falls below the held amount, and every part of a cost is in the books.
 pub(super) async fn a_cost_beyond_the_hold_takes_free_money<L: Ledger>(ledger: &L) {
     // Another call's hold is not charged, however much this call costs.
     reserved(ledger, &hold(1, "k2", 300)).await;
@@ -286,7 +286,7 @@ pub(super) async fn settlements_of_one_batch_are_answered_in_order<L: Ledger>(le
     }
 }
 
-/// I5 and I9. When a caller gives up, its RESERVE may still be in flight and arrive after the release.
+/// Invariants I5 and I9. When a caller gives up, its RESERVE may still be in flight and arrive after the release.
 pub(super) async fn a_release_costs_nothing_and_blocks_later_requests_of_its_call<L: Ledger>(
     ledger: &L,
 ) {
@@ -336,7 +336,8 @@ pub(super) async fn an_expired_hold_blocks_no_other_hold<L: Ledger>(ledger: &L) 
     reserved(ledger, &hold(4, "k2", 1000)).await;
 }
 
-/// I5: an expired hold is settled at most once. I4: its charge takes no money that another call holds.
+/// Invariant I5: an expired hold is settled at most once. Invariant I4: its charge takes no money that another call
+/// holds.
 pub(super) async fn an_expired_hold_is_settled_late_once<L: Ledger>(ledger: &L) {
     for (n, want) in [(1, 500), (2, 400), (3, 100)] {
         reserved(ledger, &due(n, "k1", want)).await;
@@ -355,8 +356,8 @@ pub(super) async fn an_expired_hold_is_settled_late_once<L: Ledger>(ledger: &L) 
     expect_eq!(third, again(booked(Booked::Released, 0, 0)));
 }
 
-/// I7: if a ledger loses a hold, a fresh settlement is still charged. I3: an old number may have been charged before,
-/// so a settlement that is not fresh moves nothing.
+/// Invariant I7: if a ledger loses a hold, a fresh settlement is still charged. Invariant I3: an old number may have
+/// been charged before, so a settlement that is not fresh moves no money.
 pub(super) async fn a_call_without_a_hold_is_charged_by_force_while_fresh_and_is_stale_later<
     L: Ledger,
 >(
@@ -376,7 +377,7 @@ pub(super) async fn a_call_without_a_hold_is_charged_by_force_while_fresh_and_is
         let answer = ledger.settle(&stale).await.ok();
         expect_eq!(answer, Some(booked(Booked::Stale, 0, 0)));
     }
-    // A fresh settlement on a key that does not exist moves nothing either.
+    // A fresh settlement on a key that does not exist moves no money either.
     let stray = settled(ledger, 5, "k9", 50).await;
     expect_eq!(stray, booked(Booked::Stale, 0, 0));
     let paid = settled(ledger, 1, "k2", 300).await;

@@ -34,7 +34,7 @@ async fn dropped_after<F: Future>(awaits: u16, future: F) -> Option<F::Output> {
     .await
 }
 
-/// I2 and I8: the hold exists in full or not at all, so that a release of its number frees all money.
+/// Invariants I2 and I8: the hold exists in full or not at all, so that a release of its number frees all money.
 pub(super) async fn a_dropped_reserve_leaves_no_hold_after_its_release<L: Ledger>(ledger: &L) {
     for awaits in 0..AWAITS_MAX {
         let n = u128::from(awaits);
@@ -52,7 +52,8 @@ pub(super) async fn a_dropped_reserve_leaves_no_hold_after_its_release<L: Ledger
     }
 }
 
-/// I8: money that a dropped reserve took is free again after the hold's time to live, even if no release arrives.
+/// Invariant I8: money that a dropped reserve took is free again after the hold's time to live, even if no release
+/// arrives.
 pub(super) async fn a_dropped_reserve_leaves_no_hold_after_its_expiry<L: Ledger>(ledger: &L) {
     for awaits in 0..AWAITS_MAX {
         let wish = due(u128::from(awaits), "k1", 300);
@@ -111,7 +112,7 @@ pub(super) async fn a_dropped_settlement_that_is_repeated_charges_once<L: Ledger
     }
 }
 
-/// I3, I5 and I7, for several calls that are settled together.
+/// Invariants I3, I5 and I7, for several calls that are settled together.
 pub(super) async fn a_dropped_batch_of_settlements_that_is_repeated_charges_once<L: Ledger>(
     ledger: &L,
 ) {
@@ -192,7 +193,7 @@ pub(super) async fn a_dropped_extension_does_not_end_the_hold<L: Ledger>(ledger:
     }
 }
 
-/// I2 and I5, for a hold that shrinks and a hold that grows.
+/// Invariants I2 and I5, for a hold that shrinks and a hold that grows.
 pub(super) async fn a_dropped_adjustment_that_is_repeated_counts_once<L: Ledger>(ledger: &L) {
     if !can_adjust(ledger).await {
         return;
@@ -224,7 +225,7 @@ pub(super) async fn a_dropped_adjustment_that_is_repeated_counts_once<L: Ledger>
     }
 }
 
-/// I2, I3 and I5: the hold has its old or its new amount when the call ends, and no money stays held.
+/// Invariants I2, I3 and I5: the hold has its old or its new amount when the call ends, and no money stays held.
 pub(super) async fn a_dropped_adjustment_leaves_no_hold_after_its_call_ends<L: Ledger>(ledger: &L) {
     if !can_adjust(ledger).await {
         return;
@@ -269,7 +270,7 @@ async fn sweep_all<L: Ledger>(ledger: &L) {
     panic!("holds ended by sweep {SWEEPS_MAX}: expected 0, found {ended}");
 }
 
-/// I2, I5 and I8.
+/// Invariants I2, I5 and I8.
 pub(super) async fn a_dropped_sweep_loses_no_hold<L: Ledger>(ledger: &L) {
     let mut left = 1000;
     for awaits in 0..AWAITS_MAX {

@@ -41,7 +41,7 @@ pub(super) async fn a_cost_beyond_the_hold_takes_free_money_and_the_rest_is_loss
     expect_eq!(money(ledger).await, [0, 0, 1000, 651]);
 }
 
-/// I1: a charge beyond the hold is limited by the ceilings of the day and the month, too.
+/// Invariant I1: a charge beyond the hold is limited by the ceilings of the day and the month, too.
 pub(super) async fn a_cost_beyond_the_hold_stays_below_the_days_ceiling<L: Books>(ledger: &L) {
     open(ledger, 1000).await;
     let ceilings = Ceilings {

@@ -34,7 +34,7 @@ async fn charge<L: Books>(ledger: &L, n: u128, id: &str, cost: i64) {
     settled(ledger, n, id, cost).await;
 }
 
-/// I10: an entry is booked once, so it emits one event.
+/// Invariant I10: an entry is booked once, so it emits one event.
 pub(super) async fn each_entry_emits_one_event_in_order<L: Books + EventStore>(ledger: &L) {
     open(ledger, 100).await;
     pay(ledger, "first", 100).await;

@@ -96,7 +96,7 @@ fn beyond(ceiling: Ceiling, free: i64, held: i64) -> Refusal {
     }
 }
 
-/// I1 and I2 for the ceiling of a group, over all its keys.
+/// Invariants I1 and I2 for the ceiling of a group, over all its keys.
 pub(super) async fn all_keys_of_a_group_together_spend_at_most_its_ceiling<L: Books>(ledger: &L) {
     open(ledger, 1000).await;
     make(ledger, "g1", Ceilings::total(micro(300))).await;
@@ -243,7 +243,7 @@ pub(super) async fn a_key_that_joins_a_group_brings_its_holds_and_its_spending_s
     let refused = ledger.change_key(&key("k1"), &elsewhere).await.unwrap_err();
     expect_matches!(refused, BookError::NoGroup);
     expect_eq!(ledger.key(&key("k1")).await.unwrap().record.group, None);
-    // A key may be created in a group, but not in an unknown one.
+    // A key may be created in a group, but not in a group that does not exist.
     let mut third = record(&acme(), "k3", 3);
     third.group = Some(group("nowhere"));
     let refused = ledger.create_key(&third, Ceilings::NONE).await.unwrap_err();

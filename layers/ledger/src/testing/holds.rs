@@ -86,7 +86,7 @@ pub(super) async fn a_ceiling_can_be_raised_lowered_and_removed<L: Books>(ledger
     }
 }
 
-/// I1: each ceiling limits a key. A refusal names the ceiling that leaves least, and when it resets.
+/// Invariant I1: each ceiling limits a key. A refusal names the ceiling that leaves least, and when it resets.
 pub(super) async fn a_key_has_separate_ceilings_of_day_and_month<L: Books>(ledger: &L) {
     open(ledger, 1000).await;
     let ceilings = Ceilings {
@@ -169,7 +169,7 @@ pub(super) async fn a_key_has_separate_ceilings_of_day_and_month<L: Books>(ledge
     reserved(ledger, &hold(7, "k2", 600)).await;
 }
 
-/// I5: a RESERVE whose answer was lost may be sent again.
+/// Invariant I5: a RESERVE whose answer was lost may be sent again.
 pub(super) async fn a_repeated_hold_is_granted_once<L: Books>(ledger: &L) {
     open(ledger, 100).await;
     let wish = Hold {
@@ -312,7 +312,7 @@ pub(super) async fn only_holds_past_their_expiry_are_ended<L: Books>(ledger: &L)
     expect_eq!((view.held_rub, view.free_rub), (micro(0), micro(100)));
 }
 
-/// I8: if a RESERVE does not fit, it ends expired holds of its account, but only a limited number.
+/// Invariant I8: if a RESERVE does not fit, it ends expired holds of its account, but only a limited number.
 pub(super) async fn a_reserve_that_does_not_fit_ends_some_expired_holds_of_its_account<L: Books>(
     ledger: &L,
 ) {

@@ -76,7 +76,7 @@ impl Drop for Meeting {
     }
 }
 
-/// I1: the check of the free money and the hold happen atomically.
+/// Invariant I1: the check of the free money and the hold happen atomically.
 pub(super) async fn holds_by_several_threads_are_granted_only_up_to_the_free_money<
     L: Ledger + Clone,
 >(
@@ -204,8 +204,8 @@ pub(super) async fn a_call_settled_by_two_threads_is_charged_once<L: Ledger + Cl
     );
 }
 
-/// I5: if a settlement and a release arrive at once, only the one that the ledger processes first takes effect, and
-/// both answers agree with that.
+/// Invariant I5: if a settlement and a release arrive at once, only the one that the ledger processes first takes
+/// effect, and both answers agree with that.
 pub(super) async fn only_one_of_a_concurrent_settlement_and_release_takes_effect<
     L: Ledger + Clone,
 >(
@@ -235,7 +235,7 @@ pub(super) async fn only_one_of_a_concurrent_settlement_and_release_takes_effect
     );
 }
 
-/// I1: the check of the free money and the larger hold happen atomically.
+/// Invariant I1: the check of the free money and the larger hold happen atomically.
 pub(super) async fn holds_grow_by_several_threads_only_up_to_the_free_money<L: Ledger + Clone>(
     ledger: &L,
 ) {
@@ -279,7 +279,7 @@ pub(super) async fn holds_grow_by_several_threads_only_up_to_the_free_money<L: L
     expect_eq!(rest.held, micro(996), "held next to four holds of 1 µ₽");
 }
 
-/// I2, I3 and I5: in whichever order the two are processed, the whole hold ends.
+/// Invariants I2, I3 and I5: in whichever order the two are processed, the whole hold ends.
 pub(super) async fn a_concurrent_adjustment_and_settlement_lose_no_money<L: Ledger + Clone>(
     ledger: &L,
 ) {

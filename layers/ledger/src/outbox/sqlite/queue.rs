@@ -65,7 +65,7 @@ impl Queue {
         Self { calls: due }
     }
 
-    /// The waiting steps, sorted by call number and so by age.
+    /// The waiting steps, sorted by call number, which sorts them by age.
     pub(super) fn iter(&self) -> impl Iterator<Item = (RequestNumber, &Waiting)> {
         self.calls
             .iter()

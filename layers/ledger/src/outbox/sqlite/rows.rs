@@ -31,7 +31,7 @@ use crate::{
 };
 
 /// Application id `tgo1`, schema version 1. The pragma is for ordinary commits; a commit that must survive a power cut
-/// sets a stricter one.
+/// sets a stricter pragma.
 const OUTBOX: Kind = Kind {
     application_id: 0x7467_6f31,
     schema_version: 1,

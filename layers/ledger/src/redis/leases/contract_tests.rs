@@ -55,8 +55,8 @@ async fn ledger_with_leases_passes_the_contract_tests() {
     assert!(turns > 20, "{turns} turns: there were no leases");
 }
 
-/// The runtime that opened the connection for turns polls it. If that runtime has ended, the next runtime opens the
-/// connection again, and other connections are not disturbed.
+/// The connection for turns of leases is polled by the runtime that opened it. If this runtime has ended, the next
+/// runtime opens the connection again, and other connections are not affected.
 #[tokio::test]
 async fn turn_can_be_sent_after_the_runtime_of_its_connection_has_ended() {
     let server = Server::start().await;

@@ -176,7 +176,7 @@ async fn fleet_with_leases_serves_exactly_the_calls_that_the_money_pays_for() {
 }
 
 /// A server without free memory grants no leases, but still charges ends. Gateways give leases back, and rarely request
-/// new ones.
+/// new leases.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn redis_server_out_of_memory_grants_no_leases() {
     const SOON: Duration = Duration::from_secs(3);
@@ -343,8 +343,8 @@ async fn hold_gets_its_full_amount_from_recalled_leases() {
     fleet.ends_sound(200, money).await;
 }
 
-/// Two gateways have leases, and one has none. All calls that the money pays for are served, and each gateway serves
-/// some.
+/// Two gateways have leases, and a third gateway has no leases. All calls for which there is money are served, and each
+/// gateway serves some calls.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn gateway_without_leases_gets_its_share_of_holds_next_to_gateways_with_leases() {
     const CALLS: usize = 6_000;
@@ -493,8 +493,8 @@ async fn calls_of_a_dead_gateway_are_charged_to_its_lease() {
     assert_eq!(other.audit().await.unwrap().breaches, Vec::<String>::new());
 }
 
-/// A machine was copied while it ran. The owner whose turn arrives first continues the lease, and the other owner
-/// grants nothing more.
+/// A machine was copied while it ran. The copy whose turn of the lease arrives first continues the lease. The other
+/// copy grants no more holds.
 #[tokio::test]
 async fn lease_of_a_copied_machine_continues_on_only_one_of_the_copies() {
     use crate::leases::{
@@ -539,7 +539,7 @@ async fn lease_of_a_copied_machine_continues_on_only_one_of_the_copies() {
     assert_eq!(stored[0].held_rub, micro(40));
 }
 
-/// A lease grants nothing if one of the gateway's two clocks shows that it has expired.
+/// A lease grants no holds if it has expired by one of the gateway's two clocks.
 #[tokio::test]
 async fn lease_grants_nothing_once_either_clock_shows_its_expiry() {
     use crate::leases::{
@@ -652,7 +652,7 @@ async fn restarted_gateway_returns_its_leases() {
     let (again, other) = (started("gateway 0").await, started("gateway 1").await);
     let calling = async {
         // A lease of which the ledger receives turns belongs to a running gateway, even if that gateway has the same
-        // name as this one.
+        // name as this gateway.
         let until = Instant::now() + 2 * quiet;
         while Instant::now() < until {
             assert!(call(killed).await);

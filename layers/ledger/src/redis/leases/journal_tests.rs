@@ -1,4 +1,4 @@
-//! The data that a turn of a lease writes, compared with that of calls that are settled one by one.
+//! Compares the data that a turn of a lease writes with the data of calls that are settled one by one.
 
 use std::sync::Arc;
 
@@ -176,7 +176,7 @@ async fn audit_reports_a_journal_entry_that_charges_its_calls_twice() {
     ledger.turn(&turn(lease, ["a", "b"], &ends)).await.unwrap();
     let breaches = async || ledger.audit().await.unwrap().breaches;
     assert_eq!(breaches().await, Vec::<String>::new());
-    // Writes the turn's entry a second time, as if a fault had charged its calls twice.
+    // Writes the journal entry of the lease's turn a second time, as if a fault had charged its calls twice.
     let script = "
 local entry = redis.call('XREVRANGE', KEYS[1], '+', '-', 'COUNT', 1)[1]
 local place = redis.call('XADD', KEYS[1], '*', unpack(entry[2]))
@@ -242,7 +242,7 @@ async fn call_reported_in_two_turns_is_charged_once() {
     assert_eq!(ledger.audit().await.unwrap().breaches, Vec::<String>::new());
 }
 
-/// The parts of items that the calls of a turn have in common are stored once.
+/// The parts of items that the calls of a lease's turn have in common are stored once.
 #[tokio::test]
 async fn receipt_in_a_large_turn_takes_at_most_5_9_of_the_memory_of_a_single_receipt() {
     const CALLS: usize = 2_000;
@@ -284,7 +284,7 @@ async fn receipt_in_a_large_turn_takes_at_most_5_9_of_the_memory_of_a_single_rec
         sizes.push((memory(&server).await - before) / CALLS);
     }
     println!("bytes of the server for a receipt, of turns of {TOGETHER:?}: {sizes:?}");
-    // For a turn of few calls, the server's own overhead per entry is large.
+    // If a turn of a lease has few calls, the server's own overhead per entry is large.
     let [alone, few, turns @ ..] = &sizes[..] else {
         unreachable!("there are six")
     };
@@ -427,7 +427,7 @@ async fn call_of_a_turn_is_found_only_by_its_exact_number() {
     };
     let (mut word, mut told) = ("a".to_owned(), Vec::new());
     for round in 0..4 {
-        // Calls that end together, in one turn, have begun at different times.
+        // Calls that end together, in one turn of a lease, have begun at different times.
         let numbers: Vec<RequestNumber> = (0..100).map(|n| at(4 * n + round)).collect();
         let ends: Vec<Settlement> = numbers.iter().map(|number| ended(*number, 1)).collect();
         let this = round.to_string();
@@ -458,7 +458,7 @@ async fn call_of_a_turn_is_found_only_by_its_exact_number() {
     assert_eq!(ledger.audit().await.unwrap().breaches, Vec::<String>::new());
 }
 
-/// Earlier versions stored each number of a turn singly.
+/// Earlier versions stored each call number of a lease's turn singly.
 #[tokio::test]
 async fn call_is_found_in_a_turn_that_an_earlier_version_stored() {
     let server = Server::start().await;
@@ -516,7 +516,8 @@ async fn turns_repeated_after_their_lease_was_returned_charge_nothing() {
     crate::testing::is_sound(&ledger).await;
 }
 
-/// An outbox sends ends again together after a failover, and a new process sends the ends of a dead one.
+/// After a failover an outbox sends ends of calls again, together; and a new process sends the ends that a dead process
+/// left.
 #[tokio::test]
 async fn each_call_is_charged_once_if_ends_of_many_calls_are_sent_again_together() {
     let server = Server::start().await;
@@ -563,7 +564,7 @@ async fn each_call_is_charged_once_if_ends_of_many_calls_are_sent_again_together
     crate::testing::is_sound(&ledger).await;
 }
 
-/// Ends of enough calls for a turn to store their numbers together.
+/// The ends of enough calls that a turn of a lease stores the numbers of these calls together.
 fn many(count: usize, cost: i64) -> Vec<Settlement> {
     let ends = (0..count).map(|_| ended(RequestNumber::now_v7(), cost));
     ends.collect()

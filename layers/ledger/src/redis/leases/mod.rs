@@ -161,7 +161,7 @@ impl RedisLedger {
             }
             sleep(RECALL_LOOK_EVERY).await;
         }
-        // A lease that grants nothing any more may still have ends to report.
+        // A lease that grants no more holds may still have ends of calls to report.
         sleep(ENDS_TOLD).await;
         Ok(())
     }
@@ -189,8 +189,8 @@ impl RedisLedger {
         Ok(asked)
     }
 
-    /// Waits until no gateway may grant holds by permission of a turn before now. From then on an operator's command is
-    /// in force on all gateways.
+    /// Waits until no gateway may grant holds by permission of a turn of a lease before now. From then on an operator's
+    /// command is in force on all gateways.
     pub(super) async fn leases_have_heard(&self, account: &AccountId) -> Result<(), RedisFault> {
         let (now, leases) = self.leases_at(account).await?;
         let until = leases.iter().map(|lease| lease.grants_until_ms).max();

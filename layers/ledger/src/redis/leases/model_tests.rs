@@ -371,8 +371,9 @@ impl<'a> Both<'a> {
                     .unwrap()
                     .is_open(settlement.number);
                 if is_open && self.leases.is_told_by_owner(&acme(), settlement.number) {
-                    // The model and the script may differ here: the model only has the ends that owners reported for a
-                    // call without a hold, and the script finds some of them. So this step is skipped.
+                    // The model and the script may differ here: the model has only those ends of a call without a hold
+                    // that owners of leases have reported, and the script finds some of these ends. So this step is
+                    // skipped.
                     return Ok(());
                 }
                 let known = self.charged.get(&settlement.number).copied();

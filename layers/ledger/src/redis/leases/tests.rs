@@ -96,9 +96,9 @@ enum Step {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fate {
     Answered,
-    /// The turn did not reach the server.
+    /// The turn of the lease did not reach the server.
     LostBefore,
-    /// The server carried out the turn, but its answer was lost.
+    /// The server carried out the turn of the lease, but the answer was lost.
     LostAfter,
 }
 
@@ -223,7 +223,7 @@ fn simulation_detects_a_lease_rule_missing_from_the_lua_script() {
             "    some[#some + 1] = lined[i]",
             "    some[math.max(#some, 1)] = lined[i]",
         ),
-        // A turn that is sent twice is carried out once.
+        // A turn of a lease that is sent twice is carried out once.
         ("step ~= 'tell' and not again then", "step ~= 'tell' then"),
         // A lease gets at most the free money of the account.
         ("math.min(more, math.floor(free / (2 * leases)))", "more"),
@@ -346,7 +346,7 @@ impl<'a> World<'a> {
             record.group = Some(group.id.clone());
             ledger.create_key(&record, ceilings).await.unwrap();
         }
-        // With many levels, many turns emit events and so charge their ends one by one.
+        // With many alert levels, many turns of leases emit events. Such turns charge the ends of calls one by one.
         let levels: Vec<String> = (1..25).map(|n| (200 * n).to_string()).collect();
         let levels = levels.join(",");
         let _: i64 = server.ask(&["HSET", "tg:{acme}", "lo", &levels]).await;

@@ -5,8 +5,8 @@ local function money_fields(key)
   return key .. '.s', key .. '.u', key .. '.h', key .. '.l', key .. '.lm', key .. '.ld', key .. '.m', key .. '.d'
 end
 
--- The money of a key, from its fields in `row` from `at` on. Its bounds are its ceilings with what was spent under
--- each; the one that resets last comes first. Most keys have none.
+-- The money of a key, from its fields in `row` from `at` on. Its bounds are its ceilings, each with the spending under
+-- it; the ceiling that resets last comes first. Most keys have no ceilings.
 local function money_of(row, at, now)
   local used, bounds = stored(row[at + 1]), {}
   local enabled, group, calls = state_of(row[at])

@@ -169,7 +169,7 @@ local function charged_before(place, number)
 end
 local function charge_one(i, call_end)
   local first = places[i] and charged_before(places[i], call_end.number)
-  -- A call that is stale in a turn may have been charged on its own since.
+  -- A call that is stale in a turn of a lease may have been settled without a lease, and charged, since.
   if alone[i] and (not first or first[1] == 'stale') then
     first = charged_before(alone[i], call_end.number)
   end

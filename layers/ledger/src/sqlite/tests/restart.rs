@@ -52,7 +52,7 @@ async fn acknowledged_changes_survive_a_restart() {
         (found.id.clone(), found.status),
         (key(1), KeyStatus::Disabled)
     );
-    // I10: booking the same payment again after the restart changes nothing.
+    // Invariant I10: booking the same payment again after the restart changes nothing.
     assert_eq!(
         ledger
             .enter(&account(0), &topup("t1", 1_000))
