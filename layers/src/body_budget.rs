@@ -356,7 +356,7 @@ mod tests {
         let all = BodyBudget::default();
         let most = Arc::new(Mutex::new(0));
         let mut tasks = tokio::task::JoinSet::new();
-        // Each of six bodies reserves half of what it needs before any of them continues.
+        // Each of six bodies reserves half of its bytes before any body continues.
         for _ in 0..6 {
             let (all, most) = (all.clone(), Arc::clone(&most));
             tasks.spawn(async move {

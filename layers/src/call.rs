@@ -1,4 +1,4 @@
-//! A model call on its way down the stack. Its type shows which checks it has passed.
+//! A model call on its way down the stack. Its type states which checks it has passed.
 //!
 //! [`Call`] (parsed) → [`Priced`] (model and price known) → [`Attempt`] (one route chosen) →
 //! [`Outbound`] (bytes in the vendor's format).
@@ -34,8 +34,8 @@ pub struct Call {
     pub output_tokens: Option<u64>,
     /// The number of answers requested (`n` of the chat format).
     pub choices: u64,
-    /// Whether the client requested the usage chunk (`stream_options.include_usage`). The messages format always
-    /// carries usage.
+    /// Whether the client requested the usage chunk (`stream_options.include_usage`). In the messages format, answers
+    /// always contain usage.
     pub usage_asked: bool,
     /// The size of the input.
     pub input: InputSize,

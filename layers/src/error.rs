@@ -67,13 +67,13 @@ pub enum Error {
     #[error("request body incomplete")]
     BodyBroken(#[source] BoxError),
 
-    /// 401: the request carries no key.
+    /// 401: the request has no key.
     #[error("no key")]
     KeyMissing,
     /// 401: the credential is not a key of this gateway, by its form or its checksum.
     #[error("malformed key")]
     KeyMalformed,
-    /// 401: `authorization` and `x-api-key` carry different keys.
+    /// 401: `authorization` and `x-api-key` have different keys.
     #[error("two different keys")]
     KeyConflict,
     /// 401: the key does not exist.
@@ -311,8 +311,8 @@ pub trait CustomError: std::error::Error + Send + Sync + 'static {
     /// Returns the text for people, in their language, without secrets.
     fn text(&self, language: Language) -> String;
 
-    /// Returns how long the client should wait before a retry. By default `None`: then a 4xx forbids a retry, and after
-    /// a 5xx the client decides.
+    /// Returns how long the client should wait before a retry. The default is `None`: then an answer with a 4xx forbids
+    /// a retry, and after a 5xx the client decides.
     fn retry_after(&self) -> Option<Duration> {
         None
     }

@@ -1,5 +1,5 @@
 //! The response future of a layer that usually forwards a call at once. It boxes a call only if the layer must wait
-//! before forwarding, and it can carry a refusal.
+//! before it forwards the call. It can also be a refusal.
 
 use std::{
     fmt,

@@ -1,5 +1,5 @@
-//! Removes secrets and identifiers of the vendor and the operator from a vendor's message before a caller or a log sees
-//! it.
+//! Removes secrets and identifiers of the vendor and the operator from a vendor's message before the message reaches a
+//! caller or a log.
 
 /// Prefixes of API keys and of the ids of organisations and projects.
 const PREFIXES: [&str; 11] = [

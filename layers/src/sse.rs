@@ -155,7 +155,7 @@ impl Event {
         &self.0
     }
 
-    /// Returns the event's name (`event:`); empty if it has none.
+    /// Returns the event's name (`event:`); empty if the event has no name.
     #[must_use]
     pub fn name(&self) -> &[u8] {
         self.parts().0

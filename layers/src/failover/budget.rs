@@ -20,8 +20,8 @@ pub struct BudgetSettings {
     /// The number of retries per second that are always allowed; without them, a gateway with few calls could not
     /// retry.
     pub retries_per_second: u32,
-    /// The largest number of unused retries that are saved up. A vendor that fails under load fails all waiting calls
-    /// at once, and all of them must be retried immediately.
+    /// The largest number of unused retries that are saved up. If a vendor fails under load, all calls that wait for it
+    /// fail at once, and all these calls must be retried immediately.
     pub retries_max: u32,
 }
 

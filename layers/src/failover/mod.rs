@@ -284,7 +284,7 @@ struct RetryRequest<S> {
     req: Request<Priced>,
 }
 
-/// Returns the first answer that begins. If no attempt gets one, returns the most informative error.
+/// Returns the first answer that begins. If no attempt gets an answer, returns the most informative error.
 ///
 /// This is not an `async fn`, because the future of an `async fn` would store each argument twice.
 fn answered<S, A>(

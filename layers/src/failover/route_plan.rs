@@ -24,7 +24,7 @@ use crate::{
 const FULL_WAIT: Duration = Duration::from_secs(1);
 const OPERATOR_WAIT: Duration = Duration::from_secs(30);
 
-/// The routes of a call, and which of them it has tried.
+/// The routes of a call, and which routes the call has tried.
 #[derive(Debug)]
 pub(super) struct RoutePlan {
     health: Health,

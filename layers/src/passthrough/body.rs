@@ -257,8 +257,7 @@ impl Tap {
     }
 
     /// Returns the bytes to forward now: the events that this chunk completes, except those that must be removed. An
-    /// incomplete event is kept back, because its end may show that it is an error, and the caller must not see its
-    /// beginning.
+    /// incomplete event is kept back: its end may prove that it is an error, and the caller must not get its beginning.
     fn pass(&mut self, chunk: &Bytes) -> Bytes {
         let Self {
             splitter,

@@ -1,15 +1,15 @@
 //! Forwards a vendor's answer unchanged, and reads the usage from its bytes.
 //!
 //! A stream is forwarded event by event. Each event is forwarded with the frame that completes it, and frames that
-//! consist of whole events are not copied. An incomplete event is kept back: its end may show that it is the vendor's
+//! consist of whole events are not copied. An incomplete event is kept back: its end may prove that it is the vendor's
 //! error, whose text is not meant for the caller. Nothing is forwarded after the last event. The head waits for the
 //! first event for a limited time, so that an error in the first event can still set the status. Comments and pings do
 //! not count as events.
 //!
-//! A plain answer is read completely before any byte is forwarded, because only its end shows that it is valid. If its
-//! usage is missing or contradictory, and the call has a hold that determines the charge, the charged usage is written
-//! into the answer. Every other byte is forwarded unchanged. In a stream, usage that the vendor states is replaced in
-//! the same way; missing usage is added only if the stream is translated.
+//! A plain answer is read completely before any byte is forwarded, because only a complete answer can be checked. If
+//! its usage is missing or contradictory, and the call has a hold that determines the charge, the charged usage is
+//! written into the answer. Every other byte is forwarded unchanged. In a stream, usage that the vendor states is
+//! replaced in the same way; missing usage is added only if the stream is translated.
 //!
 //! ```
 //! # use std::sync::Arc;

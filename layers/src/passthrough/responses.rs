@@ -27,7 +27,7 @@ use crate::{
 #[derive(Debug, Default)]
 pub(super) struct Told {
     pub(super) usage: Option<VendorUsage>,
-    /// Byte range of the usage in the data of the latest event that has one.
+    /// The byte range of the usage in the data of the latest event that has usage.
     pub(super) usage_at: Option<Range<usize>>,
     /// The service tier that the vendor has reported so far.
     pub(super) tier: Label,
@@ -118,7 +118,7 @@ impl Told {
         self.may_end && self.items_open == 0 && !self.finished
     }
 
-    /// Reads the data of an event; `name` is the event's name, empty if it has none.
+    /// Reads the data of an event. `name` is the event's name; empty if the event has no name.
     pub(super) fn event(&mut self, name: &[u8], data: &[u8]) -> Seen {
         if name.ends_with(b".delta") {
             let kind = Kind::of(std::str::from_utf8(name).unwrap_or_default());

@@ -50,8 +50,8 @@ impl<K: Eq + Hash + Clone> Gcra<K> {
     }
 }
 
-/// Returns the new theoretical arrival time if a request at `now` is admitted, or else how long the caller must wait.
-/// All times are in nanoseconds. `gcra.lua` computes the same in microseconds.
+/// Returns the new theoretical arrival time if a request at `now` is admitted. Otherwise returns how long the caller
+/// must wait. All times are in nanoseconds. `gcra.lua` computes the same in microseconds.
 fn arrive(arrival: u64, now: u64, quota: Quota) -> Result<u64, Duration> {
     let interval = quota.per.as_nanos() / u128::from(quota.count.max(1));
     let interval = u64::try_from(interval).unwrap_or(u64::MAX);

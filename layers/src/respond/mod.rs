@@ -1,7 +1,7 @@
 //! Turns every [`Error`] into an HTTP answer that contains the request's number. No other module writes HTTP for an
 //! error.
 //!
-//! Layers above this layer never see an error, so its error type is [`Infallible`].
+//! Layers above this layer never get an error, so its error type is [`Infallible`].
 //!
 //! ```
 //! use http::{Request, Response, StatusCode};
@@ -205,7 +205,7 @@ pub trait Shape: Clone + Send + Sync + 'static {
     /// Returns the complete answer to a request that failed.
     fn answer(&self, refused: &Refused<'_>) -> Response<Bytes>;
 
-    /// Writes the request's number into the headers of each answer, also of successful ones: `x-request-id`, and
+    /// Writes the request's number into the headers of each answer, also of successful answers: `x-request-id`, and
     /// `request-id`, which SDKs of the messages format show.
     fn stamp(&self, number: RequestNumber, headers: &mut HeaderMap) {
         let mut text = [0; Hyphenated::LENGTH];

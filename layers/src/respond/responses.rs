@@ -1,5 +1,5 @@
 //! The end of a failed stream of the responses format. It consists of two events: SDKs raise an error on the first
-//! event, and coding tools read the second one.
+//! event, and coding tools read the second event.
 
 use std::fmt::Write as _;
 

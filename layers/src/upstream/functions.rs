@@ -1,7 +1,7 @@
 //! The dialect of chat vendors, such as GigaChat, that have `functions` instead of `tools`.
 //!
 //! Tools of a request, tool calls and their results are rewritten to functions, with one call per message. In an
-//! answer, a `function_call` becomes one entry of `tool_calls`, so that the layers above see only the usual format.
+//! answer, a `function_call` becomes one entry of `tool_calls`, so that the layers above get only the usual format.
 
 use std::{
     collections::HashMap,
@@ -163,7 +163,7 @@ fn text(content: Value) -> Result<String, Error> {
     }
 }
 
-/// Returns the result of a call as the text of a JSON object, because the vendor accepts nothing else.
+/// Returns the result of a call as the text of a JSON object, because the vendor accepts no other value.
 fn as_json(result: String) -> String {
     match serde_json::from_str::<Value>(&result) {
         Ok(Value::Object(_)) => result,

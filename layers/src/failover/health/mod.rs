@@ -72,8 +72,8 @@ impl Health {
         }
     }
 
-    /// Keeps the state of these routes and removes the state of all others. The gateway calls it when it has read the
-    /// config. Calls that are running on removed routes continue.
+    /// Keeps the state of these routes and removes the state of all other routes. The gateway calls it when it has read
+    /// the config. Calls that are running on removed routes continue.
     pub fn follow<'a>(&self, routes: impl IntoIterator<Item = &'a Arc<Route>>) {
         let mut kept: HashMap<Arc<str>, Vec<String>> = HashMap::new();
         for route in routes {

@@ -52,7 +52,7 @@ pub struct RouteState {
 pub struct LastError {
     /// The time since the error.
     pub ago: Duration,
-    /// The status that the vendor returned; `None` if it returned none, or a malformed answer.
+    /// The status that the vendor returned; `None` if it returned no status, or a malformed answer.
     pub status: Option<StatusCode>,
 }
 

@@ -240,8 +240,8 @@ impl Reader {
         self.lacks_usage
     }
 
-    /// Returns the events with which a vendor ends a stream at the request's ceiling of output, without usage. `last` is
-    /// the last event that has a position in the stream; empty if there was none.
+    /// Returns the events with which a vendor ends a stream at the request's ceiling of output, without usage. `last`
+    /// is the last event that has a position in the stream; empty if there was no such event.
     pub(in crate::passthrough) fn ceiling(&self, last: Bytes) -> Bytes {
         let last = Event::of(last);
         match self.format {

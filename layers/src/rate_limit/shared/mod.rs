@@ -130,7 +130,7 @@ fn add(counter: &AtomicU64, more: u64) {
 
 type Job = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// The connection to a store. All limits that use the store share it, and so do clones.
+/// The connection to a store. All limits that use the store share it; clones share it too.
 pub struct SharedRates<S> {
     store: S,
     node: u64,

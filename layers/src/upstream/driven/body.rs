@@ -29,7 +29,8 @@ pub(in crate::upstream) struct DrivenBody {
     pooled: Option<Box<PooledConnection>>,
     /// Whether the body was not polled yet, so that data that came with the head may be ready.
     unread: bool,
-    /// Whether the connection must be polled even if it was not woken: a frame was taken, so there may be another one.
+    /// Whether the connection must be polled even if it was not woken: a frame was taken, so there may be another
+    /// frame.
     needs_poll: bool,
     /// The frame, error or end after the frames that were joined; the next poll returns it.
     next: Option<Option<Result<Frame<Bytes>, hyper::Error>>>,
@@ -65,7 +66,8 @@ impl DrivenBody {
             || self.pooled.is_none()
             || self.incoming.is_end_stream();
         let mut frame = if looks { self.take() } else { Poll::Pending };
-        // hyper wakes the task once more after each write, although nothing can have changed; such polls are skipped.
+        // hyper wakes the task once more after each write, although the connection's state cannot have changed; such
+        // polls are skipped.
         if frame.is_pending()
             && let Some(pooled) = self.pooled.as_deref_mut()
             && (std::mem::take(&mut self.needs_poll) | pooled.connection.was_woken(cx.waker()))

@@ -239,8 +239,8 @@ mod tests {
         }
     }
 
-    /// A vendor that counts requests. It answers the first request; to the second one, on the same connection, it sends
-    /// `last` and closes. It answers all later requests.
+    /// A vendor that counts requests. It answers the first request. To the second request, on the same connection, it
+    /// sends `last` and closes the connection. It answers all later requests.
     fn vendor_that_hangs_up(last: &'static [u8]) -> (SocketAddr, Arc<AtomicUsize>) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
