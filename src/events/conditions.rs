@@ -53,7 +53,7 @@ pub(super) struct Word<'a> {
     pub(super) sees: bool,
 }
 
-/// Records whether a gateway sees a condition, and emits an event if the condition begins or ends with this report.
+/// Records whether a gateway detects a condition, and emits an event if the condition begins or ends with this report.
 pub(super) async fn say<L: EventStore + Documents>(
     store: &L,
     word: &Word<'_>,

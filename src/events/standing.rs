@@ -200,8 +200,8 @@ impl Notes {
         Ok(self.store.documents(&self.dead_names()).await?.len())
     }
 
-    /// Returns the event with this number: with its dead letter if there is one, and otherwise from the events that the
-    /// ledger still has.
+    /// Returns the event with this number. If it is a dead letter, the event is returned with the dead letter;
+    /// otherwise it is read from the events that the ledger still has.
     pub(super) async fn event(
         &self,
         number: u64,

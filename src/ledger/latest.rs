@@ -310,7 +310,7 @@ impl Reading {
 /// Merges the lines of many accounts, newest first.
 struct Latest<'a> {
     ways: Vec<Way<'a>>,
-    /// The time of the next line of each account that has one.
+    /// The time of the next line of each account that has more lines.
     turns: BinaryHeap<(u64, Reverse<usize>)>,
 }
 
@@ -412,8 +412,8 @@ impl<'a> Latest<'a> {
     async fn next(&mut self) -> Result<Option<JournalLine>, BookError> {
         while let Some((_, Reverse(at))) = self.turns.pop() {
             let way = &mut self.ways[at];
-            // If only the time was known and no line, the lines are read now. The first of them may be older than that
-            // time, so another account may be next.
+            // If only the time of the line was read and not the line, the lines are read now. The first of these lines
+            // may be older than that time, so another account may be next.
             let line = way.lines.pop_front();
             if way.lines.is_empty() {
                 way.fill().await?;
@@ -428,7 +428,8 @@ impl<'a> Latest<'a> {
 }
 
 impl Way<'_> {
-    /// Reads pages until one has a matching line: a page of the journal may have none although a later page has one.
+    /// Reads pages until a page has a matching line: a page of the journal may have no such line although a later page
+    /// has one.
     async fn fill(&mut self) -> Result<(), BookError> {
         while self.lines.is_empty()
             && let Some(lines) = self.latest.next().await?

@@ -120,7 +120,7 @@ impl AnyLedger {
         }
     }
 
-    /// Checks whether calls may be sold on this ledger. If another server has replaced the earlier one, charges that
+    /// Checks whether calls may be sold on this ledger. If another server has replaced the earlier server, charges that
     /// the new server may have missed are sent to it again.
     ///
     /// # Errors
@@ -162,7 +162,7 @@ impl AnyLedger {
         }
     }
 
-    /// Returns the leases of an account, or of all accounts, on all gateways. The embedded ledgers have none.
+    /// Returns the leases of an account, or of all accounts, on all gateways. The embedded ledgers have no leases.
     ///
     /// # Errors
     /// An error if the ledger is out of reach, or has no such account.
@@ -177,7 +177,7 @@ impl AnyLedger {
         }
     }
 
-    /// Returns counters of this gateway's leases; all zero if it takes none.
+    /// Returns counters of this gateway's leases; all zero if it takes no leases.
     #[must_use]
     pub fn lease_counts(&self) -> LeaseCounts {
         match self {
@@ -332,7 +332,7 @@ async fn patiently<T, E: Cause, F: Future<Output = Result<T, E>>>(
     }
 }
 
-/// Warns that the ledger is new: a ledger that was emptied, or the wrong one, looks the same as a new one.
+/// Warns that the ledger is new: a ledger that was emptied, or the wrong ledger, looks like a new ledger.
 fn warn_of_new(address: &dyn fmt::Display) {
     tracing::warn!(
         place = %address,

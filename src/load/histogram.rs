@@ -35,13 +35,13 @@ impl Histogram {
         self.count
     }
 
-    /// Returns the longest duration, or 0 if there is none.
+    /// Returns the longest duration; 0 if there are no durations.
     #[must_use]
     pub const fn max(&self) -> Duration {
         self.max
     }
 
-    /// Returns the mean duration, or 0 if there is none.
+    /// Returns the mean duration; 0 if there are no durations.
     #[must_use]
     pub fn mean(&self) -> Duration {
         let ns = self.sum.as_nanos() / u128::from(self.count.max(1));

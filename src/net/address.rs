@@ -1,6 +1,6 @@
-//! Decides to which addresses events may be sent: public ones only, unless the operator allows others. The connection
-//! is made to the address that was checked, so a host name that resolves to another address a moment later bypasses
-//! nothing.
+//! Decides to which addresses events may be sent: public addresses only, unless the operator allows others. The
+//! connection is made to the address that was checked, so a host name that resolves to another address a moment later
+//! bypasses nothing.
 
 use std::{
     fmt, io,

@@ -49,7 +49,7 @@ impl Gateway {
         }
         let unacknowledged = self.calls.unacknowledged();
         drop(self.calls);
-        // When the last answer has ended, nothing adds to the settler's queue any more.
+        // When the last answer has ended, no more ends of calls are added to the settler's queue.
         let patience = patience_for_charges(until, Instant::now(), !done);
         let settled = ended(&mut self.settler, patience).await && !self.readiness.is_broken();
         if !settled {

@@ -120,7 +120,7 @@ impl Operators {
             password,
         } in &self.list
         {
-            // None of the values needs quoting: see `check_name`, `Role`, and the alphabet of PHC strings.
+            // No value needs quoting: `check_name`, `Role` and the alphabet of PHC strings exclude such characters.
             write!(
                 text,
                 "\n[[operator]]\nname = \"{name}\"\nrole = \"{role}\"\npassword = \"{password}\"\n"

@@ -2,7 +2,7 @@
 //! far falls below the rule's threshold, a saved card is charged. The rule contains the provider's handle of the card,
 //! never the card's number.
 //!
-//! The document `payment-auto/<account>` is a rule, and `payments-auto` lists the accounts that may have one. An
+//! The document `payment-auto/<account>` is a rule, and `payments-auto` lists the accounts that may have a rule. An
 //! account is added to the list before its rule is written, and removed after its rule is deleted.
 
 use std::fmt;
@@ -137,7 +137,7 @@ pub(crate) struct AutoTopup {
 /// since then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Mark {
-    /// The cost of the account's calls, including running ones.
+    /// The cost of the account's calls, including running calls.
     pub(super) spent_rub: MicroRub,
     /// The account's balance once the card charge is booked as a top-up.
     pub(super) left_rub: MicroRub,

@@ -2,10 +2,10 @@
 //! it. In this module, every charge is a charge of a card.
 //!
 //! A charge is written to its rule before the request to the provider, by a compare-and-swap of the rule's version. If
-//! several gateways see the same low balance, only one begins a charge. The idempotency key of the request is derived
-//! from the charge's id, so a retry by any process is the same request. The payment is then fetched from the provider
-//! and booked like any other payment. A rule begins its next charge only when the outcome of its last charge is known.
-//! If a process dies midway, the unfinished part is repeated, and takes effect once.
+//! several gateways detect the same low balance, only one of them begins a charge. The idempotency key of the request
+//! is derived from the charge's id, so a retry by any process is the same request. The payment is then fetched from the
+//! provider and booked like any other payment. A rule begins its next charge only when the outcome of its last charge
+//! is known. If a process dies midway, the unfinished part is repeated, and takes effect once.
 
 use std::{
     pin::pin,

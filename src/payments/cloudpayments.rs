@@ -259,8 +259,8 @@ impl CloudPayments {
         ))
     }
 
-    /// Fetches a transaction by its id: the search returns only the last transaction of an intent, which may be a
-    /// different one.
+    /// Fetches a transaction by its id: the search returns only the last transaction of an intent, which may be another
+    /// transaction.
     pub(super) async fn transaction(
         &self,
         client: &HttpsClient,

@@ -314,7 +314,7 @@ impl Payments {
         self.link(provider, &intent).await
     }
 
-    /// Creates the payment of an intent at the provider, if the intent has none.
+    /// Creates the payment of an intent at the provider, if the intent has no payment yet.
     async fn link(&self, provider: &Provider, intent: &Intent) -> Result<Intent, PaymentError> {
         let created = match provider.create(&self.0.client, intent).await {
             Ok(created) => created,

@@ -52,7 +52,7 @@ pub(super) struct Seen {
     pub(super) card: SeenCard,
 }
 
-/// A provider's report about the card of a payment that should save one.
+/// A provider's report about the card of a payment that should save a card.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) enum SeenCard {
     /// This answer has no report about a card: the card is reported elsewhere, or no card was to be saved.

@@ -1,5 +1,5 @@
-//! Creates, shows, replaces and removes rules of automatic top-ups. A card is saved only by a payment that its owner
-//! makes, because only the owner can consent.
+//! Creates, shows, replaces and removes rules of automatic top-ups. A card is saved only by a payment that the card's
+//! owner makes, because only the owner can consent.
 
 use tollgate_layers::{key::AccountId, money::MicroRub, reserve::ledger::BookError};
 use tollgate_ledger::contract::{Documents, Update, Versioned};
@@ -226,8 +226,8 @@ impl Payments {
         Ok(())
     }
 
-    /// Stores the card and turns the rule on, because the payer has consented by paying. `None`: the payment method
-    /// cannot be saved, so the rule is turned off.
+    /// Stores the card and turns the rule on, because the payer has consented by paying. If `card` is `None`, the
+    /// payment method cannot be saved, so the rule is turned off.
     pub(super) async fn keep_card(
         &self,
         consent: &Intent,

@@ -110,7 +110,7 @@ pub(crate) struct About<'a> {
     pub(crate) now_ms: u64,
 }
 
-/// A statement with everything that any of its formats shows.
+/// A statement with all the data that any of its formats contains.
 #[derive(Debug, Serialize)]
 pub(crate) struct Document {
     version: u32,

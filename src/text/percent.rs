@@ -21,7 +21,7 @@ pub(crate) fn decoded(text: &str) -> Option<String> {
         let digits = behind.as_bytes().first_chunk::<2>();
         digits.is_some_and(|digits| digits.iter().all(u8::is_ascii_hexdigit))
     };
-    // The crate accepts a percent sign that encodes nothing; here such a sign is an error.
+    // The crate accepts a percent sign that encodes no byte; here such a sign is an error.
     if !text.split('%').skip(1).all(is_encoded) {
         return None;
     }

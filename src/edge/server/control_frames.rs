@@ -1,5 +1,5 @@
 //! Limits HTTP/2 control frames that are cheap to send: PRIORITY and WINDOW_UPDATE cost the client nothing, and the
-//! gateway some work. If a client sends many more of them than its answers justify, its connection is closed.
+//! gateway some work. If a client sends many more such frames than its answers justify, its connection is closed.
 
 use std::io;
 

@@ -1,10 +1,10 @@
 //! Tracks where requests begin and end on an HTTP/1 connection, and records the first request with two lengths or an
 //! unsupported transfer coding.
 //!
-//! hyper uses `transfer-encoding` and drops a `content-length` next to it; of several codings it checks only the last
-//! (RFC 9112, sections 6.1 and 6.3). A proxy before the gateway may have decided differently, and would then treat the
-//! rest of the body as another client's request. The gateway refuses such a request, and only the byte stream shows
-//! which request is ambiguous.
+//! If a request has `transfer-encoding` and `content-length`, hyper drops `content-length`. If it has several transfer
+//! codings, hyper checks only the last (RFC 9112, sections 6.1 and 6.3). A proxy in front of the gateway may have
+//! decided differently, and would then treat the rest of the body as another client's request. The gateway refuses such
+//! a request, and only the byte stream shows which request is ambiguous.
 
 use std::sync::{Arc, OnceLock};
 

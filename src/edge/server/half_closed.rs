@@ -73,8 +73,8 @@ impl HalfClosed {
         }
     }
 
-    /// Sends a probe when one is due, and resolves when the client is gone. Sends no probe if the answer's `stage` does
-    /// not allow one, or if data waits to be written.
+    /// Sends a probe when a probe is due, and resolves when the client is gone. Sends no probe if the answer's `stage`
+    /// does not allow one, or if data waits to be written.
     pub(super) fn poll_gone(
         &mut self,
         cx: &mut Context<'_>,

@@ -1,4 +1,4 @@
-//! Sockets that the process passed which started this one, by systemd's protocol (`sd_listen_fds(3)`).
+//! Sockets that the parent process has passed to this process by systemd's protocol (`sd_listen_fds(3)`).
 
 use std::net::TcpListener;
 

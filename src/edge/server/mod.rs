@@ -110,8 +110,8 @@ impl Default for ServerSettings {
 pub enum WhenFull {
     /// Refuses the new connection. Connections above the limit of their address are refused, too.
     Refuse,
-    /// Closes another connection, which has not signed in, to admit the new one. Each request carries its connection's
-    /// [`Seat`].
+    /// Admits the new connection, and closes another connection that has not signed in. Each request carries its
+    /// connection's [`Seat`].
     ReplaceStrangers,
 }
 

@@ -24,7 +24,7 @@ pub(super) struct Peers(Arc<Inner>);
 #[derive(Debug)]
 struct Inner {
     limits: Setting<ConnectionLimits>,
-    /// Networks of trusted proxies: they carry the connections of many clients, so no limit per address block applies
+    /// Networks of trusted proxies. Their connections are those of many clients, so no limit per address block applies
     /// to them.
     unlimited: Setting<Arc<[IpNet]>>,
     counts: Mutex<Counts>,

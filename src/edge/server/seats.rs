@@ -29,7 +29,7 @@ pub(super) struct Seats(Arc<Inner>);
 #[derive(Debug)]
 struct Inner {
     limits: Setting<ConnectionLimits>,
-    /// Trusted proxies: they carry the connections of many clients, so an address block's share does not limit them.
+    /// Trusted proxies. Their connections are those of many clients, so an address block's share does not limit them.
     unlimited: Setting<Arc<[IpNet]>>,
     /// Advances with each request and each connection, so that later ones get higher numbers.
     clock: Arc<AtomicU64>,

@@ -195,7 +195,7 @@ impl State {
     }
 }
 
-/// Other lines that the thread has taken from the queue and not yet written.
+/// Lines that are neither audit lines nor charges, which the thread has taken from the queue and not written yet.
 #[derive(Default)]
 struct Taken {
     lines: Vec<u8>,
@@ -638,7 +638,7 @@ mod tests {
         assert!(rest > 800 << 10, "{rest}");
     }
 
-    /// Reports each write, and panics at the first one.
+    /// Reports each write, and panics at the first write.
     struct Brittle {
         writes: SyncSender<Vec<u8>>,
         whole: bool,

@@ -82,7 +82,8 @@ struct Shared {
     refusals: RefusalLines,
 }
 
-/// Records by request number. The gateway generates the numbers, so no caller can choose colliding ones.
+/// Records by request number. The gateway generates the numbers, so no caller can choose numbers that collide in the
+/// map.
 type Held = HashMap<RequestNumber, CallRecord, FixedState>;
 
 impl Calls {
@@ -137,7 +138,7 @@ impl Calls {
         }
     }
 
-    /// Returns how many calls hold money, and the age of the oldest of them.
+    /// Returns how many calls hold money, and the age of the oldest such call.
     pub(crate) fn holds(&self) -> (usize, Duration) {
         let held = self.held();
         let oldest = held.values().map(|record| record.0.began.elapsed()).max();

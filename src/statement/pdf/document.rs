@@ -35,7 +35,7 @@ impl Font {
         Self { bytes, face, name }
     }
 
-    /// Returns the glyph of a character; the font's replacement box if it has none.
+    /// Returns the glyph of a character; the font's replacement box if it has no glyph of this character.
     fn glyph(&self, char: char) -> GlyphId {
         self.face.glyph_index(char).unwrap_or_default()
     }
