@@ -288,8 +288,8 @@ impl Error {
     }
 }
 
-/// Error code for a request with more tokens than its model reads, in the chat and responses formats. On this code,
-/// clients drop or summarise the beginning of the conversation and send the request again.
+/// Error code for a request with more tokens than its model reads, in the chat and responses formats. If an error has
+/// this code, clients drop or summarise the beginning of the conversation and send the request again.
 #[cfg(any(feature = "passthrough", feature = "respond", feature = "upstream"))]
 pub(crate) const TOO_LONG: &str = "context_length_exceeded";
 
@@ -432,8 +432,7 @@ pub enum Problem {
     /// The model is of this kind and is called at other paths: see [`ModelKind::surfaces`].
     #[cfg(feature = "model-calls")]
     ModelOfKind(ModelKind),
-    /// The fields of the request ask for different lifetimes in the vendor's cache; one price covers only one
-    /// lifetime.
+    /// Fields of the request name different lifetimes in the vendor's cache; one price covers only one lifetime.
     MixedLifetimes,
     /// The input may have more tokens than the model's price covers.
     InputUnpriced {

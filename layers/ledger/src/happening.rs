@@ -107,7 +107,8 @@ impl Serialize for Levels {
     }
 }
 
-/// A ceiling counts as reached when at most 1/`REACHED_PARTS` of it is left, since hardly any call fits into less.
+/// A ceiling counts as reached when at most 1/`REACHED_PARTS` of it is left, since hardly any call fits into a smaller
+/// amount.
 pub const REACHED_PARTS: i64 = 100;
 
 /// The remaining amount at or below which a ceiling counts as reached.

@@ -99,7 +99,7 @@ pub enum StatementError {
     /// The ledger did not answer.
     #[error(transparent)]
     Ledger(#[from] BookError),
-    /// The journal does not have, or may not have, all lines since the beginning of the period.
+    /// The journal may lack lines since the beginning of the period.
     #[error("the journal may have deleted lines of that period")]
     Forgotten,
     /// The statement would have more than [`LINES_MAX`] lines.

@@ -411,7 +411,7 @@ where
     }
 }
 
-/// Message from the task that runs a call to the future that its client polls.
+/// A message from the task that runs a call to the future of the client's request.
 enum Told<S> {
     Answer(Box<Result<Response<AnswerBody>, Error>>),
     /// The answer will not be stored, so the client's future makes the call itself.

@@ -149,7 +149,7 @@ async fn vendor_error_that_reports_usage_is_charged_for_it() {
     }
 }
 
-/// The caller's request may have caused the error, so it must not open the route's breaker for others.
+/// The caller's request may have caused the error, so it must not open the route's breaker for other callers.
 #[tokio::test]
 async fn error_event_about_the_request_is_recorded_as_an_error_answer_of_the_vendor() {
     let chat = |error: &str| {

@@ -95,7 +95,7 @@ mod tests {
             ),
             (r#"{"code":400,"message":"bad"}"#, "bad"),
             (r#"{"code":"image_too_large","message":"bad"}"#, "bad"),
-            // An error about the operator's key or account that has the type of an invalid request.
+            // This error is about the operator's key or account, but has the type of an invalid request.
             (
                 r#"{"type":"invalid_request_error","code":"invalid_api_key","message":"bad"}"#,
                 "unavailable",

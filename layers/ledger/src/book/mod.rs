@@ -131,8 +131,8 @@ pub struct GroupBook {
     /// The ceilings on what the group's keys spend together, their spending while in the group, and the sum of their
     /// holds.
     pub money: KeyBook,
-    /// The group's spending minus that of its present keys: the spending of keys that have left, minus what its present
-    /// keys had used before they joined.
+    /// The spending of keys that have left the group, minus what its present keys had used before they joined. This
+    /// equals the group's spending minus the spending of its present keys.
     pub carried: MicroRub,
 }
 

@@ -36,8 +36,8 @@ pub struct GroupView {
     pub month: PeriodView,
     /// The ceiling and the spending of the current day.
     pub day: PeriodView,
-    /// The group's spending minus that of its present keys: the spending of keys that have left, minus what its present
-    /// keys had spent before they joined.
+    /// The spending of keys that have left the group, minus what its present keys had spent before they joined. This
+    /// equals the group's spending minus the spending of its present keys.
     pub carried_rub: MicroRub,
 }
 

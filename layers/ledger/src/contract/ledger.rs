@@ -60,7 +60,7 @@ pub trait Ledger: Send + Sync + 'static {
     ) -> impl Future<Output = Result<bool, LedgerError>> + Send;
 
     /// Changes the amount that a running call holds, atomically over the account and the key. A smaller amount is
-    /// always granted. A larger one is granted in full or refused, by the same rules as a new hold.
+    /// always granted. A larger amount is granted in full or refused, by the same rules as a new hold.
     ///
     /// The default changes nothing and returns [`Adjusted::Unsupported`], so that calls keep the amount of their first
     /// hold.

@@ -1,4 +1,4 @@
-//! Settlements: the end of a call, and what it is charged for.
+//! Settlements: the end of a call, and what the call is charged for.
 
 use std::sync::Arc;
 

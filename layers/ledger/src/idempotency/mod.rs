@@ -107,7 +107,7 @@ pub enum Outcome<'a> {
 pub enum Finished {
     /// The outcome is stored.
     Kept,
-    /// The answer would exceed a bound: the outcome is stored without it.
+    /// The answer would exceed a bound, so the outcome is stored without the answer.
     TooMuch,
     /// Another call has the claim, so nothing is stored.
     NotMine,

@@ -525,8 +525,8 @@ impl Lease {
         self.raise(available, answer, made.steady);
     }
 
-    /// Handles a turn that got no answer. The ledger may or may not have carried out the turn, so the turn is sent
-    /// again.
+    /// Handles a turn of the lease that got no answer. The ledger may or may not have carried out the turn, so the turn
+    /// is sent again.
     pub(crate) fn unanswered(&mut self, cause: BoxError) {
         let cause = Arc::new(cause);
         if self.under_way.is_none() {

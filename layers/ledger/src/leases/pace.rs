@@ -13,8 +13,8 @@ const ROUND_TRIPS: Millis = 5;
 const ROUND_TRIP_MS_MAX: Millis = 500;
 /// The free money of a lease is at least the key's largest hold, multiplied by this number.
 const HOLDS_MIN: i64 = 8;
-/// The ledger enlarges a lease only if the free money outside it is at least the key's largest hold, multiplied by this
-/// number.
+/// The ledger enlarges a lease only if the account's free money outside the lease is at least the key's largest hold,
+/// multiplied by this number.
 const HOLDS_BESIDE: i64 = 32;
 
 /// The calls of a key in the current window and in the previous window.

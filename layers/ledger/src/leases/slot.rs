@@ -319,7 +319,8 @@ fn wished(pace: &mut Pace, gives_back: bool, now: Now) -> Size {
     }
 }
 
-/// Returns how long ends of calls wait for further ends, in milliseconds.
+/// Returns how long an end of a call waits for further ends, to be reported in the same turn of the lease, in
+/// milliseconds.
 fn gathers(pace: &mut Pace, now: Now) -> Millis {
     let a_second = pace.calls_per_second(now.steady).max(1);
     (GATHER_ENDS * 1_000 / a_second).clamp(GATHER_MS, GATHER_MS_MAX)

@@ -1,4 +1,5 @@
-//! The settler's task: sends ends to the ledger until it acknowledges them, extends holds, and records checkpoints.
+//! The settler's task: sends the ends of calls to the ledger until it acknowledges them, extends holds, and records
+//! checkpoints.
 
 use std::{
     fmt,

@@ -30,7 +30,7 @@ pub(super) enum Haste {
 }
 
 /// The book, and the thread that writes its changes. While another program has locked the file, no call is admitted,
-/// and the queue is written when the lock is released. If a commit fails for another reason, nothing more is served:
+/// and the queue is written when the lock is released. If a commit fails for another reason, no further call is served:
 /// the book has charges that the file does not have.
 pub(super) struct WrittenBook(GroupCommit<Bookings>);
 

@@ -47,8 +47,8 @@ impl Http1Client {
 
     /// Sends a request to an absolute address, and returns the head of the answer; `None` if the head has not arrived
     /// by `until`. `now` is the current time. If a connection of the pool was closed before the request was written,
-    /// the request is sent over another connection. If the peer closes such a connection while the request is on its
-    /// way, without a byte of an answer, the request is sent once more, over a new connection.
+    /// the request is sent over another connection. If the peer closes a connection of the pool while the request is on
+    /// its way, without a byte of an answer, the request is sent once more, over a new connection.
     ///
     /// # Errors
     /// An error if no connection could be made, or if the connection broke before the head of an answer arrived.

@@ -93,7 +93,7 @@ async fn ends_of_calls_are_replayed_to_a_ledger_that_lost_them() {
 #[tokio::test]
 async fn replayed_charge_that_the_ledger_disputes_is_not_counted_as_charged() {
     // Call 1 was settled by an earlier process and is only in the log. The ledger has no hold of this call any more, so
-    // it books the charge as disputed.
+    // it records the settlement as stale and charges nothing.
     let lines = Lines::of(&[
         CallStep::Settle(Arc::new(settlement(1, COST)), 1),
         CallStep::Done {

@@ -1,5 +1,6 @@
-//! Tests leases and the scripts by random steps: gateways grant from leases, answers to turns are lost, gateways die,
-//! leases are recalled, operators change keys, the server falls back to older data. `redis-server` must be installed.
+//! Tests leases and the scripts by random steps: gateways grant from leases, answers to turns of leases are lost,
+//! gateways die, leases are recalled, operators change keys, the server falls back to older data. `redis-server` must
+//! be installed.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},

@@ -57,8 +57,8 @@ local function bounds_of(money, group)
   return all
 end
 
--- What a key can hold in addition to its open holds and `beside`, if `account` is free in its account; and the bound
--- that limits it, or nil.
+-- The amount that a key can hold in addition to its open holds and the amount `beside`; `account` is the free money of
+-- its account. Then the bound that limits this amount, or nil.
 local function room(account, money, beside)
   local held, least, by = plus(money.held, beside), account, nil
   for i = 1, #money.bounds do

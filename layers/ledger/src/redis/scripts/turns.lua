@@ -1,7 +1,7 @@
 -- The calls that turns of leases have charged: journal entries with a line per call.
 
--- The results of the calls in the entry at a position, by number, whether it is a turn or a single call: booked,
--- charged, loss, and that it is a repeat.
+-- The results of the calls in the entry at a position, by call number. The entry is a turn of a lease or a single call.
+-- A result is: booked, charged, loss, and that it is a repeat.
 local function calls_at(journal, place)
   local calls = {}
   local entry = call('XRANGE', journal, place, place)[1]
