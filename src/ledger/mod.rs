@@ -224,7 +224,7 @@ impl AnyLedger {
         }
     }
 
-    /// Writes what is queued and closes the file. The store must not be used afterwards. Returns whether charges that
+    /// Writes queued changes and closes the file. The store must not be used afterwards. Returns whether charges that
     /// the ledger has not acknowledged are kept on this machine.
     pub async fn close(&self) -> bool {
         match self {
@@ -270,7 +270,7 @@ async fn give_back_left(ledger: &RedisLedger) {
 const ROLL_UP_EVERY: Duration = Duration::from_secs(5);
 /// Pause between two attempts to open a ledger that is not available yet.
 const TRY_AGAIN: Duration = Duration::from_millis(100);
-/// The time for which a Redis may load its data while a gateway starts.
+/// The time for which a gateway that starts waits for a Redis server that is loading its data.
 const LOADING_WAIT: Duration = Duration::from_secs(600);
 
 /// Returns the name of this gateway in lists of leases: its machine, and the path of its outbox there.

@@ -33,7 +33,7 @@ impl Gateway {
         let patience = self.drain_timeout();
         let until = Instant::now() + patience;
         let mut done = ended(&mut self.servers, patience).await;
-        // Calls that continue after their clients have left get the same time as other running calls.
+        // Calls that continue after their clients have disconnected get the same time as other running calls.
         while done && self.calls.running() > 0 {
             tokio::time::sleep(FAREWELL_LOOK).await;
             done = Instant::now() < until;
@@ -87,7 +87,7 @@ impl Gateway {
     }
 }
 
-/// Returns how long to wait for the acknowledgement of the last charges, if the drain's time ends at `until`.
+/// Returns how long to wait for the acknowledgement of the last charges, if the drain's timeout passes at `until`.
 fn patience_for_charges(until: Instant, now: Instant, calls_were_cut: bool) -> Duration {
     let least = if calls_were_cut {
         CUT_CHARGES

@@ -104,8 +104,8 @@ pub(crate) async fn watch(store: AnyLedger, ledger: impl Ledger, readiness: Read
             && let Some(Err(error)) =
                 catch_round("the sweep of expired holds", sweep(&ledger)).await
         {
-            // Possibly only one shard of a Redis Cluster is out of reach. Calls on the other shards continue, so the
-            // node stays ready.
+            // Perhaps only one server of a Redis Cluster is out of reach. Calls on accounts of the other servers
+            // continue, so the node stays ready.
             tracing::warn!(reason = chain(&*error), "expired holds could not be swept");
         }
         readiness.looked(looked);

@@ -11,9 +11,9 @@ const HEAD_BYTES: usize = 9;
 const PRIORITY: u8 = 2;
 const WINDOW_UPDATE: u8 = 8;
 
-/// The number of control frames that every client may send. The other two constants allow further frames, in proportion
+/// The number of control frames that every client may send. The next two constants allow further frames in proportion
 /// to the time and to the bytes of answers, because some clients enlarge both flow-control windows after each small
-/// piece.
+/// piece of an answer.
 const FRAMES_FREE: u64 = 10_000;
 const FRAMES_PER_SECOND: u64 = 100;
 const BYTES_PER_FRAME: u64 = 32;

@@ -21,7 +21,7 @@ const BYTES_MAX: u64 = 64 * 1024 * 1024;
 const TIME_MAX: Duration = Duration::from_secs(30);
 /// The longest time between two pieces of a body that is discarded.
 const SILENCE_MAX: Duration = Duration::from_secs(1);
-/// A body of at most this size that nobody has begun to read arrives soon, so its connection is reused.
+/// If a body is at most this large and no task has begun to read it, it arrives soon, so its connection is reused.
 const SHORT_BYTES_MAX: u64 = 256 * 1024;
 
 /// The rest of a request's body that nobody has read.

@@ -37,10 +37,11 @@ const FLUSH_TIMEOUT: Duration = Duration::from_secs(5);
 struct Bounds {
     /// The maximum time that a line waits to be written with others.
     gather: Duration,
-    /// The maximum bytes of each queue. The batch that is being written may have as many bytes of other lines again.
+    /// The maximum bytes of each queue. In addition, the batch that is being written may have this number of bytes of
+    /// lines that are neither audit lines nor charges.
     bytes_max: usize,
-    /// The maximum time that an audit line or the line of a charge waits for room in its queue: a log that nobody reads
-    /// must not stop the gateway. Other lines are dropped immediately.
+    /// The maximum time that an audit line or the line of a charge waits for room in its queue: if the log is not read,
+    /// the gateway must continue. Other lines are dropped immediately.
     room: Duration,
 }
 
