@@ -53,6 +53,7 @@ mod media;
 mod messages;
 mod pdf;
 mod responses;
+mod shapes;
 mod sound;
 
 use std::{
