@@ -14,10 +14,11 @@ use tokio::{
 };
 use tollgate::demo::vendor::{Reply, Step};
 use tollgate_layers::{
+    call::Format,
     model::Dialect,
     sse::{Event, Splitter},
     translate::{
-        Origin, chat, messages,
+        self, Origin, chat, messages,
         wire::{AnswerCx, CacheCx, RequestCx},
     },
 };
@@ -1425,15 +1426,18 @@ fn conversation_translated_there_and_back_is_unchanged() {
         dialect: &dialect,
         cache: CacheCx::default(),
     };
-    let conversation = chat_conversation();
-    let there = chat::request(conversation.to_string().as_bytes(), &cx).unwrap();
-    let back = messages::request(&there, "v", &cx).unwrap();
-    assert_eq!(parsed(&back), conversation);
-
-    let conversation = messages_conversation();
-    let there = messages::request(conversation.to_string().as_bytes(), "v", &cx).unwrap();
-    let back = chat::request(&there, &cx).unwrap();
-    assert_eq!(parsed(&back), conversation);
+    let translated = |caller, vendor, body: &[u8]| {
+        translate::request(caller, vendor, body, "v", &cx).unwrap()
+    };
+    let (chat, messages) = (Format::Chat, Format::Messages);
+    for (conversation, caller, vendor) in [
+        (chat_conversation(), chat, messages),
+        (messages_conversation(), messages, chat),
+    ] {
+        let there = translated(caller, vendor, conversation.to_string().as_bytes());
+        let back = translated(vendor, caller, &there);
+        assert_eq!(parsed(&back), conversation);
+    }
 }
 
 const ANSWER_CX: AnswerCx = AnswerCx {

@@ -5,13 +5,12 @@
 
 use std::{fs, path::Path};
 
-use bytes::Bytes;
 use serde_json::Value;
 use tollgate_layers::{
-    Error,
+    call::Format,
     model::{Dialect, Thinking},
     translate::{
-        chat, messages,
+        self,
         wire::{CacheCx, RequestCx},
     },
 };
@@ -19,21 +18,17 @@ use tollgate_layers::{
 /// The output maximum that the gateway sets if a request has none.
 const OUTPUT_TOKENS: u64 = 4000;
 
-type Translate = fn(&[u8], &RequestCx<'_>) -> Result<Bytes, Error>;
-
 #[test]
 fn chat_requests_are_translated_to_the_stored_messages_requests() {
-    golden("chat_to_messages", chat::request);
+    golden("chat_to_messages", Format::Chat, Format::Messages);
 }
 
 #[test]
 fn messages_requests_are_translated_to_the_stored_chat_requests() {
-    golden("messages_to_chat", |body, cx| {
-        messages::request(body, "v", cx)
-    });
+    golden("messages_to_chat", Format::Messages, Format::Chat);
 }
 
-fn golden(direction: &str, translate: Translate) {
+fn golden(direction: &str, caller: Format, vendor: Format) {
     let dir = Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("tests/gateway/fixtures/golden")
         .join(direction);
@@ -51,7 +46,7 @@ fn golden(direction: &str, translate: Translate) {
     let mut problems = Vec::new();
     for name in names {
         let asked = fs::read(dir.join(format!("{name}.in.json"))).unwrap();
-        let became = translated(&name, &asked, translate);
+        let became = translated(&name, &asked, caller, vendor);
         let out = dir.join(format!("{name}.out.json"));
         if update {
             let mut pretty = serde_json::to_string_pretty(&became).unwrap();
@@ -73,7 +68,7 @@ fn golden(direction: &str, translate: Translate) {
     assert!(problems.is_empty(), "{}", problems.join("\n\n"));
 }
 
-fn translated(name: &str, asked: &[u8], translate: Translate) -> Value {
+fn translated(name: &str, asked: &[u8], caller: Format, vendor: Format) -> Value {
     let fields: Value = serde_json::from_slice(asked).unwrap();
     let ceiling = ["max_completion_tokens", "max_tokens"]
         .iter()
@@ -90,7 +85,8 @@ fn translated(name: &str, asked: &[u8], translate: Translate) -> Value {
         dialect: &dialect,
         cache: CacheCx::default(),
     };
-    let became = translate(asked, &cx).unwrap_or_else(|error| panic!("{name}: {error}"));
+    let became = translate::request(caller, vendor, asked, "v", &cx);
+    let became = became.unwrap_or_else(|error| panic!("{name}: {error}"));
     serde_json::from_slice(&became).unwrap()
 }
 

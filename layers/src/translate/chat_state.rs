@@ -210,15 +210,16 @@ struct State<'a> {
 }
 
 impl<'a> Returned<'a> {
-    /// Adds reasoning: its signature (`proof`) and its visible texts. Reasoning without a signature is sent to any
-    /// vendor of the format. If the signature is another vendor's, or not a capsule, the reasoning is left out.
-    pub(super) fn take(&mut self, proof: &str, vendor: &str, texts: Vec<Literal<'a>>) {
-        if proof.is_empty() {
+    /// Adds reasoning: its state, which is that of a chat vendor or left out, and its visible texts. Reasoning without a
+    /// state is sent to any vendor of the format.
+    pub(super) fn take(&mut self, state: Option<String>, texts: Vec<Literal<'a>>) {
+        let Some(json) = state else {
             self.reasoning.say(Field::default(), texts);
             return;
+        };
+        if !capsule::is_of(&json, &[KIND]) {
+            return;
         }
-        let state = capsule::open(proof, vendor).filter(|json| capsule::is_of(json, &[KIND]));
-        let Some(json) = state else { return };
         let Ok(state) = serde_json::from_str::<State<'_>>(&json) else {
             return;
         };
@@ -288,7 +289,11 @@ mod tests {
     fn back(sealed: &str, vendor: &str, shown: &[&str]) -> Json {
         let mut returned = Returned::default();
         let shown = shown.iter().map(|text| quoted(&[text])).collect();
-        returned.take(sealed, vendor, shown);
+        let state = Some(sealed).filter(|sealed| !sealed.is_empty());
+        let opened = state.map(|sealed| capsule::open(sealed, vendor));
+        if opened != Some(None) {
+            returned.take(opened.flatten(), shown);
+        }
         let reasoning = returned.reasoning();
         json!([
             reasoning.text(Field::ReasoningContent),

@@ -2,9 +2,8 @@
 //! `Request<Outbound>`.
 //!
 //! If caller and vendor use the same format, the caller's bytes are forwarded, except for the parts that must change
-//! ([`splice`]), and the frames of the answer are not changed. If not, one of these modules translates the body of the
-//! request: [`responses`] if either side uses that format; otherwise [`chat`] or [`messages`], named after the caller's
-//! format. Answers are translated through a neutral form: `formats` has a reader and a writer for each format.
+//! ([`splice`]), and the frames of the answer are not changed. If not, requests and answers are translated through a
+//! neutral form: `formats` has readers and writers for each format.
 //!
 //! ```
 //! # use std::sync::Arc;
@@ -109,7 +108,10 @@ use http_body_util::BodyExt;
 use tower_layer::Layer;
 use tower_service::Service;
 
-pub use self::{body::ResponseBody, future::ResponseFuture, origin::Origin};
+pub use self::{
+    body::ResponseBody, formats::turn::request::translate as request, future::ResponseFuture,
+    origin::Origin,
+};
 use self::{
     pair::{Answering, Pair},
     wire::{CacheCx, RequestCx, mended},

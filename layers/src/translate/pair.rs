@@ -3,11 +3,13 @@ use std::time::SystemTime;
 use bytes::Bytes;
 
 use super::{
-    chat,
-    formats::{self, turn::Translator},
+    formats::{
+        self,
+        turn::{Translator, request::translate},
+    },
     messages,
     origin::Origin,
-    responses::{self, Asked},
+    responses::Asked,
     wire::{AnswerCx, RequestCx},
 };
 use crate::{
@@ -37,17 +39,7 @@ impl Pair {
         vendor: &str,
         cx: &RequestCx<'_>,
     ) -> Result<Bytes, Error> {
-        match (self.caller, self.vendor) {
-            (Format::Chat, Format::Messages) => chat::request(body, cx),
-            (Format::Chat, Format::Responses) => responses::of_chat(body, cx),
-            (Format::Messages, Format::Chat) => messages::request(body, vendor, cx),
-            (Format::Messages, Format::Responses) => responses::of_messages(body, vendor, cx),
-            (Format::Responses, Format::Chat) => responses::to_chat(body, vendor, cx),
-            (Format::Responses, Format::Messages) => responses::to_messages(body, vendor, cx),
-            (Format::Chat, Format::Chat)
-            | (Format::Messages, Format::Messages)
-            | (Format::Responses, Format::Responses) => Ok(body.clone()),
-        }
+        translate(self.caller, self.vendor, body, vendor, cx)
     }
 }
 

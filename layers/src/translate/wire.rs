@@ -12,7 +12,7 @@ use serde::{
 };
 use serde_json::value::RawValue;
 
-use super::messages::text::{Json, literal, string};
+use super::messages::text::{Json, string};
 use crate::{
     call::Format,
     error::{BoxError, Error, Problem},
@@ -53,31 +53,16 @@ impl RequestCx<'_> {
     /// decides, vendors of the chat format get no derived key, because many of them reject unknown fields.
     pub(super) fn cache_key<'a>(
         &self,
-        fields: &Object<'a, '_>,
+        given: Option<&'a RawValue>,
         vendor: Format,
-    ) -> Result<Option<Json<'a>>, Error> {
+    ) -> Option<Json<'a>> {
         let taken = self.dialect.prompt_cache_key;
         if taken == Some(false) {
-            return Ok(None);
-        }
-        if let Some(key) = fields.get("prompt_cache_key")? {
-            return literal(&key).map(|key| Some(Cow::Borrowed(key)));
+            return None;
         }
         let ours = taken.unwrap_or(vendor == Format::Responses);
-        Ok(self.cache.key.filter(|_| ours).map(string))
-    }
-
-    /// Returns a number that has the same name in all formats, as it is written, if the model accepts it.
-    pub(super) fn sampling<'a>(
-        &self,
-        fields: &Object<'a, '_>,
-        name: &str,
-    ) -> Result<Option<&'a RawValue>, Error> {
-        let Some(value) = fields.get(name)? else {
-            return Ok(None);
-        };
-        value.number()?;
-        Ok(self.dialect.sampling.then_some(value.raw))
+        let key = || self.cache.key.filter(|_| ours).map(string);
+        given.map(Cow::Borrowed).or_else(key)
     }
 }
 

@@ -7,18 +7,15 @@
 
 #[cfg(test)]
 mod answer_tests;
-pub(super) mod marks;
-pub(super) mod request;
+#[cfg(test)]
+mod request_tests;
 #[cfg(test)]
 mod stream_tests;
 #[cfg(test)]
 mod tests;
-mod tools;
-pub(super) mod turns;
 
 use bytes::Bytes;
 
-pub use self::request::request;
 use super::{
     formats::{
         chat::Writer,

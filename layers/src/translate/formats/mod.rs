@@ -4,7 +4,11 @@
 
 pub(super) mod chat;
 pub(super) mod messages;
+#[cfg(test)]
+mod request_tests;
 pub(super) mod responses;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod toy_tests;
 pub(super) mod turn;

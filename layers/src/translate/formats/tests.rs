@@ -5,16 +5,17 @@ use std::mem;
 
 use bytes::{Bytes, BytesMut};
 use proptest::prelude::*;
-use serde_json::{Value, json};
+use serde_json::json;
 use uuid::Uuid;
 
 use super::{
     chat, messages, responses,
-    turn::{Call, Counts, Emit, Event, Reader, Stop, Writer, put},
+    toy_tests::Toy,
+    turn::{Call, Counts, Emit, Event, Reader, Stop, Writer},
 };
 use crate::{
     error::Error,
-    sse::{self, Splitter},
+    sse::Splitter,
     translate::{Origin, responses::Asked, wire::AnswerCx},
 };
 
@@ -131,7 +132,12 @@ const FORMATS: [Format; 4] = [
 ];
 
 /// Reads a stream of which chunks of this size arrive, and passes on its events.
-fn read(reader: &mut dyn Reader, stream: &[u8], size: usize, emit: Emit<'_>) -> Result<(), Error> {
+pub(super) fn read(
+    reader: &mut dyn Reader,
+    stream: &[u8],
+    size: usize,
+    emit: Emit<'_>,
+) -> Result<(), Error> {
     let (mut splitter, mut events) = (Splitter::default(), Vec::new());
     for chunk in stream.chunks(size) {
         let chunk = Bytes::copy_from_slice(chunk);
@@ -228,7 +234,7 @@ fn take_piece<'t>(text: &mut &'t str, bytes: usize) -> &'t str {
     piece
 }
 
-fn escaped() -> impl Strategy<Value = String> {
+pub(super) fn escaped() -> impl Strategy<Value = String> {
     let text = "[a-z \"\\\\\n\u{436}\u{1f980}]{0,12}";
     text.prop_map(|text| {
         let json = json!(text).to_string();
@@ -325,126 +331,5 @@ proptest! {
                 prop_assert_eq!(&again.comparable(), &expected, "{} {}", vendor.name, caller.name);
             }
         }
-    }
-}
-
-/// A format that exists only here, to show what a format needs: each event is an array of its type and fields. A plain
-/// answer has the same events as a stream.
-#[derive(Debug, Default)]
-struct Toy {
-    ended: bool,
-}
-
-impl Reader for Toy {
-    fn event(&mut self, event: &sse::Event, emit: Emit<'_>) -> Result<(), Error> {
-        let data = event.data().expect("data");
-        let fields: Value = serde_json::from_slice(&data).expect("JSON");
-        let texts = fields.as_array().expect("an array")[1..].iter();
-        let texts: Vec<String> = texts
-            .map(|field| match field.to_string() {
-                json if field.is_string() => json[1..json.len() - 1].to_owned(),
-                json => json,
-            })
-            .collect();
-        let number = |index| {
-            texts
-                .get(index)
-                .map_or(0, |text: &String| text.parse().unwrap_or(0))
-        };
-        let (item, piece) = (number(0), texts.last().map_or("", String::as_str));
-        emit(match fields[0].as_str().expect("a type") {
-            "begin" => Event::Begin {
-                id: "\"toy\"",
-                model: "\"toy\"",
-            },
-            "text" => Event::Text {
-                item,
-                refusal: false,
-                piece,
-            },
-            "refusal" => Event::Text {
-                item,
-                refusal: true,
-                piece,
-            },
-            "reasoning" => Event::Reasoning {
-                item,
-                summary: true,
-                piece,
-            },
-            "call" => {
-                let (id, name, custom) = (&*texts[1], &*texts[2], false);
-                let call = Call { id, name, custom };
-                Event::Call { item, call }
-            }
-            "arguments" => {
-                let fault = None;
-                Event::Arguments { item, piece, fault }
-            }
-            "done" => {
-                let implied = false;
-                Event::Done { item, implied }
-            }
-            "stop" => Event::Stop(match &*texts[0] {
-                "EndTurn" => Stop::EndTurn,
-                "ToolUse" => Stop::ToolUse,
-                "MaxTokens" => Stop::MaxTokens,
-                _ => Stop::Refusal,
-            }),
-            _ => {
-                self.ended = true;
-                Event::End(Counts {
-                    fresh: number(0),
-                    written: number(1),
-                    cached: number(2),
-                    output: number(3),
-                    reasoning: texts[4].parse().ok(),
-                })
-            }
-        })
-    }
-
-    fn end(&mut self, _: Emit<'_>) -> Result<(), Error> {
-        assert!(self.ended);
-        Ok(())
-    }
-
-    fn answer(&mut self, body: &[u8], emit: Emit<'_>) -> Result<(), Error> {
-        read(self, body, body.len(), emit)
-    }
-}
-
-impl Writer for Toy {
-    fn write(&mut self, event: Event<'_>, out: &mut BytesMut) -> Result<(), Error> {
-        let fields = match event {
-            Event::Begin { .. } => "\"begin\"".to_owned(),
-            Event::Text { piece: "", .. } => return Ok(()),
-            Event::Text {
-                item,
-                refusal,
-                piece,
-            } => {
-                let kind = if refusal { "refusal" } else { "text" };
-                format!("\"{kind}\",{item},\"{piece}\"")
-            }
-            Event::Reasoning { item, piece, .. } => format!("\"reasoning\",{item},\"{piece}\""),
-            Event::Call { item, call } => {
-                format!("\"call\",{item},\"{}\",\"{}\"", call.id, call.name)
-            }
-            Event::Arguments { item, piece, .. } => format!("\"arguments\",{item},\"{piece}\""),
-            Event::Done { item, .. } => format!("\"done\",{item}"),
-            Event::Stop(stop) => format!("\"stop\",\"{stop:?}\""),
-            Event::End(counts) => format!(
-                "\"end\",{},{},{},{},{}",
-                counts.fresh,
-                counts.written,
-                counts.cached,
-                counts.output,
-                counts.reasoning.unwrap_or(0)
-            ),
-            Event::Proof { .. } | Event::Alive => return Ok(()),
-        };
-        put(out, format_args!("data: [{fields}]\n\n"));
-        Ok(())
     }
 }

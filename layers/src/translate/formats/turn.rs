@@ -2,6 +2,8 @@
 //!
 //! A plain answer is read as the events of a stream of which each text arrives in one piece.
 
+pub(in crate::translate) mod request;
+
 use std::fmt;
 
 use bytes::{Bytes, BytesMut};

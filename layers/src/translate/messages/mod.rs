@@ -6,14 +6,14 @@
 //!
 //! The translation of a stream stores at most 4 MiB: see [`Events`].
 
-pub(super) mod request;
 pub(super) mod text;
-pub(super) mod turns;
 
 #[cfg(test)]
 mod answer_tests;
 #[cfg(test)]
 mod recorded;
+#[cfg(test)]
+mod request_tests;
 #[cfg(test)]
 mod stream_tests;
 #[cfg(test)]
@@ -21,7 +21,7 @@ mod testing;
 
 use bytes::Bytes;
 
-pub use self::request::{request, thinking_asked};
+pub use super::formats::messages::thinking_asked;
 use super::{
     formats::{
         messages::Writer,

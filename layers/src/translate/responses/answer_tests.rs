@@ -332,12 +332,14 @@ fn r55_items_of_an_answer_are_accepted_back_unchanged() {
     let body = json!({"model": "m", "input": input}).to_string();
     let dialect = crate::model::Dialect::default();
     let cx = super::testing::cx(&dialect);
-    let sent: Value =
-        serde_json::from_slice(&super::to_messages(body.as_bytes(), "claude", &cx).unwrap())
-            .unwrap();
+    let sent: Value = serde_json::from_slice(
+        &super::testing::to_messages(body.as_bytes(), "claude", &cx).unwrap(),
+    )
+    .unwrap();
     assert_eq!(sent["messages"][1]["content"], content);
     let sent: Value =
-        serde_json::from_slice(&super::to_chat(body.as_bytes(), "v", &cx).unwrap()).unwrap();
+        serde_json::from_slice(&super::testing::to_chat(body.as_bytes(), "v", &cx).unwrap())
+            .unwrap();
     assert_eq!(sent["messages"][1]["tool_calls"][0]["id"], "a");
     assert_eq!(sent["messages"][2]["role"], "tool");
 }

@@ -3,11 +3,13 @@
 use serde_json::value::RawValue;
 use uuid::fmt::Simple;
 
-use super::tools::{Names, Tools};
 use crate::{
     error::Error,
     path::Path,
-    translate::wire::{Object, Value},
+    translate::{
+        formats::responses::tools::{Names, Tools},
+        wire::{Object, Value},
+    },
 };
 
 /// The data of a responses request from which its answer is written: the fields that the answer repeats, and the
@@ -46,7 +48,7 @@ impl Asked {
     /// Reads the data from the body of the caller's request.
     ///
     /// # Errors
-    /// Those of [`super::to_chat`] and [`super::to_messages`].
+    /// Those of [`request`](crate::translate::request).
     pub fn read(body: &[u8], number: Simple, created: u64, vendor: &str) -> Result<Self, Error> {
         let raw: &RawValue = serde_json::from_slice(body).map_err(|error| {
             Error::invalid("", crate::error::Problem::NotJson(error.to_string()))

@@ -9,14 +9,6 @@
 //! reasoning is sent through the caller in a capsule, and only back to the same vendor.
 
 mod asked;
-mod body;
-mod items;
-mod of_chat;
-mod of_messages;
-mod to_chat;
-mod to_messages;
-mod tools;
-mod wishes;
 
 #[cfg(test)]
 mod answer_tests;
@@ -35,10 +27,7 @@ mod vendor_tests;
 
 use bytes::Bytes;
 
-pub use self::{
-    asked::Asked, of_chat::of_chat, of_messages::of_messages, to_chat::to_chat,
-    to_messages::to_messages,
-};
+pub use self::asked::Asked;
 use super::{
     capsule,
     formats::{

@@ -2,8 +2,7 @@ use serde_json::{Value, json};
 
 use super::{
     capsule,
-    testing::{cx, refused},
-    to_chat, to_messages,
+    testing::{cx, refused, to_chat, to_messages},
 };
 use crate::{
     error::{Error, Problem},

@@ -8,10 +8,14 @@ use uuid::Uuid;
 
 use super::Asked;
 use crate::{
+    call::Format,
     error::Error,
     model::Dialect,
     sse::{Event, Splitter},
-    translate::wire::{CacheCx, RequestCx},
+    translate::{
+        formats::turn::request::translate,
+        wire::{CacheCx, RequestCx},
+    },
 };
 
 pub(super) const NUMBER: Uuid = Uuid::from_u128(0x0198_c0de_0000_7000_8000_0000_0000_0001);
@@ -27,6 +31,22 @@ pub(super) fn asked(request: &Value) -> Asked {
 pub(super) fn curious() -> Value {
     json!({"model": "m", "input": "x", "include": ["reasoning.encrypted_content"],
            "reasoning": {"summary": "auto"}})
+}
+
+pub(super) fn to_chat(body: &[u8], vendor: &str, cx: &RequestCx<'_>) -> Result<Bytes, Error> {
+    translate(Format::Responses, Format::Chat, body, vendor, cx)
+}
+
+pub(super) fn to_messages(body: &[u8], vendor: &str, cx: &RequestCx<'_>) -> Result<Bytes, Error> {
+    translate(Format::Responses, Format::Messages, body, vendor, cx)
+}
+
+pub(super) fn of_chat(body: &[u8], cx: &RequestCx<'_>) -> Result<Bytes, Error> {
+    translate(Format::Chat, Format::Responses, body, "open", cx)
+}
+
+pub(super) fn of_messages(body: &[u8], vendor: &str, cx: &RequestCx<'_>) -> Result<Bytes, Error> {
+    translate(Format::Messages, Format::Responses, body, vendor, cx)
 }
 
 pub(super) fn cx(dialect: &Dialect) -> RequestCx<'_> {

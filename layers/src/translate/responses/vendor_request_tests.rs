@@ -1,9 +1,6 @@
 use serde_json::{Value, json};
 
-use super::{
-    of_chat, of_messages,
-    testing::{cx, refused},
-};
+use super::testing::{cx, of_chat, of_messages, refused};
 use crate::model::Dialect;
 
 pub(super) fn sent_by_chat(fields: Value) -> Value {

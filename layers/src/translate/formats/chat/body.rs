@@ -1,6 +1,6 @@
 //! The body of a chat request to a vendor, to be serialized.
 
-use std::borrow::Cow;
+use std::{borrow::Cow, mem};
 
 use bytes::{Bytes, BytesMut};
 use serde::Serialize;
@@ -9,10 +9,8 @@ use serde_json::value::RawValue;
 use crate::{
     model::OutputField,
     translate::{
-        messages::{
-            text::{Json, made, string},
-            turns::Message,
-        },
+        chat_state::{Field, Reasoning},
+        messages::text::{Json, inner, made, quoted, string},
         wire::{RequestCx, StreamOptions, write_json},
     },
 };
@@ -25,8 +23,8 @@ pub(in crate::translate) struct Body<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(in crate::translate) max_tokens: Option<u64>,
     pub(in crate::translate) messages: Vec<Message<'a>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(in crate::translate) stop: Option<&'a RawValue>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(in crate::translate) stop: Vec<&'a RawValue>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(in crate::translate) temperature: Option<&'a RawValue>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -140,4 +138,122 @@ pub(in crate::translate) fn choose(name: &RawValue) -> Json<'static> {
     made(format!(
         "{{\"type\":\"function\",\"function\":{{\"name\":{name}}}}}"
     ))
+}
+
+/// A message of the chat format.
+#[derive(Debug, Serialize)]
+#[serde(tag = "role", rename_all = "lowercase")]
+pub(in crate::translate) enum Message<'a> {
+    System {
+        content: Json<'a>,
+    },
+    Developer {
+        content: Json<'a>,
+    },
+    User {
+        content: Content<'a>,
+    },
+    Assistant {
+        /// The content; null if the message consists of tool calls.
+        content: Option<Json<'a>>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        reasoning_content: Option<Json<'a>>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        reasoning: Option<Json<'a>>,
+        #[serde(skip_serializing_if = "Vec::is_empty")]
+        reasoning_details: Vec<Box<RawValue>>,
+        #[serde(skip_serializing_if = "Vec::is_empty")]
+        tool_calls: Vec<ToolCall<'a>>,
+    },
+    Tool {
+        tool_call_id: Json<'a>,
+        content: Json<'a>,
+    },
+}
+
+impl<'a> Message<'a> {
+    /// Creates a message of the assistant with its text and tool calls. Reasoning is sent only if tool calls follow it.
+    pub(in crate::translate) fn assistant(
+        content: Option<Json<'a>>,
+        tool_calls: Vec<ToolCall<'a>>,
+        reasoning: Reasoning<'a>,
+    ) -> Self {
+        let reasoning = Some(reasoning).filter(|_| !tool_calls.is_empty());
+        let reasoning = reasoning.unwrap_or_default();
+        Self::Assistant {
+            content,
+            reasoning_content: reasoning.text(Field::ReasoningContent),
+            reasoning: reasoning.text(Field::Reasoning),
+            reasoning_details: reasoning.details,
+            tool_calls,
+        }
+    }
+}
+
+#[derive(Debug, Serialize)]
+#[serde(untagged)]
+pub(in crate::translate) enum Content<'a> {
+    Text(Json<'a>),
+    Parts(Vec<Part<'a>>),
+}
+
+impl<'a> Content<'a> {
+    /// Returns a single text as a string, which every vendor accepts, and anything else as a list of parts.
+    pub(in crate::translate) fn of(parts: Vec<Part<'a>>) -> Self {
+        match <[Part<'a>; 1]>::try_from(parts) {
+            Ok([Part::Text { text }]) => Self::Text(text),
+            Ok([part]) => Self::Parts(vec![part]),
+            Err(parts) if parts.is_empty() => Self::Text(quoted(&[])),
+            Err(parts) => Self::Parts(parts),
+        }
+    }
+
+    /// Appends more parts to this content.
+    pub(in crate::translate) fn extend(&mut self, more: Vec<Part<'a>>) {
+        let mut parts = match mem::replace(self, Self::Parts(Vec::new())) {
+            Self::Text(text) if inner(&text) == Some("") => Vec::new(),
+            Self::Text(text) => vec![Part::Text { text }],
+            Self::Parts(parts) => parts,
+        };
+        parts.extend(more);
+        *self = Self::of(parts);
+    }
+}
+
+#[derive(Debug, Serialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+pub(in crate::translate) enum Part<'a> {
+    Text { text: Json<'a> },
+    ImageUrl { image_url: Address<'a> },
+    File { file: FileData<'a> },
+}
+
+#[derive(Debug, Serialize)]
+pub(in crate::translate) struct Address<'a> {
+    pub(in crate::translate) url: Json<'a>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(in crate::translate) detail: Option<Json<'a>>,
+}
+
+#[derive(Debug, Serialize)]
+pub(in crate::translate) struct FileData<'a> {
+    pub(in crate::translate) filename: Json<'a>,
+    pub(in crate::translate) file_data: Json<'a>,
+}
+
+#[derive(Debug, Serialize)]
+pub(in crate::translate) struct ToolCall<'a> {
+    pub(in crate::translate) id: Json<'a>,
+    #[serde(rename = "type")]
+    pub(in crate::translate) kind: &'static str,
+    pub(in crate::translate) function: CalledFunction<'a>,
+    /// The signature of the tool call, as the vendor wrote it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(in crate::translate) extra_content: Option<Box<RawValue>>,
+}
+
+#[derive(Debug, Serialize)]
+pub(in crate::translate) struct CalledFunction<'a> {
+    pub(in crate::translate) name: Json<'a>,
+    pub(in crate::translate) arguments: Json<'a>,
 }

@@ -1,11 +1,15 @@
-//! The chat format: answers, and the body of a request.
+//! The chat format.
 
-pub(in crate::translate) mod body;
+mod body;
 mod calls;
 mod fields;
 mod read;
+mod read_request;
 mod write;
+mod write_request;
 
 #[cfg(test)]
 pub(in crate::translate) use self::{calls::CALLS_MAX, write::NAME_BYTES_MAX};
-pub(in crate::translate) use self::{read::Reader, write::Writer};
+pub(in crate::translate) use self::{
+    read::Reader, read_request::read_request, write::Writer, write_request::RequestWriter,
+};

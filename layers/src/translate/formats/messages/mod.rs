@@ -1,7 +1,13 @@
-//! The messages format: answers, and the body of a request.
+//! The messages format.
 
-pub(in crate::translate) mod body;
+mod marks;
 mod read;
+mod read_request;
+mod request_body;
 mod write;
+mod write_request;
 
-pub(in crate::translate) use self::{read::Reader, write::Writer};
+pub use self::read_request::thinking_asked;
+pub(in crate::translate) use self::{
+    read::Reader, read_request::read_request, write::Writer, write_request::RequestWriter,
+};

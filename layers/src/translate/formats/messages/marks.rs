@@ -7,11 +7,13 @@
 use serde::{Serialize, Serializer, ser::Error as _};
 use serde_json::value::RawValue;
 
-use super::turns::{Block, Conversation};
+use super::write_request::{Block, Conversation, Tool};
 use crate::{
-    error::Error,
     model::CacheMarks,
-    translate::wire::{Object, RequestCx},
+    translate::{
+        formats::turn::request::{CacheSettings, Mark},
+        wire::RequestCx,
+    },
 };
 
 /// The largest number of marks in a request that vendors accept.
@@ -19,47 +21,11 @@ const MARKS_MAX: usize = 4;
 /// The shortest request, in bytes, that gets marks from the gateway: no vendor caches fewer than 1024 tokens, and a
 /// token has about four bytes.
 const PROMPT_BYTES_MIN: usize = 4096;
-const HOUR: &str = "1h";
-
-/// `cache_control` of the messages format. Without a `ttl`, the vendor's cache entry lives for five minutes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-#[serde(tag = "type", rename = "ephemeral")]
-pub(in crate::translate) struct Mark {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    ttl: Option<&'static str>,
-    /// Whether the mark is the translation of a `prompt_cache_breakpoint`. Vendors of OpenAI's formats cache
-    /// automatically in addition to such breakpoints.
-    #[serde(skip)]
-    breakpoint: bool,
-}
-
-impl Mark {
-    /// The translation of a `prompt_cache_breakpoint`, whose lifetimes have no counterpart in the messages format.
-    pub(in crate::translate) const BREAKPOINT: Self = Self {
-        ttl: None,
-        breakpoint: true,
-    };
-
-    /// Reads the mark of an object in a chat request.
-    pub(in crate::translate) fn read(object: &Object<'_, '_>) -> Result<Option<Self>, Error> {
-        let Some(mark) = object.get("cache_control")? else {
-            let breakpoint = object.get("prompt_cache_breakpoint")?;
-            return Ok(breakpoint.map(|_| Self::BREAKPOINT));
-        };
-        let mark = mark.object()?;
-        let ttl = mark.get("ttl")?.map(|ttl| ttl.string()).transpose()?;
-        Ok(Some(Self {
-            ttl: ttl.filter(|ttl| ttl == HOUR).map(|_| HOUR),
-            breakpoint: false,
-        }))
-    }
-}
-
 /// A content block together with its cache mark.
 #[derive(Debug)]
 pub(in crate::translate) struct Marked<'a> {
-    pub(super) block: Box<Block<'a>>,
-    pub(super) mark: Mark,
+    pub(in crate::translate) block: Box<Block<'a>>,
+    pub(in crate::translate) mark: Mark,
 }
 
 impl Serialize for Marked<'_> {
@@ -80,34 +46,12 @@ pub(in crate::translate) trait Markable {
     fn set_mark(&mut self, mark: Option<Mark>);
 }
 
-/// A request's settings for the cache, other than the marks on its parts.
-#[derive(Clone, Copy, Debug, Default)]
-pub(in crate::translate) struct CacheWishes {
-    /// `cache_control` of the request itself, which marks the end of the prompt.
-    end: Option<Mark>,
-    /// Whether `prompt_cache_options.mode` is `explicit`: then the gateway must not add marks.
-    explicit: bool,
-}
-
-impl CacheWishes {
-    pub(in crate::translate) fn read(fields: &Object<'_, '_>) -> Result<Self, Error> {
-        let mut explicit = false;
-        if let Some(options) = fields.get("prompt_cache_options")? {
-            let options = options.object()?;
-            let mode = options.get("mode")?;
-            explicit = mode.is_some_and(|mode| mode.raw.get() == "\"explicit\"");
-        }
-        Ok(Self {
-            end: Mark::read(fields)?,
-            explicit,
-        })
-    }
-
+impl CacheSettings {
     /// Adds marks if the caller left caching to the vendor, and removes marks that the vendor would reject.
-    pub(in crate::translate) fn place<T: Markable>(
+    pub(in crate::translate) fn place<'a>(
         self,
-        tools: &mut [T],
-        conversation: &mut Conversation<'_>,
+        tools: &mut [Tool<'a>],
+        conversation: &mut Conversation<'a>,
         request_bytes: usize,
         cx: &RequestCx<'_>,
     ) {
@@ -132,11 +76,7 @@ impl CacheWishes {
 /// Marks the ends of the parts that calls of a conversation repeat: the tools, the instructions, the previous user's
 /// turn and the last one. A single question without tools gets no mark after it. If the caller set breakpoints, only
 /// the last turn is marked, as OpenAI does.
-fn place_ours<T: Markable>(
-    tools: &mut [T],
-    conversation: &mut Conversation<'_>,
-    breakpoints: bool,
-) {
+fn place_ours<'a>(tools: &mut [Tool<'a>], conversation: &mut Conversation<'a>, breakpoints: bool) {
     let goes_on = !tools.is_empty() || conversation.is_answered();
     if !breakpoints {
         let tool = tools.last_mut().map(|tool| tool as &mut dyn Markable);
@@ -154,7 +94,7 @@ fn place_ours<T: Markable>(
 
 /// If there are too many marks, keeps the last ones, which have the longest prompts before them. One-hour marks after a
 /// five-minute mark become five-minute marks; so do all if the model has no price for an hour.
-fn keep_last<T: Markable>(tools: &mut [T], conversation: &mut Conversation<'_>, hours: bool) {
+fn keep_last<'a>(tools: &mut [Tool<'a>], conversation: &mut Conversation<'a>, hours: bool) {
     let marked = places(tools, conversation).filter(|place| place.mark().is_some());
     let mut marked: Vec<_> = marked.collect();
     let surplus = marked.len().saturating_sub(MARKS_MAX);
@@ -173,8 +113,8 @@ fn keep_last<T: Markable>(tools: &mut [T], conversation: &mut Conversation<'_>, 
 }
 
 /// Iterates over all tools and blocks, in the order in which the vendor reads them.
-fn places<'p, 'a: 'p, T: Markable>(
-    tools: &'p mut [T],
+fn places<'p, 'a: 'p>(
+    tools: &'p mut [Tool<'a>],
     conversation: &'p mut Conversation<'a>,
 ) -> impl Iterator<Item = &'p mut dyn Markable> {
     let tools = tools.iter_mut().map(|tool| tool as &mut dyn Markable);
@@ -187,10 +127,10 @@ mod tests {
     use serde_json::{Value, json};
 
     use crate::{
+        call::Format,
         model::{CacheMarks, Dialect},
         translate::{
-            chat,
-            responses::to_messages,
+            formats::turn::request::translate,
             wire::{CacheCx, RequestCx},
         },
     };
@@ -208,12 +148,20 @@ mod tests {
     }
 
     fn of_chat(dialect: &Dialect, hour_priced: bool, body: &Value) -> Value {
-        let body = chat::request(body.to_string().as_bytes(), &cx(dialect, hour_priced));
+        let (body, cx) = (body.to_string(), cx(dialect, hour_priced));
+        let body = translate(Format::Chat, Format::Messages, body.as_bytes(), "v", &cx);
         serde_json::from_slice(&body.unwrap()).unwrap()
     }
 
     fn of_responses(dialect: &Dialect, body: &Value) -> Value {
-        let body = to_messages(body.to_string().as_bytes(), "v", &cx(dialect, true));
+        let (body, cx) = (body.to_string(), cx(dialect, true));
+        let body = translate(
+            Format::Responses,
+            Format::Messages,
+            body.as_bytes(),
+            "v",
+            &cx,
+        );
         serde_json::from_slice(&body.unwrap()).unwrap()
     }
 

@@ -2,11 +2,21 @@
 
 use serde_json::{Value as Tree, json};
 
-use super::*;
+use super::thinking_asked;
 use crate::{
-    model::{OutputField, SystemRole},
-    translate::{capsule, wire::CacheCx},
+    call::Format,
+    error::{Error, Problem},
+    model::{Dialect, OutputField, SystemRole},
+    translate::{
+        capsule,
+        formats::turn::request::translate,
+        wire::{CacheCx, RequestCx},
+    },
 };
+
+fn request(body: &[u8], vendor: &str, cx: &RequestCx<'_>) -> Result<bytes::Bytes, Error> {
+    translate(Format::Messages, Format::Chat, body, vendor, cx)
+}
 
 fn with(dialect: &Dialect, body: &Tree) -> Result<Tree, Error> {
     let cx = RequestCx {

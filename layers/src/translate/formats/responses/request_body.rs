@@ -1,55 +1,57 @@
 //! The body of a responses request to a vendor, to be serialized.
 
+use std::borrow::Cow;
+
 use serde::Serialize;
 use serde_json::value::RawValue;
 
-use crate::translate::messages::{text::Json, turns::Part};
+use crate::translate::messages::text::Json;
 
 /// The value of `include` that requests encrypted reasoning. If the vendor stores nothing, the caller must send it
 /// back.
-pub(super) const ENCRYPTED_REASONING: &str = "reasoning.encrypted_content";
+pub(in crate::translate) const ENCRYPTED_REASONING: &str = "reasoning.encrypted_content";
 
 #[derive(Debug, Serialize)]
-pub(super) struct Body<'a> {
-    pub(super) model: &'a str,
+pub(in crate::translate) struct Body<'a> {
+    pub(in crate::translate) model: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) instructions: Option<Json<'a>>,
-    pub(super) input: Vec<Item<'a>>,
-    pub(super) max_output_tokens: u64,
+    pub(in crate::translate) instructions: Option<Json<'a>>,
+    pub(in crate::translate) input: Vec<Item<'a>>,
+    pub(in crate::translate) max_output_tokens: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) temperature: Option<&'a RawValue>,
+    pub(in crate::translate) temperature: Option<&'a RawValue>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) top_p: Option<&'a RawValue>,
+    pub(in crate::translate) top_p: Option<&'a RawValue>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub(super) tools: Vec<Tool<'a>>,
+    pub(in crate::translate) tools: Vec<Tool<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) tool_choice: Option<Json<'a>>,
+    pub(in crate::translate) tool_choice: Option<Json<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) parallel_tool_calls: Option<bool>,
+    pub(in crate::translate) parallel_tool_calls: Option<bool>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) text: Option<Text<'a>>,
+    pub(in crate::translate) text: Option<WishedText<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) reasoning: Option<Reasoning<'a>>,
+    pub(in crate::translate) reasoning: Option<Reasoning<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) include: Option<[&'static str; 1]>,
+    pub(in crate::translate) include: Option<[&'static str; 1]>,
     /// Always false: if the vendor stored the answer, a request of another caller could refer to it.
-    pub(super) store: bool,
+    pub(in crate::translate) store: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) user: Option<&'a RawValue>,
+    pub(in crate::translate) user: Option<&'a RawValue>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) safety_identifier: Option<&'a RawValue>,
+    pub(in crate::translate) safety_identifier: Option<&'a RawValue>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) prompt_cache_key: Option<Json<'a>>,
+    pub(in crate::translate) prompt_cache_key: Option<Json<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) metadata: Option<&'a RawValue>,
+    pub(in crate::translate) metadata: Option<&'a RawValue>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) stream: Option<bool>,
+    pub(in crate::translate) stream: Option<bool>,
 }
 
 /// An item of the field `input`.
 #[derive(Debug, Serialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
-pub(super) enum Item<'a> {
+pub(in crate::translate) enum Item<'a> {
     Message {
         role: &'static str,
         content: Vec<Content<'a>>,
@@ -80,14 +82,14 @@ pub(super) enum Item<'a> {
 /// The output of a tool call: a text, or parts.
 #[derive(Debug, Serialize)]
 #[serde(untagged)]
-pub(super) enum Output<'a> {
+pub(in crate::translate) enum Output<'a> {
     Text(Json<'a>),
     Parts(Vec<Content<'a>>),
 }
 
 #[derive(Debug, Serialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
-pub(super) enum Content<'a> {
+pub(in crate::translate) enum Content<'a> {
     InputText {
         text: Json<'a>,
     },
@@ -109,25 +111,17 @@ pub(super) enum Content<'a> {
 }
 
 impl<'a> Content<'a> {
-    /// Translates a part of a chat message.
-    pub(super) fn of(part: Part<'a>) -> Self {
-        match part {
-            Part::Text { text } => Self::InputText { text },
-            Part::ImageUrl { image_url } => Self::InputImage {
-                image_url: image_url.url,
-                detail: image_url.detail,
-            },
-            Part::File { file } => Self::InputFile {
-                filename: file.filename,
-                file_data: file.file_data,
-            },
+    pub(in crate::translate) fn into_text(self) -> Option<Json<'a>> {
+        match self {
+            Self::InputText { text } | Self::OutputText { text } => Some(text),
+            _ => None,
         }
     }
 }
 
 #[derive(Debug, Serialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
-pub(super) enum Tool<'a> {
+pub(in crate::translate) enum Tool<'a> {
     Function {
         name: Json<'a>,
         #[serde(skip_serializing_if = "Option::is_none")]
@@ -146,16 +140,16 @@ pub(super) enum Tool<'a> {
 }
 
 #[derive(Debug, Default, Serialize)]
-pub(super) struct Text<'a> {
+pub(in crate::translate) struct WishedText<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) format: Option<Format<'a>>,
+    pub(in crate::translate) format: Option<Format<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) verbosity: Option<&'a RawValue>,
+    pub(in crate::translate) verbosity: Option<&'a RawValue>,
 }
 
 #[derive(Debug, Serialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
-pub(super) enum Format<'a> {
+pub(in crate::translate) enum Format<'a> {
     JsonObject,
     JsonSchema {
         name: Json<'a>,
@@ -167,9 +161,9 @@ pub(super) enum Format<'a> {
 }
 
 #[derive(Debug, Default, Serialize)]
-pub(super) struct Reasoning<'a> {
+pub(in crate::translate) struct Reasoning<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) effort: Option<Json<'a>>,
+    pub(in crate::translate) effort: Option<Cow<'a, str>>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) summary: Option<&'static str>,
+    pub(in crate::translate) summary: Option<&'static str>,
 }

@@ -13,6 +13,7 @@ use crate::{
     error::{Error, Problem},
     path::Path,
     translate::{
+        formats::turn::request::{self, Named, Takes, flag, whole_schema},
         messages::text::{Json, inner, joined, literal, made, optional, quoted, shortened, string},
         wire::{Object, Value},
     },
@@ -20,17 +21,16 @@ use crate::{
 
 /// The parameters of the function that replaces a tool with free text.
 const FREE_TEXT: &str = r#"{"type":"object","properties":{"input":{"type":"string"}},"required":["input"],"additionalProperties":false}"#;
-pub(super) const NO_PARAMETERS: &str = r#"{"type":"object","properties":{}}"#;
 
 /// The tools of a request that are sent to the vendor, and the choice of the tools that may be called.
 #[derive(Debug, Default)]
-pub(super) struct Tools<'a> {
-    pub(super) list: Vec<Tool<'a>>,
-    pub(super) choice: Option<Choice<'a>>,
+pub(in crate::translate) struct Tools<'a> {
+    list: Vec<Tool<'a>>,
+    choice: Option<Choice<'a>>,
     /// Whether calls may be parallel, if the request has this field.
-    pub(super) parallel: Option<bool>,
+    parallel: Option<bool>,
     /// Those elements of the field `tools` that are sent to the vendor, as they are written.
-    pub(super) echo: Vec<&'a RawValue>,
+    pub(in crate::translate) echo: Vec<&'a RawValue>,
     /// For each flat name, the index of the last tool with this name.
     last: HashMap<String, usize>,
 }
@@ -77,7 +77,7 @@ pub(in crate::translate) type Names = HashMap<String, Known>;
 
 impl<'a> Tools<'a> {
     /// Reads `tools`, the `additional_tools` of the input, `tool_choice` and `parallel_tool_calls`.
-    pub(super) fn read(body: &Object<'a, '_>) -> Result<Self, Error> {
+    pub(in crate::translate) fn read(body: &Object<'a, '_>) -> Result<Self, Error> {
         let mut tools = Self::default();
         let mut offered = None;
         if let Some(list) = body.get("tools")? {
@@ -120,7 +120,7 @@ impl<'a> Tools<'a> {
     }
 
     /// Returns the caller's names of those tools for which the flat name alone does not determine them.
-    pub(super) fn names(&self) -> Names {
+    pub(in crate::translate) fn names(&self) -> Names {
         let known = self.list.iter().filter(|tool| {
             tool.custom || tool.namespace.is_some() || tool.flat.get() != tool.name.get()
         });
@@ -137,9 +137,34 @@ impl<'a> Tools<'a> {
             .collect()
     }
 
-    /// Returns whether the model must call a tool.
-    pub(super) fn forced(&self) -> bool {
-        matches!(self.choice, Some(Choice::Required | Choice::Named(_)))
+    /// Returns the tools, the choice and whether calls may be parallel, for the writer of a vendor's format.
+    pub(super) fn neutral(
+        self,
+    ) -> (
+        Vec<request::Tool<'a>>,
+        Option<request::Choice<'a>>,
+        Option<bool>,
+    ) {
+        let tools = self.list.into_iter().map(|tool| request::Tool {
+            name: tool.flat,
+            description: tool.description,
+            takes: Takes::Arguments {
+                schema: tool.parameters,
+                typed: true,
+                strict: tool.strict.then_some(true),
+            },
+            mark: None,
+        });
+        let choice = self.choice.map(|choice| match choice {
+            Choice::Auto => request::Choice::Auto,
+            Choice::None => request::Choice::None,
+            Choice::Required => request::Choice::Required,
+            Choice::Named(name) => request::Choice::Tool(Named {
+                name: quoted(&[&name]),
+                custom: false,
+            }),
+        });
+        (tools.collect(), choice, self.parallel)
     }
 
     /// Adds the tools that items of the conversation list.
@@ -368,14 +393,9 @@ struct Space<'a> {
 
 impl<'a> Tool<'a> {
     fn function(tool: &Object<'a, '_>, space: Option<&Space<'a>>) -> Result<Self, Error> {
-        let parameters = match tool.get("parameters")? {
-            None => made(NO_PARAMETERS.to_owned()),
-            Some(parameters) => schema(&parameters)?,
-        };
-        let strict = tool.get("strict")?.map_or(Ok(false), |flag| flag.flag())?;
         Ok(Self {
-            parameters,
-            strict,
+            parameters: whole_schema(tool, "parameters")?,
+            strict: flag(tool, "strict")?,
             ..Self::named(tool, space, Vec::new())?
         })
     }
@@ -434,30 +454,4 @@ pub(super) fn flat_name<'a>(namespace: Option<&RawValue>, name: &'a RawValue) ->
         None | Some("") => Cow::Borrowed(name),
         Some(space) => quoted(&[space, "__", inner(name).unwrap_or_default()]),
     })
-}
-
-/// Returns the schema as it is written. If it has no `type` or `properties`, these are added, because vendors require
-/// them.
-fn schema<'a>(parameters: &Value<'a, '_>) -> Result<Json<'a>, Error> {
-    const ASKED_FOR: [(&str, &str); 2] = [
-        ("type", r#""type":"object""#),
-        ("properties", r#""properties":{}"#),
-    ];
-    let raw = parameters.raw;
-    let fields = parameters.object()?.fields.0;
-    let has = |name: &str| fields.iter().any(|(field, _)| field == name);
-    let missing: Vec<&str> = ASKED_FOR
-        .into_iter()
-        .filter(|asked| !has(asked.0))
-        .map(|asked| asked.1)
-        .collect();
-    if missing.is_empty() {
-        return Ok(Cow::Borrowed(raw));
-    }
-    let comma = if fields.is_empty() { "" } else { "," };
-    Ok(made(format!(
-        "{{{}{comma}{}",
-        missing.join(","),
-        &raw.get()[1..]
-    )))
 }

@@ -1,7 +1,14 @@
 use serde_json::{Value, json};
 
-use super::*;
-use crate::translate::wire::CacheCx;
+use crate::{
+    call::Format,
+    error::{Error, Problem},
+    model::{Dialect, Thinking},
+    translate::{
+        formats::turn::request::{EFFORT_NAMES, translate},
+        wire::{CacheCx, RequestCx},
+    },
+};
 
 const OUTPUT_TOKENS: u64 = 4096;
 
@@ -14,6 +21,10 @@ fn budget() -> Dialect {
         thinking: Thinking::Budget,
         ..dialect()
     }
+}
+
+fn request(body: &[u8], cx: &RequestCx<'_>) -> Result<bytes::Bytes, Error> {
+    translate(Format::Chat, Format::Messages, body, "v", cx)
 }
 
 fn with(dialect: &Dialect, body: &Value) -> Result<Value, Error> {
@@ -655,7 +666,7 @@ fn case_22_inline_images_become_blocks() {
             refused(&body),
             (
                 "messages[0].content[0].image_url.url".to_owned(),
-                Problem::NotOneOf(super::super::turns::IMAGES)
+                Problem::NotOneOf("data:image/(jpeg|png|gif|webp);base64,…, https:…")
             ),
             "{url}"
         );
@@ -844,7 +855,13 @@ fn case_27_structured_output_is_translated() {
     body["messages"] =
         json!([{"role": "system", "content": "a"}, {"role": "user", "content": "b"}]);
     let body = translated(&body);
-    assert_eq!(body["system"], json!([text("a"), text(JSON_OBJECT)]));
+    assert_eq!(
+        body["system"],
+        json!([
+            text("a"),
+            text("Answer with one JSON object and nothing else.")
+        ])
+    );
     assert!(body.get("output_config").is_none());
 
     let text = translated(&plus(json!({"response_format": {"type": "text"}})));
