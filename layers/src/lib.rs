@@ -129,6 +129,8 @@ mod event_stream;
 pub mod facts;
 #[cfg(feature = "model-calls")]
 mod format;
+#[cfg(feature = "translate")]
+mod formats;
 #[cfg(any(feature = "auth", feature = "rate-limit", feature = "select"))]
 mod forward;
 #[cfg(any(feature = "passthrough", feature = "upstream"))]

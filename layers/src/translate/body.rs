@@ -8,9 +8,9 @@ use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
 use tokio::time::Instant;
 
-use super::{formats::turn::Translator, wire::mended};
 use crate::{
     error::{BoxError, Error},
+    formats::{turn::Translator, wire::mended},
     sse::{Event, SILENCE_MAX, Splitter},
     usage::{End, Meter},
 };
@@ -227,11 +227,7 @@ mod tests {
     use super::*;
     use crate::{
         call::Format,
-        translate::{
-            Origin,
-            formats::{chat, messages},
-            wire::AnswerCx,
-        },
+        formats::{chat, messages, origin::Origin, wire::AnswerCx},
     };
 
     const CHUNK: &str = "data: {\"id\":\"1\",\"model\":\"m\",\"choices\":[{\"index\":0,\"delta\":{\"content\":\"a\"}}]}\n\n";

@@ -77,16 +77,11 @@
 //!
 //! You can also translate without a gateway: `examples/convert_sse.rs` translates a recorded stream.
 
-mod arguments;
 mod body;
-mod capsule;
 mod capsules;
 pub mod chat;
-mod chat_state;
-mod formats;
 mod future;
 pub mod messages;
-mod origin;
 mod pair;
 pub mod responses;
 mod roles;
@@ -94,7 +89,6 @@ pub mod splice;
 #[cfg(test)]
 #[cfg(feature = "parse")]
 mod too_much_tests;
-pub mod wire;
 
 use std::{
     sync::Arc,
@@ -108,24 +102,28 @@ use http_body_util::BodyExt;
 use tower_layer::Layer;
 use tower_service::Service;
 
-pub use self::{
-    body::ResponseBody, formats::turn::request::translate as request, future::ResponseFuture,
-    origin::Origin,
-};
-use self::{
-    pair::{Answering, Pair},
-    wire::{CacheCx, RequestCx, mended},
-};
+use self::pair::{Answering, Pair};
+pub use self::{body::ResponseBody, future::ResponseFuture};
 #[cfg(feature = "passthrough")]
 use crate::body_budget::AnswerRoom;
+pub use crate::formats::{origin::Origin, turn::request::translate as request};
 use crate::{
     call::{Attempt, Call, Format, Outbound},
     error::{BoxError, Error},
     facts::{Caller, EventStream, RequestNumber},
+    formats::{
+        text,
+        wire::{CacheCx, RequestCx, mended},
+    },
     price::{Class, Price},
     stream_progress::StreamProgress,
     usage::{End, Meter, Reading},
 };
+
+/// The context of a translation.
+pub mod wire {
+    pub use crate::formats::wire::{AnswerCx, CacheCx, RequestCx};
+}
 
 /// Translates calls to the format of the route's vendor, and the vendor's answers to the caller's format.
 #[derive(Clone, Copy, Debug, Default)]
@@ -252,7 +250,7 @@ fn outbound(attempt: Attempt, caller: Option<&Caller>) -> Result<Outbound, Error
 fn cache_key(caller: Option<&Caller>, call: &Call) -> Option<String> {
     let session = call.session.as_deref()?;
     let key: &str = caller.map_or("", |Caller(key)| &key.id);
-    let hash = messages::text::hash(format!("{key}\n{session}").as_bytes());
+    let hash = text::hash(format!("{key}\n{session}").as_bytes());
     Some(format!("tg-{hash:016x}"))
 }
 

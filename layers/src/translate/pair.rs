@@ -2,20 +2,18 @@ use std::time::SystemTime;
 
 use bytes::Bytes;
 
-use super::{
-    formats::{
-        self,
-        turn::{Translator, request::translate},
-    },
-    messages,
-    origin::Origin,
-    responses::Asked,
-    wire::{AnswerCx, RequestCx},
-};
+use super::messages;
 use crate::{
     call::{Attempt, Format},
     error::Error,
     facts::RequestNumber,
+    formats::{
+        self,
+        origin::Origin,
+        responses::asked::Asked,
+        turn::{Translator, request::translate},
+        wire::{AnswerCx, RequestCx},
+    },
 };
 
 /// The format of the caller and the format of the vendor, which differ.

@@ -16,15 +16,16 @@ mod tests;
 
 use bytes::Bytes;
 
-use super::{
+use crate::{
+    call::Format,
+    error::Error,
     formats::{
         chat::Writer,
+        origin::Origin,
         turn::{Translator, stream},
+        wire::AnswerCx,
     },
-    origin::Origin,
-    wire::AnswerCx,
 };
-use crate::{call::Format, error::Error};
 
 /// Translates a messages answer to a chat answer.
 ///

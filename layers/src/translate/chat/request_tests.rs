@@ -3,11 +3,11 @@ use serde_json::{Value, json};
 use crate::{
     call::Format,
     error::{Error, Problem},
-    model::{Dialect, Thinking},
-    translate::{
-        formats::turn::request::{EFFORT_NAMES, translate},
+    formats::{
+        turn::request::{EFFORT_NAMES, translate},
         wire::{CacheCx, RequestCx},
     },
+    model::{Dialect, Thinking},
 };
 
 const OUTPUT_TOKENS: u64 = 4096;

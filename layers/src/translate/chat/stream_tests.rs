@@ -4,7 +4,7 @@ use bytes::{Bytes, BytesMut};
 use serde_json::{Value, json};
 
 use super::*;
-use crate::{sse::Splitter, translate::formats::chat::NAME_BYTES_MAX};
+use crate::{formats::chat::NAME_BYTES_MAX, sse::Splitter};
 
 const CX: AnswerCx = AnswerCx {
     created: 1_790_000_000,

@@ -7,7 +7,7 @@ use bytes::{Bytes, BytesMut};
 use serde_json::{Value, json};
 
 use super::*;
-use crate::{error::Error, sse::Splitter, translate::wire::AnswerCx};
+use crate::{error::Error, formats::wire::AnswerCx, sse::Splitter};
 
 const CX: AnswerCx = AnswerCx {
     created: 1_790_000_000,

@@ -6,8 +6,6 @@
 //!
 //! The translation of a stream stores at most 4 MiB: see [`Events`].
 
-pub(super) mod text;
-
 #[cfg(test)]
 mod answer_tests;
 #[cfg(test)]
@@ -21,18 +19,16 @@ mod testing;
 
 use bytes::Bytes;
 
-pub use super::formats::messages::thinking_asked;
-use super::{
-    formats::{
-        messages::Writer,
-        turn::{Translator, stream},
-    },
-    origin::Origin,
-    wire::AnswerCx,
-};
+pub use crate::formats::messages::thinking_asked;
 use crate::{
     call::{Call, Format},
     error::Error,
+    formats::{
+        messages::Writer,
+        origin::Origin,
+        turn::{Translator, stream},
+        wire::AnswerCx,
+    },
 };
 
 /// Translates a chat answer to a messages answer. The state that the vendor needs back is added in capsules.

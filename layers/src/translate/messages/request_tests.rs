@@ -6,12 +6,12 @@ use super::thinking_asked;
 use crate::{
     call::Format,
     error::{Error, Problem},
-    model::{Dialect, OutputField, SystemRole},
-    translate::{
+    formats::{
         capsule,
-        formats::turn::request::translate,
+        turn::request::translate,
         wire::{CacheCx, RequestCx},
     },
+    model::{Dialect, OutputField, SystemRole},
 };
 
 fn request(body: &[u8], vendor: &str, cx: &RequestCx<'_>) -> Result<bytes::Bytes, Error> {

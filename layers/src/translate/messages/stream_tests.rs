@@ -7,7 +7,7 @@ use super::{
     testing::{CX, Heard, events, heard, translated},
     *,
 };
-use crate::translate::formats::{chat::CALLS_MAX, turn::KEPT_BYTES_MAX};
+use crate::formats::{chat::CALLS_MAX, turn::KEPT_BYTES_MAX};
 
 const DONE: &str = "data: [DONE]\n\n";
 

@@ -7,8 +7,8 @@ use super::Events;
 use crate::{
     capsule,
     error::Error,
+    formats::{origin::Origin, wire::AnswerCx},
     sse::{Event, Splitter},
-    translate::{Origin, wire::AnswerCx},
 };
 
 pub(super) const CX: AnswerCx = AnswerCx {

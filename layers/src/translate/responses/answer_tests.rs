@@ -4,7 +4,7 @@ use super::{
     capsule, chat_answer, messages_answer,
     testing::{CREATED, asked, curious},
 };
-use crate::{error::Error, translate::formats::turn::KEPT_BYTES_MAX};
+use crate::{error::Error, formats::turn::KEPT_BYTES_MAX};
 
 fn from_chat_for(request: &Value, message: Value, finish: &str, usage: Value) -> Value {
     let body = json!({"id": "c1", "model": "gpt", "usage": usage,

@@ -8,8 +8,6 @@
 //! Nothing is stored between calls: `parse` has already refused requests that refer to stored state. A vendor's signed
 //! reasoning is sent through the caller in a capsule, and only back to the same vendor.
 
-mod asked;
-
 #[cfg(test)]
 mod answer_tests;
 #[cfg(test)]
@@ -27,17 +25,21 @@ mod vendor_tests;
 
 use bytes::Bytes;
 
-pub use self::asked::Asked;
-use super::{
-    capsule,
+#[cfg(test)]
+use crate::formats::capsule;
+
+pub use crate::formats::responses::asked::Asked;
+use crate::{
+    call::Format,
+    error::Error,
     formats::{
-        chat, messages, responses,
+        chat, messages,
+        origin::Origin,
+        responses,
         turn::{Translator, stream},
+        wire::AnswerCx,
     },
-    origin::Origin,
-    wire::AnswerCx,
 };
-use crate::{call::Format, error::Error};
 
 /// Translates a chat answer to a responses answer.
 ///

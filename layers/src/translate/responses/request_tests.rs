@@ -423,7 +423,7 @@ fn r28_r29_thinking_returns_only_to_its_vendor() {
     ours["reasoning"] = json!({"effort": "low"});
     let budget = Dialect::default().thinking(Thinking::Budget);
     let sent = |body: &Value| {
-        let big = crate::translate::wire::RequestCx {
+        let big = crate::formats::wire::RequestCx {
             output_tokens: 8000,
             ..cx(&budget)
         };

@@ -7,7 +7,7 @@ use super::{
     ChatEvents, MessagesEvents, capsule, chat_answer, messages_answer,
     testing::{asked, curious, heard, run},
 };
-use crate::{error::Error, translate::formats::turn::KEPT_BYTES_MAX};
+use crate::{error::Error, formats::turn::KEPT_BYTES_MAX};
 
 fn chat_run(request: &Value, chunks: &[&[u8]]) -> (BytesMut, Result<(), Error>) {
     let mut stream = ChatEvents::new(asked(request));

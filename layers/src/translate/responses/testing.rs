@@ -10,12 +10,12 @@ use super::Asked;
 use crate::{
     call::Format,
     error::Error,
-    model::Dialect,
-    sse::{Event, Splitter},
-    translate::{
-        formats::turn::request::translate,
+    formats::{
+        turn::request::translate,
         wire::{CacheCx, RequestCx},
     },
+    model::Dialect,
+    sse::{Event, Splitter},
 };
 
 pub(super) const NUMBER: Uuid = Uuid::from_u128(0x0198_c0de_0000_7000_8000_0000_0000_0001);

@@ -104,7 +104,7 @@ fn r60_strict_is_always_written() {
 #[test]
 fn r62_a_ceiling_is_at_least_16() {
     let dialect = Dialect::default();
-    let low = crate::translate::wire::RequestCx {
+    let low = crate::formats::wire::RequestCx {
         output_tokens: 1,
         ..cx(&dialect)
     };

@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{
     error::Error,
-    translate::{Origin, wire::AnswerCx},
+    formats::{origin::Origin, wire::AnswerCx},
 };
 
 const CX: AnswerCx = AnswerCx {

@@ -1,4 +1,4 @@
-//! What the targets of the readers have in common.
+//! Shared by the targets of the readers.
 
 use bytes::{Bytes, BytesMut};
 use tollgate_layers::{

@@ -1,0 +1,401 @@
+//! Carries the state of a chat vendor through callers of other formats: reasoning, and signatures of tool calls
+//! (`extra_content`). The vendor needs it back together with the tool calls that followed it.
+//!
+//! [`Kept`] collects the state from an answer. A capsule carries it through the caller: as the signature of a thinking
+//! block, as the data of a redacted thinking block, or as the `encrypted_content` of a reasoning item. [`Returned`]
+//! reads the state from the caller's next request, and the assistant's message gets it under the vendor's own field
+//! names. It is sent only to the vendor that the capsule names.
+
+use std::collections::HashMap;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value as Json, value::RawValue};
+
+use crate::formats::{
+    capsule,
+    text::{Json as Literal, given, inner, quoted},
+    wire::{Fields, compact},
+};
+
+/// The largest state in one capsule, in bytes before encoding. If the state is larger, only the name of the reasoning
+/// field is kept.
+const STATE_BYTES_MAX: usize = 256 << 10;
+/// The value of `type` in the capsule's object.
+const KIND: &str = "chat_state";
+
+/// The field in which the vendor sends the text of its reasoning.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Field {
+    /// `reasoning_content`, which most vendors use. Also used for thinking that comes back without a capsule.
+    #[default]
+    ReasoningContent,
+    /// `reasoning`, which some vendors use.
+    Reasoning,
+}
+
+/// The state of an answer that was not put into a capsule yet.
+#[derive(Debug, Default)]
+pub(crate) struct Kept {
+    field: Option<Field>,
+    /// Reasoning that the caller does not see, JSON-escaped and without quotes.
+    hidden: String,
+    details: Vec<Map<String, Json>>,
+    /// Pairs of a call's id (JSON-escaped, without quotes) and the call's signature.
+    signed: Vec<(String, String)>,
+    bytes: usize,
+}
+
+impl Kept {
+    /// Adds the state in the fields of a message, or of a piece of a message, except for its texts.
+    pub(crate) fn fields(&mut self, field: Option<Field>, details: Option<&RawValue>) {
+        self.field = field.or(self.field);
+        let Some(details) = details else { return };
+        let list = serde_json::from_str::<Vec<Map<String, Json>>>(details.get());
+        for detail in list.unwrap_or_default() {
+            self.bytes += details.get().len();
+            if self.fits() {
+                merge(&mut self.details, detail);
+            }
+        }
+    }
+
+    /// Adds a piece of reasoning that the caller does not see. It is kept only if the vendor has a field in which it
+    /// can be sent back.
+    pub(crate) fn hide(&mut self, piece: &str) {
+        if self.field.is_none() {
+            return;
+        }
+        self.bytes += piece.len();
+        if self.fits() {
+            self.hidden.push_str(piece);
+        }
+    }
+
+    /// Adds the signature of the tool call with this id.
+    pub(crate) fn sign(&mut self, id: &str, signature: &RawValue) {
+        self.bytes += id.len() + signature.get().len();
+        if self.fits() {
+            let signature = compact(signature).into_owned();
+            self.signed.push((id.to_owned(), signature));
+        }
+    }
+
+    fn fits(&self) -> bool {
+        self.bytes <= STATE_BYTES_MAX
+    }
+
+    /// Returns whether there is state that visible text in the field `reasoning_content` would not carry.
+    pub(crate) fn is_more_than_text(&self) -> bool {
+        self.needs_block() || self.field == Some(Field::Reasoning)
+    }
+
+    /// Returns whether there is state that needs a block or item of its own to carry it.
+    pub(crate) fn needs_block(&self) -> bool {
+        let some = !self.hidden.is_empty() || !self.signed.is_empty() || self.keeps_details();
+        some && self.fits()
+    }
+
+    /// Returns whether `reasoning_details` must be kept. Details without a signature only repeat the text of the
+    /// message's reasoning field, if it has one.
+    fn keeps_details(&self) -> bool {
+        let proves = |detail: &Map<String, Json>| {
+            ["signature", "data"].iter().any(|name| {
+                let text = detail.get(*name).and_then(Json::as_str);
+                text.is_some_and(|text| !text.is_empty())
+            })
+        };
+        self.details
+            .iter()
+            .any(|it| self.field.is_none() || proves(it))
+    }
+
+    /// Moves the state into a capsule for the vendor of this name, and leaves the state empty.
+    pub(crate) fn seal(&mut self, vendor: &str) -> String {
+        let Self {
+            field,
+            hidden,
+            details,
+            signed,
+            ..
+        } = std::mem::take(self).bounded();
+        let mut json = format!("{{\"type\":\"{KIND}\"");
+        if let Some(field) = field {
+            let name = serde_json::to_string(&field).expect("a variant serializes to JSON");
+            json.push_str(&format!(",\"field\":{name}"));
+        }
+        if !hidden.is_empty() {
+            json.push_str(&format!(",\"text\":\"{hidden}\""));
+        }
+        if !details.is_empty() {
+            let list = serde_json::to_string(&details).expect("JSON values serialize to JSON");
+            json.push_str(&format!(",\"details\":{list}"));
+        }
+        if !signed.is_empty() {
+            let calls: Vec<String> = signed
+                .iter()
+                .map(|(id, signature)| format!("\"{id}\":{signature}"))
+                .collect();
+            json.push_str(&format!(",\"calls\":{{{}}}", calls.join(",")));
+        }
+        json.push('}');
+        capsule::seal(vendor, &json)
+    }
+
+    /// Reduces the state to the part that goes into a capsule.
+    fn bounded(mut self) -> Self {
+        if !self.fits() {
+            return Self {
+                field: self.field,
+                ..Self::default()
+            };
+        }
+        if !self.keeps_details() {
+            self.details.clear();
+        }
+        self
+    }
+}
+
+/// Adds a detail; if it is a piece of the last detail (same type and index), appends it to that.
+fn merge(details: &mut Vec<Map<String, Json>>, piece: Map<String, Json>) {
+    let same = |known: &&mut Map<String, Json>| {
+        let same = |name| known.get(name) == piece.get(name);
+        same("type") && same("index") && !known.contains_key("data")
+    };
+    let Some(known) = details.last_mut().filter(same) else {
+        details.push(piece);
+        return;
+    };
+    for (name, value) in piece {
+        match (name.as_str(), known.get_mut(&name), value) {
+            ("text" | "summary", Some(Json::String(text)), Json::String(more)) => {
+                text.push_str(&more);
+            }
+            (_, Some(_), Json::Null) => {}
+            (_, Some(Json::String(_)), Json::String(empty)) if empty.is_empty() => {}
+            (_, _, value) => {
+                known.insert(name, value);
+            }
+        }
+    }
+}
+
+/// The state that a request returns, collected for the assistant's message that is being translated.
+#[derive(Debug, Default)]
+pub(crate) struct Returned<'a> {
+    reasoning: Reasoning<'a>,
+    /// The signatures of tool calls, by the calls' ids.
+    signed: HashMap<String, Box<RawValue>>,
+}
+
+/// The reasoning of a message, for the vendor's own field names.
+#[derive(Debug, Default)]
+pub(crate) struct Reasoning<'a> {
+    texts: [Vec<Literal<'a>>; 2],
+    /// The elements of `reasoning_details`.
+    pub(crate) details: Vec<Box<RawValue>>,
+}
+
+/// The content of a capsule.
+#[derive(Deserialize)]
+struct State<'a> {
+    field: Option<Field>,
+    #[serde(borrow)]
+    text: Option<&'a RawValue>,
+    #[serde(borrow)]
+    details: Option<Vec<&'a RawValue>>,
+    #[serde(borrow)]
+    calls: Option<Fields<'a>>,
+}
+
+impl<'a> Returned<'a> {
+    /// Adds reasoning: its state, which is that of a chat vendor or left out, and its visible texts. Reasoning without a
+    /// state is sent to any vendor of the format.
+    pub(crate) fn take(&mut self, state: Option<String>, texts: Vec<Literal<'a>>) {
+        let Some(json) = state else {
+            self.reasoning.say(Field::default(), texts);
+            return;
+        };
+        if !capsule::is_of(&json, &[KIND]) {
+            return;
+        }
+        let Ok(state) = serde_json::from_str::<State<'_>>(&json) else {
+            return;
+        };
+        if let Some(field) = state.field {
+            let hidden = given(state.text).map(|text| quoted(&[text]));
+            let shown = texts.into_iter().filter(|_| hidden.is_none());
+            let texts = shown.chain(hidden.clone()).collect();
+            self.reasoning.say(field, texts);
+        }
+        let objects = |raw: &&RawValue| raw.get().starts_with('{');
+        let details = state.details.unwrap_or_default().into_iter();
+        let details = details.filter(objects).map(ToOwned::to_owned);
+        self.reasoning.details.extend(details);
+        let signed = state.calls.unwrap_or_default().0.into_iter();
+        let signed = signed.filter(|(_, raw)| objects(raw));
+        self.signed
+            .extend(signed.map(|(id, raw)| (id.into_owned(), raw.to_owned())));
+    }
+
+    /// Removes and returns the signature of the tool call with this id.
+    pub(crate) fn signature(&mut self, id: &str) -> Option<Box<RawValue>> {
+        self.signed.remove(id)
+    }
+
+    /// Removes and returns the reasoning so far; it belongs to the message with the calls that followed it.
+    pub(crate) fn reasoning(&mut self) -> Reasoning<'a> {
+        std::mem::take(&mut self.reasoning)
+    }
+}
+
+impl<'a> Reasoning<'a> {
+    fn say(&mut self, field: Field, texts: Vec<Literal<'a>>) {
+        self.texts[field as usize].extend(texts);
+    }
+
+    /// Appends more reasoning of the same message.
+    pub(crate) fn append(&mut self, mut more: Self) {
+        for (all, more) in self.texts.iter_mut().zip(&mut more.texts) {
+            all.append(more);
+        }
+        self.details.append(&mut more.details);
+    }
+
+    /// Returns the text of the reasoning in this field; `None` if the message has no such field.
+    pub(crate) fn text(&self, field: Field) -> Option<Literal<'a>> {
+        let pieces: Vec<&str> = self.texts[field as usize]
+            .iter()
+            .filter_map(|text| inner(text))
+            .collect();
+        let text = quoted(&pieces);
+        (inner(&text) != Some("")).then_some(text)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn raw(json: &Json) -> Box<RawValue> {
+        RawValue::from_string(json.to_string()).unwrap()
+    }
+
+    /// Returns the state that this vendor gets back from a capsule: the text of either field, the details, the
+    /// signature of `c1`.
+    fn back(sealed: &str, vendor: &str, shown: &[&str]) -> Json {
+        let mut returned = Returned::default();
+        let shown = shown.iter().map(|text| quoted(&[text])).collect();
+        let state = Some(sealed).filter(|sealed| !sealed.is_empty());
+        let opened = state.map(|sealed| capsule::open(sealed, vendor));
+        if opened != Some(None) {
+            returned.take(opened.flatten(), shown);
+        }
+        let reasoning = returned.reasoning();
+        json!([
+            reasoning.text(Field::ReasoningContent),
+            reasoning.text(Field::Reasoning),
+            reasoning.details,
+            returned.signature("c1"),
+        ])
+    }
+
+    #[test]
+    fn reasoning_state_returns_only_to_its_vendor_under_its_field_names() {
+        let signature = json!({"google": {"thought_signature": "a+/="}});
+        let mut kept = Kept::default();
+        kept.fields(Some(Field::Reasoning), None);
+        kept.hide("h\\u0436");
+        kept.hide("m");
+        kept.sign("c1", &raw(&signature));
+        assert!(kept.needs_block());
+        let sealed = kept.seal("deep");
+        assert!(!kept.needs_block(), "it is in one capsule");
+        assert_eq!(
+            back(&sealed, "deep", &[]),
+            json!([null, "hжm", [], signature])
+        );
+        let nothing = json!([null, null, [], null]);
+        assert_eq!(back(&sealed, "other", &["hm"]), nothing);
+        assert_eq!(back("EqQB", "deep", &["hm"]), nothing);
+        // Text that the caller sees is not in the capsule. Without a capsule, it is sent back as `reasoning_content`.
+        kept.fields(Some(Field::Reasoning), None);
+        let sealed = kept.seal("deep");
+        assert_eq!(
+            back(&sealed, "deep", &["h", "m"]),
+            json!([null, "hm", [], null])
+        );
+        assert_eq!(back("", "deep", &["h", "m"]), json!(["hm", null, [], null]));
+    }
+
+    #[test]
+    fn details_sent_in_pieces_are_returned_whole() {
+        let mut kept = Kept::default();
+        for piece in [
+            json!([]),
+            json!([{"type": "reasoning.text", "text": "", "signature": "", "index": 0}]),
+            json!([{"type": "reasoning.text", "text": "h", "format": "f", "index": 0}]),
+            json!([{"type": "reasoning.text", "text": "m", "signature": null, "index": 0}]),
+            json!([{"type": "reasoning.text", "signature": "s", "index": 0}, {"type": "reasoning.encrypted", "data": "x", "index": 1}]),
+            json!([{"type": "reasoning.encrypted", "data": "y", "index": 1}]),
+        ] {
+            kept.fields(Some(Field::Reasoning), Some(&raw(&piece)));
+        }
+        let whole = json!([
+            {"type": "reasoning.text", "text": "hm", "signature": "s", "format": "f", "index": 0},
+            {"type": "reasoning.encrypted", "data": "x", "index": 1},
+            {"type": "reasoning.encrypted", "data": "y", "index": 1},
+        ]);
+        let sealed = kept.seal("v");
+        assert_eq!(
+            back(&sealed, "v", &["hm"]),
+            json!([null, "hm", whole, null])
+        );
+        // Details without a signature are kept only if the vendor has no field with the same text.
+        let unsigned = json!([{"type": "reasoning.text", "text": "hm"}]);
+        kept.fields(Some(Field::Reasoning), Some(&raw(&unsigned)));
+        assert!(!kept.needs_block());
+        let sealed = kept.seal("v");
+        assert_eq!(back(&sealed, "v", &["hm"]), json!([null, "hm", [], null]));
+        kept.fields(None, Some(&raw(&unsigned)));
+        assert!(kept.needs_block());
+        let sealed = kept.seal("v");
+        assert_eq!(
+            back(&sealed, "v", &["hm"]),
+            json!([null, null, unsigned, null])
+        );
+    }
+
+    #[test]
+    fn a_state_that_is_too_large_keeps_only_the_name_of_its_field() {
+        let piece = "x".repeat(STATE_BYTES_MAX / 2);
+        let mut kept = Kept::default();
+        kept.fields(Some(Field::Reasoning), None);
+        kept.hide(&piece);
+        kept.hide(&piece);
+        assert!(kept.needs_block());
+        kept.hide("x");
+        assert!(!kept.needs_block());
+        let sealed = kept.seal("v");
+        assert!(sealed.len() < 100, "{}", sealed.len());
+        assert_eq!(back(&sealed, "v", &["hm"]), json!([null, "hm", [], null]));
+    }
+
+    #[test]
+    fn a_forged_capsule_is_read_as_state_or_ignored() {
+        let sealed = |json: &str| capsule::seal("v", json);
+        let nothing = json!([null, null, [], null]);
+        for json in [
+            r#"{"type":"chat_state","type":"reasoning","calls":{"c1":{}}}"#,
+            r#"{"type":"reasoning","field":"reasoning"}"#,
+            r#"{"type":"chat_state","field":"content"}"#,
+            r#"{"type":"chat_state","details":{"x":1}}"#,
+            r#"{"type":"chat_state","details":["x"],"calls":{"c1":"x"}}"#,
+        ] {
+            assert_eq!(back(&sealed(json), "v", &["hm"]), nothing, "{json}");
+        }
+    }
+}

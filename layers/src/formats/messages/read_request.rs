@@ -1,0 +1,566 @@
+//! Reads a messages request.
+
+use std::borrow::Cow;
+
+use serde_json::value::RawValue;
+
+use crate::{
+    error::{Error, Problem},
+    format::BILLING_LINE,
+    formats::{
+        text::{Json, given, inner, literal, optional, quoted, shortened},
+        turn::request::{
+            AnswerFormat, Arguments, Called, Choice, Effort, File, Image, Instructor, LINE_FEED,
+            Named, RequestWriter, Settings, Takes, Text, Tool, ToolResult, Vendor, Voice,
+            check_names, flag, is_object, lines, stop_sequences, string_field, whole_schema,
+        },
+        wire::{Object, Value},
+    },
+    path::Path,
+};
+
+/// Fields that are translated, or that are read only to refuse them with a reason.
+const READ: &[&str] = &[
+    "model",
+    "max_tokens",
+    "messages",
+    "system",
+    "stop_sequences",
+    "stream",
+    "temperature",
+    "top_p",
+    "tools",
+    "tool_choice",
+    "thinking",
+    "output_config",
+    "output_format",
+    "metadata",
+];
+
+/// Fields that are left out: they affect how a messages vendor works, bills or caches, but not the answer. `parse` has
+/// already refused values that could raise the price.
+const DROPPED: &[&str] = &[
+    "top_k",
+    "cache_control",
+    "context_management",
+    "compaction",
+    "service_tier",
+    "speed",
+    "inference_geo",
+    "diagnostics",
+    "user_profile_id",
+    "container",
+    "mcp_servers",
+    "fallbacks",
+    "thread",
+    "previous_message_id",
+];
+
+/// Reads a messages request, and passes its conversation to the writer.
+///
+/// # Errors
+/// [`Error::Invalid`], which names a field that has the wrong type or that the vendor's format cannot express.
+pub(crate) fn read_request<'a, W: RequestWriter<'a>>(
+    fields: &Object<'a, '_>,
+    to: &Vendor<'_>,
+    writer: &mut W,
+) -> Result<Settings<'a>, Error> {
+    check_names(fields, &[READ, DROPPED], Problem::NotTranslated)?;
+    if let Some(system) = fields.get("system")? {
+        instruct(&system, Instructor::Request, writer)?;
+    }
+    let turns = fields.need("messages")?;
+    for (index, raw) in turns.array()?.into_iter().enumerate() {
+        let path = Path::Index(&turns.path, index);
+        let turn = Value { path, raw }.object()?;
+        let content = turn.need("content")?;
+        match &*turn.need("role")?.string()? {
+            "user" => user(&content, writer)?,
+            "assistant" => assistant(&content, to, writer)?,
+            // Instructions stay in their place, because they apply from there on.
+            "system" => instruct(&content, Instructor::Developer, writer)?,
+            _ => return Err(turn.refuse("role", Problem::NotOneOf("user, assistant"))),
+        }
+    }
+    let (effort, thinks) = thinking(fields)?;
+    let mut settings = Settings {
+        effort,
+        thinks,
+        user_id: user_id(fields)?,
+        format: format(fields, to)?,
+        ..Settings::read(fields, "messages")?
+    };
+    if let Some(stops) = fields.get("stop_sequences")? {
+        settings.stops = stop_sequences(&stops, W::STOPS_MAX)?;
+    }
+    tools(fields, &mut settings)?;
+    Ok(settings)
+}
+
+/// Returns whether the request enables thinking and does not omit it from the answer.
+#[must_use]
+pub fn thinking_asked(body: &[u8]) -> bool {
+    let asked = || {
+        let raw: &RawValue = serde_json::from_slice(body).ok()?;
+        let path = Path::Root;
+        let fields = Value { path, raw }.object().ok()?;
+        let thinking = fields.get("thinking").ok()??.object().ok()?;
+        let kind = thinking.get("type").ok()??.string().ok()?;
+        let display = match thinking.get("display").ok()? {
+            Some(display) => display.string().ok()?,
+            None => Cow::Borrowed(""),
+        };
+        Some(kind != "disabled" && display != "omitted")
+    };
+    asked().unwrap_or(false)
+}
+
+/// Passes instructions on as one text, because many vendors do not accept a list of parts here.
+fn instruct<'a, W: RequestWriter<'a>>(
+    content: &Value<'a, '_>,
+    instructor: Instructor,
+    writer: &mut W,
+) -> Result<(), Error> {
+    let mut texts = Vec::new();
+    blocks(content, |block| match block {
+        Block::Text(text) => {
+            texts.extend(without_billing_line(text));
+            Ok(())
+        }
+        Block::Other(_, block) => Err(block.refuse("type", Problem::NotOneOf("text"))),
+    })?;
+    if texts.is_empty() {
+        return Ok(());
+    }
+    let (path, json) = (content.path, lines(texts));
+    if let Some(text) = writer.text(Voice::Caller, Text { path, json })? {
+        writer.instruct(instructor, vec![text]);
+    }
+    Ok(())
+}
+
+/// Removes the billing line with which Claude Code begins its instructions. The line is meant for the messages vendor,
+/// and it changes from call to call, so that another vendor could not find anything after it in its cache.
+fn without_billing_line(text: &RawValue) -> Option<Json<'_>> {
+    let Some(line) = inner(text).filter(|text| text.starts_with(BILLING_LINE)) else {
+        return Some(Cow::Borrowed(text));
+    };
+    let (_, rest) = line.split_once(LINE_FEED)?;
+    (!rest.is_empty()).then(|| quoted(&[rest]))
+}
+
+/// Passes a turn of the user on: first the tool results, which must follow their calls directly; then everything else
+/// as one message.
+fn user<'a, W: RequestWriter<'a>>(content: &Value<'a, '_>, writer: &mut W) -> Result<(), Error> {
+    let (mut parts, mut has_results) = (Vec::new(), false);
+    blocks(content, |block| match block {
+        Block::Other("tool_result", block) => {
+            has_results = true;
+            result(block, writer)
+        }
+        block => part(&block, &mut parts, writer),
+    })?;
+    if !parts.is_empty() || !has_results {
+        writer.user(parts);
+    }
+    Ok(())
+}
+
+fn result<'a, W: RequestWriter<'a>>(block: &Object<'a, '_>, writer: &mut W) -> Result<(), Error> {
+    let mut parts = Vec::new();
+    if let Some(content) = block.get("content")? {
+        blocks(&content, |block| match block {
+            // The vendor gets all tools anyway, so only the name of the tool that a search found is sent.
+            Block::Other("tool_reference", block) => {
+                let name = block.need("tool_name")?;
+                let (path, json) = (name.path, shortened(Cow::Borrowed(literal(&name)?)));
+                parts.extend(writer.text(Voice::Caller, Text { path, json })?);
+                Ok(())
+            }
+            block => part(&block, &mut parts, writer),
+        })?;
+    }
+    let result = ToolResult {
+        parts,
+        failed: flag(block, "is_error")?,
+        plain: true,
+    };
+    writer.result(Text::read(&block.need("tool_use_id")?)?, result)
+}
+
+/// Passes a turn of the assistant on. Consecutive texts are one message. Thinking never becomes text.
+fn assistant<'a, W: RequestWriter<'a>>(
+    content: &Value<'a, '_>,
+    to: &Vendor<'_>,
+    writer: &mut W,
+) -> Result<(), Error> {
+    let mut texts = Vec::new();
+    blocks(content, |block| {
+        match block {
+            Block::Text(text) => {
+                let (path, json) = (content.path, Cow::Borrowed(text));
+                texts.extend(writer.text(Voice::Model, Text { path, json })?);
+            }
+            Block::Other("tool_use", block) => {
+                say(&mut texts, writer);
+                call(block, writer)?;
+            }
+            Block::Other("thinking", block) => {
+                let text = optional(block, "thinking")?.map(Cow::Borrowed);
+                let proof = block.get("signature")?;
+                reasoning(proof, text, to, &mut texts, writer)?;
+            }
+            Block::Other("redacted_thinking", block) => {
+                reasoning(block.get("data")?, None, to, &mut texts, writer)?;
+            }
+            Block::Other(_, block) => return Err(block.refuse("type", Problem::NotTranslated)),
+        }
+        Ok(())
+    })?;
+    say(&mut texts, writer);
+    Ok(())
+}
+
+fn say<'a, W: RequestWriter<'a>>(texts: &mut Vec<W::Part>, writer: &mut W) {
+    if !texts.is_empty() {
+        writer.assistant(std::mem::take(texts));
+    }
+}
+
+fn reasoning<'a, W: RequestWriter<'a>>(
+    proof: Option<Value<'a, '_>>,
+    text: Option<Json<'a>>,
+    to: &Vendor<'_>,
+    texts: &mut Vec<W::Part>,
+    writer: &mut W,
+) -> Result<(), Error> {
+    let proof = proof.map_or(Ok(Cow::Borrowed("")), |proof| proof.string())?;
+    if let Some(state) = to.state(&proof) {
+        if state.is_some() {
+            say(texts, writer);
+        }
+        writer.reasoning(state, text.into_iter().collect());
+    }
+    Ok(())
+}
+
+fn call<'a, W: RequestWriter<'a>>(block: &Object<'a, '_>, writer: &mut W) -> Result<(), Error> {
+    let input = block.need("input")?;
+    is_object(&input)?;
+    writer.call(Called {
+        id: Text::read(&block.need("id")?)?,
+        name: Cow::Borrowed(literal(&block.need("name")?)?),
+        arguments: Arguments::Object(input.raw),
+        mark: None,
+    })
+}
+
+/// A content block of a turn.
+#[derive(Debug)]
+enum Block<'a, 'b> {
+    /// A text, which is not empty.
+    Text(&'a RawValue),
+    /// A block of another type.
+    Other(&'b str, &'b Object<'a, 'b>),
+}
+
+/// Passes each block to `each`. A content that is a string counts as one text block. Empty texts are left out.
+fn blocks<'a>(
+    content: &Value<'a, '_>,
+    mut each: impl FnMut(Block<'a, '_>) -> Result<(), Error>,
+) -> Result<(), Error> {
+    match inner(content.raw) {
+        Some("") => return Ok(()),
+        Some(_) => return each(Block::Text(content.raw)),
+        None => {}
+    }
+    let blocks = content
+        .array()
+        .map_err(|_| content.wrong_type("string or array"))?;
+    for (index, raw) in blocks.into_iter().enumerate() {
+        let path = Path::Index(&content.path, index);
+        let block = Value { path, raw }.object()?;
+        let kind = block.need("type")?.string()?;
+        if kind != "text" {
+            each(Block::Other(&kind, &block))?;
+            continue;
+        }
+        let text = literal(&block.need("text")?)?;
+        if inner(text) != Some("") {
+            each(Block::Text(text))?;
+        }
+    }
+    Ok(())
+}
+
+/// Translates a text, image or document of a user's message.
+fn part<'a, W: RequestWriter<'a>>(
+    block: &Block<'a, '_>,
+    parts: &mut Vec<W::Part>,
+    writer: &W,
+) -> Result<(), Error> {
+    let path = Path::Root;
+    let (kind, block) = match *block {
+        Block::Text(text) => {
+            let json = Cow::Borrowed(text);
+            parts.extend(writer.text(Voice::Caller, Text { path, json })?);
+            return Ok(());
+        }
+        Block::Other(kind, block) => (kind, block),
+    };
+    match kind {
+        "image" => {
+            let source = block.need("source")?.object()?;
+            let (url, detail) = (image_url(&source)?, None);
+            parts.push(writer.image(Image { url, detail })?);
+        }
+        "document" => document(block, parts, writer)?,
+        "search_result" => {
+            let (path, json) = (block.path, search_result(block)?);
+            parts.extend(writer.text(Voice::Caller, Text { path, json })?);
+        }
+        _ => return Err(block.refuse("type", Problem::NotTranslated)),
+    }
+    Ok(())
+}
+
+fn image_url<'a, 's>(source: &'s Object<'a, '_>) -> Result<Text<'a, 's>, Error> {
+    const KINDS: [&str; 4] = ["image/jpeg", "image/png", "image/gif", "image/webp"];
+    match &*source.need("type")?.string()? {
+        "base64" => {
+            let kind = source.need("media_type")?;
+            let text = kind.string()?;
+            if !KINDS.contains(&&*text) {
+                let kinds = "image/jpeg, image/png, image/gif, image/webp";
+                return Err(kind.refuse(Problem::NotOneOf(kinds)));
+            }
+            data_url(&text, source)
+        }
+        // The URL is forwarded: only the vendor fetches it.
+        "url" => Text::read(&source.need("url")?),
+        _ => Err(source.refuse("type", Problem::NotOneOf("base64, url"))),
+    }
+}
+
+fn document<'a, W: RequestWriter<'a>>(
+    block: &Object<'a, '_>,
+    parts: &mut Vec<W::Part>,
+    writer: &W,
+) -> Result<(), Error> {
+    let source = block.need("source")?.object()?;
+    let (title, context) = (optional(block, "title")?, optional(block, "context")?);
+    let heading = |texts: [Option<&'a RawValue>; 2]| -> Vec<Json<'a>> {
+        let texts = texts.into_iter().flatten();
+        texts.map(Cow::Borrowed).collect()
+    };
+    let say = |json: Json<'a>, parts: &mut Vec<W::Part>| {
+        let path = block.path;
+        parts.extend(writer.text(Voice::Caller, Text { path, json })?);
+        Ok::<_, Error>(())
+    };
+    match &*source.need("type")?.string()? {
+        "base64" => {
+            let kind = source.need("media_type")?;
+            if kind.string()? != "application/pdf" {
+                return Err(kind.refuse(Problem::NotOneOf("application/pdf")));
+            }
+            if let Some(context) = context {
+                say(Cow::Borrowed(context), parts)?;
+            }
+            parts.push(writer.file(File {
+                name: Some(file_name(title)),
+                data: data_url("application/pdf", &source)?,
+            })?);
+        }
+        "text" => {
+            let mut texts = heading([title, context]);
+            texts.push(Cow::Borrowed(literal(&source.need("data")?)?));
+            say(lines(texts), parts)?;
+        }
+        "content" => {
+            let texts = heading([title, context]);
+            if !texts.is_empty() {
+                say(lines(texts), parts)?;
+            }
+            blocks(&source.need("content")?, |block| {
+                part(&block, parts, writer)
+            })?;
+        }
+        _ => return Err(source.refuse("type", Problem::NotOneOf("base64, text, content"))),
+    }
+    Ok(())
+}
+
+/// Returns a file name with an extension, from which vendors detect the type of the document.
+fn file_name(title: Option<&RawValue>) -> Json<'_> {
+    let name = given(title).unwrap_or("document");
+    let ending = if name.to_ascii_lowercase().ends_with(".pdf") {
+        ""
+    } else {
+        ".pdf"
+    };
+    quoted(&[name, ending])
+}
+
+fn search_result<'a>(block: &Object<'a, '_>) -> Result<Json<'a>, Error> {
+    let heading = [optional(block, "title")?, optional(block, "source")?];
+    let mut texts: Vec<Json<'a>> = heading.into_iter().flatten().map(Cow::Borrowed).collect();
+    blocks(&block.need("content")?, |block| match block {
+        Block::Text(text) => {
+            texts.push(Cow::Borrowed(text));
+            Ok(())
+        }
+        Block::Other(_, block) => Err(block.refuse("type", Problem::NotOneOf("text"))),
+    })?;
+    Ok(lines(texts))
+}
+
+fn data_url<'a, 's>(kind: &str, source: &'s Object<'a, '_>) -> Result<Text<'a, 's>, Error> {
+    let data = source.need("data")?;
+    let base64 = inner(data.raw).ok_or_else(|| data.wrong_type("string"))?;
+    Ok(Text {
+        path: data.path,
+        json: quoted(&["data:", kind, ";base64,", base64]),
+    })
+}
+
+/// Reads `tools` and `tool_choice`. Without tools, a choice is left out, because other formats do not allow it then.
+fn tools<'a>(fields: &Object<'a, '_>, settings: &mut Settings<'a>) -> Result<(), Error> {
+    if let Some(tools) = fields.get("tools")? {
+        for (index, raw) in tools.array()?.into_iter().enumerate() {
+            let path = Path::Index(&tools.path, index);
+            settings.tools.push(tool(&Value { path, raw }.object()?)?);
+        }
+    }
+    let Some(choice) = fields.get("tool_choice")? else {
+        return Ok(());
+    };
+    let (chosen, parallel) = choose(&choice.object()?)?;
+    if !settings.tools.is_empty() {
+        (settings.choice, settings.parallel) = (Some(chosen), parallel);
+    } else if chosen.is_forced() {
+        return Err(choice.refuse(Problem::Contradicts("tools")));
+    }
+    Ok(())
+}
+
+fn tool<'a>(tool: &Object<'a, '_>) -> Result<Tool<'a>, Error> {
+    // Only models of the messages format were trained on the typed tools (`bash_…`, `computer_…`) and their arguments.
+    if let Some(kind) = tool.get("type")?
+        && kind.string()? != "custom"
+    {
+        return Err(kind.refuse(Problem::NotTranslated));
+    }
+    let strict = tool.get("strict")?;
+    Ok(Tool {
+        name: Cow::Borrowed(literal(&tool.need("name")?)?),
+        description: optional(tool, "description")?.map(Cow::Borrowed),
+        takes: Takes::Arguments {
+            schema: whole_schema(tool, "input_schema")?,
+            typed: true,
+            strict: strict.map(|flag| flag.flag()).transpose()?,
+        },
+        mark: None,
+    })
+}
+
+/// Returns which tool must be called, and whether calls may be parallel.
+fn choose<'a>(choice: &Object<'a, '_>) -> Result<(Choice<'a>, Option<bool>), Error> {
+    let chosen = match &*choice.need("type")?.string()? {
+        "auto" => Choice::Auto,
+        "none" => Choice::None,
+        "any" => Choice::Required,
+        "tool" => Choice::Tool(Named {
+            name: Cow::Borrowed(literal(&choice.need("name")?)?),
+            custom: false,
+        }),
+        _ => return Err(choice.refuse("type", Problem::NotOneOf("auto, any, tool, none"))),
+    };
+    let one_at_a_time = flag(choice, "disable_parallel_tool_use")?;
+    Ok((chosen, one_at_a_time.then_some(false)))
+}
+
+/// Returns the effort of reasoning, which is the requested one or derived from the thinking budget, and whether the
+/// request enables thinking.
+fn thinking<'a>(fields: &Object<'a, '_>) -> Result<(Option<Effort<'a>>, bool), Error> {
+    const EFFORTS: [&str; 5] = ["low", "medium", "high", "xhigh", "max"];
+    let effort = |word| {
+        Some(Effort {
+            field: "output_config.effort",
+            word: Cow::Borrowed(word),
+        })
+    };
+    let mut asked = None;
+    if let Some(config) = fields.get("output_config")?
+        && let Some(effort) = config.object()?.get("effort")?
+    {
+        let text = effort.string()?;
+        asked = EFFORTS.into_iter().find(|known| *known == text);
+        if asked.is_none() {
+            let efforts = "low, medium, high, xhigh, max";
+            return Err(effort.refuse(Problem::NotOneOf(efforts)));
+        }
+    }
+    let Some(thinking) = fields.get("thinking")? else {
+        return Ok((asked.and_then(effort), false));
+    };
+    let thinking = thinking.object()?;
+    let kind = thinking.need("type")?;
+    match &*kind.string()? {
+        "enabled" if asked.is_none() => {
+            let word = match thinking.need("budget_tokens")?.count()? {
+                0..4_096 => "low",
+                4_096..16_384 => "medium",
+                _ => "high",
+            };
+            Ok((effort(word), true))
+        }
+        "enabled" | "adaptive" | "between_tools" => Ok((asked.and_then(effort), true)),
+        // Few models of other formats accept the effort `none`, so it is left out.
+        "disabled" => Ok((None, false)),
+        _ => Err(kind.refuse(Problem::NotOneOf("enabled, adaptive, disabled"))),
+    }
+}
+
+/// Returns the schema that the answer must follow, if the request has one.
+fn format<'a>(fields: &Object<'a, '_>, to: &Vendor<'_>) -> Result<Option<AnswerFormat<'a>>, Error> {
+    let config = match fields.get("output_config")? {
+        Some(config) => Some(config.object()?),
+        None => None,
+    };
+    let mut format = match &config {
+        Some(config) => config.get("format")?,
+        None => None,
+    };
+    if format.is_none() {
+        // During the beta of structured outputs, the field had this name.
+        format = fields.get("output_format")?;
+    }
+    let Some(format) = format else {
+        return Ok(None);
+    };
+    if !to.dialect.json_schema {
+        return Err(format.refuse(Problem::Unsupported));
+    }
+    let format = format.object()?;
+    let kind = format.need("type")?;
+    if kind.string()? != "json_schema" {
+        return Err(kind.refuse(Problem::NotOneOf("json_schema")));
+    }
+    let schema = format.need("schema")?;
+    is_object(&schema)?;
+    Ok(Some(AnswerFormat::Schema {
+        name: None,
+        description: None,
+        schema: schema.raw,
+        strict: true,
+    }))
+}
+
+/// Returns the id of the end user.
+fn user_id<'a>(fields: &Object<'a, '_>) -> Result<Option<&'a RawValue>, Error> {
+    match fields.get("metadata")? {
+        Some(metadata) => string_field(&metadata.object()?, "user_id"),
+        None => Ok(None),
+    }
+}
