@@ -17,7 +17,7 @@ use tollgate_ledger::{
     money::MicroRub,
     price,
     rollup::Counted,
-    usage::{End, Usage},
+    usage::{End, StoppedBy, Usage},
 };
 
 use super::parts::Rubles;
@@ -46,6 +46,11 @@ struct Model {
     model: Arc<str>,
 }
 
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct Stopped {
+    stopped_by: &'static str,
+}
+
 /// The counters of sales.
 #[derive(Debug)]
 pub(crate) struct Sales {
@@ -66,6 +71,8 @@ pub(crate) struct Sales {
     /// Charges for the calls that `vendor_cost` covers, because a margin can be computed only for them.
     charged_at_cost: Family<Model, Rubles>,
     unpriced_input: Counter,
+    /// Streams whose growing hold was refused more money, by the reason on their receipt.
+    stopped: Family<Stopped, Counter>,
 }
 
 /// The names of models and vendors in this configuration and in earlier ones, because running calls may use an earlier
@@ -115,7 +122,11 @@ impl Sales {
             vendor_cost: Family::default(),
             charged_at_cost: Family::default(),
             unpriced_input: Counter::default(),
+            stopped: Family::default(),
         };
+        for why in StoppedBy::ALL {
+            drop(sales.stopped(why));
+        }
         sales.names(registry);
         sales
     }
@@ -134,7 +145,13 @@ impl Sales {
             vendor_cost "tollgate_vendor_cost_rubles" "Vendors' prices of calls whose vendor price is in the configuration";
             charged_at_cost "tollgate_charged_at_known_cost_rubles" "Charges of calls whose vendor price is in the configuration";
             unpriced_input "tollgate_unpriced_input_calls" "Calls with more input than input_tokens_priced_max, although their hold covered less";
+            stopped "tollgate_stopped_calls" "Streams with a growing hold that were stopped, because a larger hold was refused";
         }
+    }
+
+    fn stopped(&self, why: StoppedBy) -> Counter {
+        let stopped_by = why.as_str();
+        self.stopped.get_or_create_owned(&Stopped { stopped_by })
     }
 
     /// Creates the labels and series of the models in force. Series of earlier configurations stay.
@@ -204,6 +221,9 @@ impl Sales {
         }
         if item.unpriced {
             self.unpriced.inc();
+        }
+        if let Some(why) = item.stopped_by {
+            self.stopped(why).inc();
         }
         // An admitted call has at most `input_tokens_priced_max` tokens of input per step, and each web search adds a
         // step.
@@ -327,6 +347,7 @@ mod tests {
         settlement.item.model = "z-first".into();
         settlement.item.usage.output = 7;
         settlement.item.estimated = true;
+        settlement.item.stopped_by = Some(StoppedBy::Ceiling);
         settlement.cost = rubles(130);
         settlement.held = rubles(100);
         let settled = Settled {
@@ -348,6 +369,8 @@ mod tests {
         // The losses are twice the uncovered 10, and twice the 19 by which the vendor's counts were cut.
         assert_eq!(sales.loss.get().to_string(), "0.000058");
         assert_eq!((sales.overruns.get(), sales.estimated.get()), (2, 2));
+        let stopped = StoppedBy::ALL.map(|why| sales.stopped(why).get());
+        assert_eq!(stopped, [0, 2, 0, 0, 0]);
     }
 
     #[test]
