@@ -1,7 +1,7 @@
 //! Endpoints for the configuration file: its vendors and models, changes of them, and test calls to vendors.
 //!
 //! The file stays the only place of these settings. A change edits its text, is checked as a whole, and replaces the
-//! file; then the file is applied like any other version of it. The previous version is kept beside the file.
+//! file; then the file is applied like any other version of it. The previous version is kept next to the file.
 
 use std::{
     collections::BTreeMap,
@@ -31,13 +31,16 @@ use crate::{
     api::fields::{line, words},
     config::{
         Config,
-        edit::{Described, Edit, Hunk, difference, foreign_references},
+        edit::{Described, Edit, foreign_references},
         presets,
         sections::{OUTPUT_TOKENS_MAX, VendorArgs, preset, prices},
     },
     net::replace::replace_file,
     state::config_file::ConfigFile,
-    text::percent,
+    text::{
+        difference::{Hunk, difference},
+        percent,
+    },
 };
 
 pub(super) const ROUTES: &[Route] = &[

@@ -23,6 +23,7 @@ mod groups;
 mod keys;
 mod leases;
 mod payments;
+mod people;
 mod probes;
 mod query;
 mod receipts;
@@ -39,7 +40,7 @@ mod usage;
 pub(crate) mod vendor_test;
 mod vendors;
 
-use std::{fmt, sync::Arc};
+use std::{fmt, path::PathBuf, sync::Arc};
 
 use http::{Response, StatusCode};
 use tollgate_layers::failover::Health;
@@ -81,6 +82,7 @@ pub struct Admin {
     dispatcher: Dispatcher,
     payments: Payments,
     configuration: Option<Configuration>,
+    operators_file: Option<PathBuf>,
 }
 
 impl Admin {
@@ -104,6 +106,16 @@ impl Admin {
             dispatcher,
             payments,
             configuration: None,
+            operators_file: None,
+        }
+    }
+
+    /// Lets operators invite others, in this file.
+    #[must_use]
+    pub(crate) fn with_operators(self, file: Option<PathBuf>) -> Self {
+        Self {
+            operators_file: file,
+            ..self
         }
     }
 

@@ -11,7 +11,7 @@ use tower::Service;
 
 use super::{
     Admin, Answer, Operator, accounts, alerts, audit, auto_topups, calls, configuration, events,
-    export, groups, keys, leases, payments, probes,
+    export, groups, keys, leases, payments, people, probes,
     query::Query,
     receipts, receivers,
     refusal::Refusal,
@@ -35,6 +35,7 @@ const ROOMS: &[&[Route]] = &[
     export::ROUTES,
     vendors::ROUTES,
     configuration::ROUTES,
+    people::ROUTES,
     tariffs::ROUTES,
     audit::ROUTES,
     events::ROUTES,
@@ -322,6 +323,12 @@ mod tests {
                 (
                     "POST",
                     "/admin/v1/configuration/vendors/{vendor}/test",
+                    Right::Everything
+                ),
+                ("POST", "/admin/v1/operators", Right::Everything),
+                (
+                    "DELETE",
+                    "/admin/v1/operators/{operator}",
                     Right::Everything
                 ),
                 ("POST", "/admin/v1/audit", Right::Money),

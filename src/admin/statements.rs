@@ -1,22 +1,25 @@
 //! Endpoint for statements: what an account used and paid in a month, for the customer's accountant.
 
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
 use bytes::Bytes;
+use futures_util::stream::{self, StreamExt as _, TryStreamExt as _};
 use http::{HeaderValue, header};
+use serde::Serialize;
 use tollgate_layers::{
     key::AccountId,
-    reserve::ledger::{BookError, LedgerAdmin},
+    money::MicroRub,
+    reserve::ledger::{AccountView, BookError, LedgerAdmin},
     respond::Language,
 };
-use tollgate_ledger::statement::{LINES_MAX, Statement, StatementError};
+use tollgate_ledger::statement::{LINES_MAX, Moved, Statement, StatementError};
 
 use super::{
     Admin, Answer,
     accounts::account_id,
     body::AnswerBody,
-    now_ms,
-    query::Query,
+    now_ms, ok,
+    query::{Query, id},
     refusal::{Refusal, response},
     route::{Asked, Route, routes},
 };
@@ -24,6 +27,7 @@ use crate::{
     config::SellerConfig,
     endpoints::page::HTML,
     statement::{About, Document, Kept, Month},
+    text::{percent::decoded, rubles::Rubles, time::rfc3339},
 };
 
 /// The maximum number of attempts to store a month's statement. An attempt fails if another gateway stores the
@@ -32,7 +36,94 @@ const TRIES_MAX: usize = 3;
 
 pub(super) const ROUTES: &[Route] = routes! {
     get "/admin/v1/accounts/{account}/statements/{month}" => show_statement .with_query();
+    get "/admin/v1/statements/{month}" => list_month .with_query();
+    get "/admin/v1/entries/{entry}" => find_entry;
 };
+
+/// The maximum number of accounts in one answer about a month.
+const ACCOUNTS_MAX: usize = 500;
+/// The maximum number of accounts that are read concurrently.
+const ACCOUNTS_AT_ONCE: usize = 8;
+
+/// A month of all accounts.
+#[derive(Serialize)]
+struct MonthAnswer {
+    month: String,
+    since: String,
+    until: String,
+    accounts: Vec<MonthOfAccount>,
+    /// The account after which the next answer continues.
+    next_after: Option<AccountId>,
+}
+
+/// The month of an account. The sums are exact; those of its statement are rounded to kopecks.
+#[derive(Serialize)]
+struct MonthOfAccount {
+    account: AccountId,
+    name: String,
+    opening_rub: String,
+    payments_rub: String,
+    corrections_rub: String,
+    charged_rub: String,
+    closing_rub: String,
+    entries: Vec<EntryAnswer>,
+    /// Why there are no sums.
+    problem: Option<String>,
+}
+
+/// A payment, or a correction if it has a reason.
+#[derive(Serialize)]
+struct EntryAnswer {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    account: Option<AccountId>,
+    id: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    at: Option<String>,
+    amount_rub: MicroRub,
+    reason: Option<String>,
+}
+
+impl From<Moved> for EntryAnswer {
+    fn from(moved: Moved) -> Self {
+        Self {
+            account: None,
+            id: moved.id,
+            at: Some(rfc3339(moved.at_ms)),
+            amount_rub: moved.amount_rub,
+            reason: moved.reason,
+        }
+    }
+}
+
+impl MonthOfAccount {
+    fn new(view: AccountView, read: Result<Statement, StatementError>) -> Self {
+        let (statement, problem) = match read {
+            Ok(statement) => (statement, None),
+            Err(error) => (Statement::default(), Some(error.to_string())),
+        };
+        let sum = |moved: &[Moved]| {
+            moved
+                .iter()
+                .map(|it| i128::from(it.amount_rub.micro()))
+                .sum()
+        };
+        let charged = statement.models.values().map(|it| it.charged_micro).sum();
+        let rubles = |micro: i128| Rubles(micro).to_string();
+        Self {
+            account: view.id,
+            name: view.name,
+            opening_rub: rubles(statement.opening_micro),
+            payments_rub: rubles(sum(&statement.payments)),
+            corrections_rub: rubles(sum(&statement.corrections)),
+            charged_rub: rubles(charged),
+            closing_rub: rubles(statement.closing_micro),
+            entries: (statement.payments.into_iter().chain(statement.corrections))
+                .map(EntryAnswer::from)
+                .collect(),
+            problem,
+        }
+    }
+}
 
 /// The file format of a statement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,6 +135,69 @@ enum Form {
 }
 
 impl Admin {
+    /// Returns the payments, corrections and sums of all accounts in a month.
+    async fn list_month(self: Arc<Self>, asked: Asked) -> Result<Answer, Refusal> {
+        let after = Query::parse(asked.query(), &["after"])?.optional("after", id::<AccountId>)?;
+        let month: Month = (asked.named().parse())
+            .map_err(|problem| Refusal::invalid("month", format!("{problem}")))?;
+        let snapshot = self.live.snapshot();
+        let time = month.time(
+            snapshot
+                .seller()
+                .map_or(0, |seller| seller.utc_offset_minutes),
+        );
+        let mut views = self.accounts_by_id().await?;
+        views.retain(|view| after.as_ref().is_none_or(|after| view.id > *after));
+        let is_more = views.len() > ACCOUNTS_MAX;
+        views.truncate(ACCOUNTS_MAX);
+        let next_after = views.last().filter(|_| is_more).map(|view| view.id.clone());
+        let read = stream::iter(views).map(|view| {
+            let (store, time) = (&self.store, time.clone());
+            async move {
+                let read = Statement::read(store, &view.id, time).await;
+                if let Err(StatementError::Ledger(error)) = &read {
+                    return Err(Refusal::of_ledger(error, &format!("account {}", view.id)));
+                }
+                Ok(MonthOfAccount::new(view, read))
+            }
+        });
+        ok(&MonthAnswer {
+            month: month.to_string(),
+            since: rfc3339(time.start),
+            until: rfc3339(time.end),
+            accounts: read.buffered(ACCOUNTS_AT_ONCE).try_collect().await?,
+            next_after,
+        })
+    }
+
+    /// Returns the entries with an id, of all accounts.
+    async fn find_entry(self: Arc<Self>, asked: Asked) -> Result<Answer, Refusal> {
+        let id = decoded(asked.named()).unwrap_or_default();
+        let views = self.accounts_by_id().await?;
+        let found = stream::iter(views).map(|view| {
+            let (store, id) = (&self.store, &id);
+            async move {
+                let entry = store.entry(&view.id, id).await;
+                let entry = entry.map_err(|error| Refusal::of_ledger(&error, "entries"))?;
+                Ok::<_, Refusal>(entry.map(|entry| EntryAnswer {
+                    account: Some(view.id),
+                    id: entry.id,
+                    at: None,
+                    amount_rub: entry.amount,
+                    reason: entry.reason,
+                }))
+            }
+        });
+        let found: Vec<_> = found.buffered(ACCOUNTS_AT_ONCE).try_collect().await?;
+        let found: Vec<_> = found.into_iter().flatten().collect();
+        ok(&BTreeMap::from([("entries", found)]))
+    }
+
+    async fn accounts_by_id(&self) -> Result<Vec<AccountView>, Refusal> {
+        let views = self.store.accounts().await;
+        views.map_err(|error| Refusal::of_ledger(&error, "accounts"))
+    }
+
     async fn show_statement(self: Arc<Self>, asked: Asked) -> Result<Answer, Refusal> {
         let form = Query::parse(asked.query(), &["format"])?.optional("format", form)?;
         let account = account_id(asked.named())?;

@@ -10,10 +10,7 @@ use clap::{Args, Subcommand};
 use serde_json::json;
 
 use super::{failure::Failure, show};
-use crate::operators::{Named, Operators, Role};
-
-/// Least length of a password that a person chooses, in characters.
-const PASSWORD_CHARS_MIN: usize = 12;
+use crate::operators::{Named, Operators, PASSWORD_CHARS_MIN, Role};
 
 #[derive(Debug, Subcommand)]
 pub(super) enum OperatorCommand {

@@ -133,6 +133,10 @@ impl KeyHtml<'_> {
             ("group", self.key.group.as_deref().unwrap_or_default()),
             ("expires_at", &self.expires),
             ("idempotency", if self.key.idempotency { "1" } else { "" }),
+            (
+                "growing_holds",
+                if self.key.growing_holds { "1" } else { "" },
+            ),
         ];
         let ceilings = self.ceilings();
         let ceilings = ceilings.iter().map(|(_, name, value)| (*name, &**value));
@@ -166,6 +170,14 @@ fn entry_id() -> Result<String, Refusal> {
 }
 
 impl Visit {
+    /// Returns the accounts that a filter offers.
+    pub(super) async fn offered_accounts(&self) -> Result<Vec<AccountView>, Refusal> {
+        let accounts = self.api.get::<Accounts>("/admin/v1/accounts").await?;
+        let mut accounts = accounts.map_or_else(|_| Vec::new(), |it| it.accounts);
+        accounts.truncate(SHOWN_MAX);
+        Ok(accounts)
+    }
+
     pub(super) async fn accounts(
         &self,
         problem: Option<&Refused>,

@@ -4,15 +4,14 @@
 use std::cmp::Reverse;
 
 use askama::Template;
-use http::{HeaderValue, StatusCode, header};
 use serde::Deserialize;
-use tollgate_layers::{money::MicroRub, usage::Usage};
+use tollgate_layers::{money::MicroRub, reserve::ledger::AccountView, usage::Usage};
 
 use super::{
     Answer, Visit,
     api::Refused,
+    download,
     form::Form,
-    page,
     pages::{DAY_MS, Frame, status_of, written},
     see,
     texts::english,
@@ -295,6 +294,7 @@ struct Preset {
 struct CallsHtml<'a> {
     page: Frame<'a>,
     form: &'a Form,
+    accounts: Vec<AccountView>,
     presets: Vec<Preset>,
     states: &'static [(&'static str, &'static str)],
     rows: Option<Vec<Row>>,
@@ -340,6 +340,7 @@ impl Visit {
             &CallsHtml {
                 page: self.frame(english("Calls"), "Calls", problem),
                 form,
+                accounts: self.offered_accounts().await?,
                 presets: self.presets(),
                 states: &STATES,
                 rows,
@@ -371,12 +372,7 @@ impl Visit {
         };
         let mut text = lines.join("\r\n");
         text.push_str("\r\n");
-        let mut res = page(StatusCode::OK, "text/csv; charset=utf-8", text);
-        let disposition = HeaderValue::from_str(&format!("attachment; filename=\"{name}\""));
-        let disposition = disposition.expect("the name has letters, digits and hyphens");
-        res.headers_mut()
-            .insert(header::CONTENT_DISPOSITION, disposition);
-        Ok(Ok(res))
+        Ok(Ok(download("text/csv; charset=utf-8", text, &name)))
     }
 
     /// Returns the calls after `from` that pass the form's filters.

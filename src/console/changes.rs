@@ -7,7 +7,12 @@ use super::{form::Form, texts::english};
 use crate::{api::ceilings, text::percent::encoded};
 
 /// Changes that cannot be undone. A change is made only if the box `sure` in its form is ticked.
-const FINAL: [&str; 3] = ["delete", "auto-topup-remove", "remove-group"];
+const FINAL: [&str; 4] = [
+    "delete",
+    "auto-topup-remove",
+    "remove-group",
+    "remove-operator",
+];
 
 /// Returns whether the form requests a change that cannot be undone and does not confirm it.
 pub(super) fn is_unconfirmed(form: &Form) -> bool {
@@ -81,6 +86,16 @@ pub(super) fn wanted(segments: &[&str], form: &Form) -> Option<Change> {
             Change::post(path, body, "tested")
         }
         (["console", "events"], action) => of_receiver(action, form),
+        (["console", "operators"], "invite") => {
+            let body = json!({ "name": text("name"), "role": text("role") });
+            Change::post("/admin/v1/operators".into(), body, "invited")
+        }
+        (["console", "operators"], "remove-operator") => Some(Change {
+            method: Method::DELETE,
+            path: format!("/admin/v1/operators/{}", encoded(form.get("name"))),
+            body: None,
+            done: "operator-removed",
+        }),
         (["console", "audit"], _) => Some(Change {
             method: Method::POST,
             path: "/admin/v1/audit".into(),
@@ -213,7 +228,7 @@ fn limits(form: &Form) -> Value {
         "concurrency",
     ]);
     body.extend(numbers.map(|name| (name.into(), number(form.get(name)))));
-    let flags = of(&["idempotency"]);
+    let flags = of(&["idempotency", "growing_holds"]);
     body.extend(flags.map(|name| (name.into(), (!form.get(name).is_empty()).into())));
     if body.is_empty() {
         body.insert("name".into(), form.get("name").into());
@@ -280,6 +295,7 @@ pub(super) fn said(done: &str) -> Option<&'static str> {
         "deleted" => english("The key is deleted."),
         "out" => english("The vendor is disabled."),
         "back" => english("The vendor is enabled."),
+        "operator-removed" => english("The operator was removed."),
         "configured" => english("The configuration file was changed, and the change is in force."),
         "configured-later" => english(
             "The configuration file was changed. The gateway applies it with the next check of its files.",
@@ -365,7 +381,7 @@ mod tests {
                 "name": "ci", "ceiling_rub": "5", "ceiling_month_rub": null, "ceiling_day_rub": null,
                 "expires_at": null, "models": ["a", "b", "c"], "addresses": [], "requests_per_second": 3,
                 "requests_per_minute": null, "tokens_per_minute": "many", "concurrency": 4, "group": "g1",
-                "idempotency": true,
+                "idempotency": true, "growing_holds": false,
             })
         );
         // Fields that were not edited keep the values that the ledger has now.

@@ -1,5 +1,7 @@
 //! Pages that change the configuration file: a vendor, a model, and what a change would write.
 
+use std::collections::BTreeMap;
+
 use askama::Template;
 use http::{Method, StatusCode};
 use serde::Deserialize;
@@ -14,31 +16,18 @@ use super::{
     pages::{Frame, status_of, unknown, written},
     see,
     texts::english,
-    views::{Vendor, Vendors},
+    views::{Configuration, Vendor, Vendors},
 };
 use crate::{
     admin::Refusal,
-    config::edit::{Described, DescribedModel, DescribedVendor, Hunk},
-    text::percent::{decoded, encoded},
+    config::edit::{DescribedModel, DescribedVendor},
+    text::{
+        difference::Hunk,
+        percent::{decoded, encoded},
+    },
 };
 
 const API: &str = "/admin/v1/configuration";
-
-/// The vendors and models of the configuration file.
-#[derive(Deserialize)]
-pub(super) struct Configuration {
-    pub(super) hash: String,
-    #[serde(flatten)]
-    described: Described,
-    pub(super) presets: Vec<Preset>,
-}
-
-#[derive(Deserialize)]
-pub(super) struct Preset {
-    pub(super) name: String,
-    pub(super) title: String,
-    pub(super) key_variable: String,
-}
 
 #[derive(Deserialize)]
 struct Change {
@@ -101,19 +90,20 @@ struct ModelRoute {
 }
 
 impl ModelHtml<'_> {
-    /// Returns the field, the label and the value of each price.
-    fn prices(&self) -> Vec<(&str, &'static str, &str)> {
-        let prices = self.model.prices.iter();
-        prices
-            .map(|(class, price)| (class.as_str(), label(class), price.as_str()))
-            .collect()
-    }
-
-    /// Returns the name of a class of prices, for people.
-    fn label(&self, class: &str) -> &'static str {
-        label(class)
+    /// Returns the field, the label and the value of each price, in the usual order.
+    fn prices<'p>(&self, prices: &'p BTreeMap<String, String>) -> Vec<[&'p str; 3]> {
+        let rows = prices.iter();
+        let mut rows: Vec<_> = rows
+            .map(|(class, price)| [&**class, label(class), price])
+            .collect();
+        let place = |class: &str| FIRST.iter().position(|first| *first == class);
+        rows.sort_by_key(|[class, ..]| place(class).unwrap_or(FIRST.len()));
+        rows
     }
 }
+
+/// The classes that each chat model has, in the order of the page of prices.
+const FIRST: [&str; 4] = ["input", "cached_input", "output", "cache_write"];
 
 fn label(class: &str) -> &'static str {
     let known = Class::ALL.iter().find(|known| known.to_string() == class);

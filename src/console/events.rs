@@ -4,6 +4,7 @@ use askama::Template;
 use http::StatusCode;
 use serde::Deserialize;
 use serde_json::{Map, Value};
+use tollgate_layers::reserve::ledger::AccountView;
 use tollgate_ledger::happening::Happening;
 
 use super::{
@@ -97,6 +98,7 @@ struct Letter {
 struct EventsHtml<'a> {
     page: Frame<'a>,
     form: &'a Form,
+    accounts: Vec<AccountView>,
     kinds: &'static [&'static str],
     events: Vec<Told>,
     /// The query of the previous page; empty on the page with the oldest event that is kept.
@@ -149,6 +151,7 @@ impl Visit {
             &EventsHtml {
                 page: self.frame("Events", "Events", problem),
                 form: self.filters(),
+                accounts: self.offered_accounts().await?,
                 kinds: &Happening::KINDS,
                 events,
                 older: older.unwrap_or_default(),

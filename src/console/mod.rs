@@ -16,6 +16,7 @@ mod history;
 mod live;
 mod oidc;
 mod pages;
+mod people;
 mod plots;
 mod prices;
 mod russian;
@@ -206,6 +207,9 @@ impl Console {
                 sign_in.page_after(&form)
             });
         }
+        if path == "/console/invitation" {
+            return Ok(sign_in.invitation(&head, &form, posted).await);
+        }
         if let Some(segment) = path.strip_prefix("/console/oidc")
             && !posted
             && let Some(answer) = sign_in.by_provider(segment, &head, &form).await
@@ -237,6 +241,7 @@ impl Console {
         }
         let asked = Visit {
             api,
+            origin: sign_in::origin(&head.headers),
             operator,
             session,
             live: self.layer.live,
@@ -252,6 +257,8 @@ impl Console {
 /// A request of a signed-in operator: to view a page, or to post a form to it.
 struct Visit {
     api: Api,
+    /// The console's address, as the browser sees it.
+    origin: String,
     operator: Operator,
     session: Session,
     live: Arc<Live>,
@@ -289,6 +296,15 @@ fn page(status: StatusCode, kind: &'static str, text: impl Into<Bytes>) -> Answe
     *res.status_mut() = status;
     res.headers_mut()
         .insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
+    res
+}
+
+/// Returns a file that the browser stores under this name.
+fn download(kind: &'static str, content: impl Into<Bytes>, name: &str) -> Answer {
+    let mut res = page(StatusCode::OK, kind, content);
+    if let Ok(name) = HeaderValue::from_str(&format!("attachment; filename=\"{name}\"")) {
+        res.headers_mut().insert(header::CONTENT_DISPOSITION, name);
+    }
     res
 }
 

@@ -12,7 +12,6 @@ use super::{
     Answer, Visit,
     api::Refused,
     changes::{self, Change},
-    configuration::Configuration,
     events,
     form::Form,
     page, plots,
@@ -20,7 +19,7 @@ use super::{
     see,
     shown::{self, Safe},
     texts::{chosen, english, filled, translated},
-    views::{Accounts, Counters, Sums, Total, UsageRow, Usages, Vendor, Vendors},
+    views::{Accounts, Configuration, Counters, Sums, Total, UsageRow, Usages, Vendor, Vendors},
 };
 use crate::{
     admin::Refusal,
@@ -51,11 +50,13 @@ pub(super) struct Frame<'a> {
     pub(super) done: Option<&'static str>,
     pub(super) rights: [bool; 3],
     pub(super) language: Language,
+    /// The part of the query that a choice of language keeps; empty, or ends in `&`.
+    pub(super) kept: String,
 }
 
 impl Frame<'_> {
     /// Returns the frame of pages before anybody has signed in.
-    fn bare(title: &'static str, problem: Option<&'static str>) -> Self {
+    pub(super) fn bare(title: &'static str, problem: Option<&'static str>) -> Self {
         Self {
             title: title.to_owned(),
             section: "",
@@ -66,6 +67,7 @@ impl Frame<'_> {
             done: None,
             rights: [false; 3],
             language: chosen(),
+            kept: String::new(),
         }
     }
 
@@ -130,16 +132,18 @@ impl Frame<'_> {
     }
 
     /// Returns the entries of the navigation: path, name, and whether the page belongs to the entry.
-    pub(super) fn nav(&self) -> [(&'static str, &'static str, bool); 8] {
+    pub(super) fn nav(&self) -> [(&'static str, &'static str, bool); 10] {
         [
             ("/", english("Overview")),
             ("/console/accounts", english("Accounts")),
+            ("/console/payments", english("Payments")),
             ("/console/calls", english("Calls")),
             ("/console/usage", english("Usage")),
             ("/console/vendors", english("Vendors")),
             ("/console/prices", english("Models and prices")),
             ("/console/events", english("Events")),
             ("/console/audit", english("Audit")),
+            ("/console/operators", english("Operators")),
         ]
         .map(|(path, name)| (path, name, name == self.section))
     }
@@ -201,7 +205,7 @@ impl Visit {
         if self.posted && segments == ["console", "configuration"] {
             return self.configure().await;
         }
-        let mut tested = None;
+        let mut made = None;
         let change = if self.posted && changes::is_unconfirmed(&self.form) {
             problem = Some(Refused {
                 status: StatusCode::UNPROCESSABLE_ENTITY,
@@ -233,7 +237,7 @@ impl Visit {
             match answer {
                 Ok(answer) if done == "key" => return self.key_made(answer),
                 Ok(answer) if done == "audit" => return Ok(self.audited(&answer)),
-                Ok(answer) if done == "tested" => tested = Some(answer),
+                Ok(answer) if matches!(done, "tested" | "invited") => made = Some(answer),
                 Ok(answer) if done == "replayed" && events::not_taken(&answer).is_some() => {
                     problem = events::not_taken(&answer);
                 }
@@ -254,16 +258,19 @@ impl Visit {
                 self.statement_file(id, file).await?
             }
             ["console", "keys", id] => self.key(id, problem).await?,
+            ["console", "payments"] => self.payments().await?,
+            ["console", "payments.csv"] => self.payments_csv().await?,
             ["console", "calls"] => self.calls().await?,
             ["console", "calls.csv"] => self.calls_csv().await?,
             ["console", "calls", number] => self.call(number).await?,
             ["console", "usage"] => self.usage().await?,
             ["console", "vendors"] => self.vendors(problem).await?,
-            ["console", "vendors", name] => self.vendor(name, problem, tested).await?,
+            ["console", "vendors", name] => self.vendor(name, problem, made).await?,
             ["console", "models", id] => self.model(id).await?,
             ["console", "prices"] => self.prices().await?,
             ["console", "events"] => self.events(problem).await?,
             ["console", "audit"] => Ok(self.audit(problem, None)),
+            ["console", "operators"] => self.operators(problem, made).await?,
             _ => Err(unknown()),
         };
         Ok(shown.unwrap_or_else(|refused| {
@@ -299,6 +306,7 @@ impl Visit {
             done: changes::said(done),
             rights: [Right::Money, Right::Support, Right::Everything].map(|right| role.may(right)),
             language: self.language,
+            kept: String::new(),
         }
     }
 
@@ -474,6 +482,7 @@ impl Visit {
             &UsageHtml {
                 page: self.frame("Usage", "Usage", problem),
                 form,
+                accounts: self.offered_accounts().await?,
                 total,
                 plot: (!days.is_empty()).then(|| {
                     Plot::charged(english("Charged by day, ₽"), &times, &days, self.language)
@@ -575,6 +584,7 @@ pages! {
     }
     UsageHtml "usage.html" {
         form: &'a Form,
+        accounts: Vec<AccountView>,
         total: Option<Sums>,
         plot: Option<Plot>,
         tables: Vec<(&'static str, Vec<(String, Sums)>)>,

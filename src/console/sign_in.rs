@@ -38,11 +38,11 @@ const TRIED_AT_ONCE_MAX: usize = 2;
 /// The credentials that the console accepts, and its sessions.
 pub(super) struct SignIn {
     key_digest: [u8; 32],
-    operators: Option<PathBuf>,
+    pub(super) operators: Option<PathBuf>,
     oidc: Option<Oidc>,
     sessions: Sessions,
     guesses: PostPaid<IpAddr>,
-    tried: Semaphore,
+    pub(super) tried: Semaphore,
 }
 
 /// Returns an operator to check the password against if the name is unknown: otherwise the time of an answer would
@@ -107,7 +107,7 @@ impl SignIn {
     }
 
     /// Reads the operators' file at each request, so that an operator who was removed is signed out at once.
-    async fn read(&self) -> Option<Operators> {
+    pub(super) async fn read(&self) -> Option<Operators> {
         let path = self.operators.clone()?;
         let read = tokio::task::spawn_blocking(move || Operators::read(&path)).await;
         match read {
@@ -140,9 +140,7 @@ impl SignIn {
             );
         };
         let Some(proof) = proof else {
-            if let Some(address) = address {
-                self.guesses.take(&address, 1);
-            }
+            self.guessed(address);
             let name: String = name.chars().take(64).collect();
             let address = address.map(tracing::field::display);
             tracing::warn!(target: "audit", what = "console.refused", name, address);
@@ -157,13 +155,20 @@ impl SignIn {
         }
     }
 
-    fn fault(&self) -> Answer {
+    pub(super) fn fault(&self) -> Answer {
         let said = english("Gateway error: see the gateway’s log.");
         self.page(StatusCode::INTERNAL_SERVER_ERROR, Some(said))
     }
 
+    /// Counts a wrong guess of an address.
+    pub(super) fn guessed(&self, address: Option<IpAddr>) {
+        if let Some(address) = address {
+            self.guesses.take(&address, 1);
+        }
+    }
+
     /// Returns the refusal for an address that has guessed too often.
-    async fn too_often(&self, address: Option<IpAddr>) -> Option<Answer> {
+    pub(super) async fn too_often(&self, address: Option<IpAddr>) -> Option<Answer> {
         let wait = self.guesses.admit(address?, GUESSES).await.err()?;
         let seconds = wait.as_secs() + 1;
         let said = english("Too many failed attempts from your address. Try again in {0} s.");
@@ -176,7 +181,7 @@ impl SignIn {
 
     /// Begins a session and returns its token. The browser's old session ends, so that a token that was stolen before
     /// the sign-in is useless afterwards.
-    fn begin(
+    pub(super) fn begin(
         &self,
         head: &Parts,
         name: &str,
@@ -249,9 +254,7 @@ impl SignIn {
                     // The sign-in counts as a guess only if the provider was called and refused. An unreachable
                     // provider is not a guess, nor is a request that any web page can make a browser send.
                     let guessed = refused.asked && refused.status.is_client_error();
-                    if let Some(address) = address.filter(|_| guessed) {
-                        self.guesses.take(&address, 1);
-                    }
+                    self.guessed(address.filter(|_| guessed));
                     refused.page()
                 }
             }),
@@ -321,7 +324,12 @@ fn token(headers: &HeaderMap) -> Option<String> {
 
 /// Sets the session's cookie: the browser sends it only with requests of this origin, hides it from scripts, and, if it
 /// was set over TLS, sends it only over TLS.
-fn with_cookie(mut res: Answer, headers: &HeaderMap, token: &str, age: Duration) -> Answer {
+pub(super) fn with_cookie(
+    mut res: Answer,
+    headers: &HeaderMap,
+    token: &str,
+    age: Duration,
+) -> Answer {
     let secure = if is_tls(headers) { "; Secure" } else { "" };
     let age = age.as_secs();
     let cookie =
@@ -337,6 +345,15 @@ fn with_cookie(mut res: Answer, headers: &HeaderMap, token: &str, age: Duration)
 pub(super) fn is_tls(headers: &HeaderMap) -> bool {
     let scheme = headers.get("x-forwarded-proto");
     scheme.is_some_and(|scheme| scheme.as_bytes().eq_ignore_ascii_case(b"https"))
+}
+
+/// Returns the console's address, as the browser sees it.
+pub(super) fn origin(headers: &HeaderMap) -> String {
+    let host = headers
+        .get(header::HOST)
+        .and_then(|host| host.to_str().ok());
+    let scheme = if is_tls(headers) { "https" } else { "http" };
+    format!("{scheme}://{}", host.unwrap_or_default())
 }
 
 /// Returns whether a form comes from a page of this host, as far as the browser reports its origin.

@@ -1,20 +1,21 @@
 //! The page of an account's month: its payments, corrections and spending, and the statement as files.
 
 use askama::Template;
-use http::{HeaderValue, StatusCode, header};
+use http::StatusCode;
 use serde::Deserialize;
 use tollgate_layers::money::MicroRub;
 
 use super::{
     Answer, Visit,
     api::Refused,
-    page,
+    download,
     pages::{DAY_MS, Frame, status_of, written},
     texts::english,
 };
 use crate::{
     admin::Refusal,
     text::{
+        csv::shown,
         percent::encoded,
         time::{day, now_ms},
     },
@@ -88,6 +89,55 @@ struct StatementHtml<'a> {
     statement: Option<Statement>,
 }
 
+/// A month of all accounts, in pages.
+#[derive(Default, Deserialize)]
+struct MonthOfAll {
+    accounts: Vec<OfAccount>,
+    next_after: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct OfAccount {
+    account: String,
+    name: String,
+    opening_rub: String,
+    payments_rub: String,
+    corrections_rub: String,
+    charged_rub: String,
+    closing_rub: String,
+    entries: Vec<Booked>,
+    problem: Option<String>,
+}
+
+/// A payment or a correction of any account.
+#[derive(Clone, Deserialize)]
+struct Booked {
+    #[serde(default)]
+    account: String,
+    id: String,
+    at: Option<String>,
+    amount_rub: MicroRub,
+    reason: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct Found {
+    entries: Vec<Booked>,
+}
+
+#[derive(Template)]
+#[template(path = "payments.html", config = "src/console/templates/askama.toml")]
+struct PaymentsHtml<'a> {
+    page: Frame<'a>,
+    id: &'a str,
+    month: String,
+    months: Vec<String>,
+    /// Payments and corrections, latest first.
+    booked: Vec<Booked>,
+    accounts: Vec<OfAccount>,
+    next_after: Option<String>,
+}
+
 /// Returns this month and those before it, latest first.
 fn months() -> Vec<String> {
     let mut at_ms = now_ms();
@@ -102,16 +152,100 @@ fn months() -> Vec<String> {
 }
 
 impl Visit {
+    /// Shows the payments and sums of all accounts in a month, or the entries with an id.
+    pub(super) async fn payments(&self) -> Result<Result<Answer, Refused>, Refusal> {
+        let (months, id) = (months(), self.form.get("id"));
+        let month = self.month_of(&months);
+        let (mut all, mut booked, mut problem) = (MonthOfAll::default(), Vec::new(), None);
+        if id.is_empty() {
+            match self.month_of_all(&month).await? {
+                Ok((found, entries)) => (all, booked) = (found, entries),
+                Err(refused) => problem = Some(refused),
+            }
+        } else {
+            let path = format!("/admin/v1/entries/{}", encoded(id));
+            match self.api.get::<Found>(&path).await? {
+                Ok(found) => booked = found.entries,
+                Err(refused) => problem = Some(refused),
+            }
+        }
+        let problem = problem.as_ref();
+        Ok(Ok(written(
+            status_of(problem),
+            &PaymentsHtml {
+                page: self.frame("Payments", "Payments", problem),
+                id,
+                month,
+                months,
+                booked,
+                accounts: all.accounts,
+                next_after: all.next_after,
+            },
+        )))
+    }
+
+    /// Returns the payments and corrections of a month as CSV.
+    pub(super) async fn payments_csv(&self) -> Result<Result<Answer, Refused>, Refusal> {
+        let month = self.month_of(&months());
+        let booked = match self.month_of_all(&month).await? {
+            Ok((_, booked)) => booked,
+            Err(refused) => return Ok(Err(refused)),
+        };
+        let mut text = String::from("at,account,id,amount_rub,reason\r\n");
+        for it in &booked {
+            let at = it.at.as_deref().unwrap_or_default();
+            let [account, id, reason] = [
+                &*it.account,
+                &it.id,
+                it.reason.as_deref().unwrap_or_default(),
+            ]
+            .map(shown);
+            text += &format!("{at},{account},{id},{},{reason}\r\n", it.amount_rub);
+        }
+        let name = format!("payments-{month}.csv");
+        Ok(Ok(download("text/csv; charset=utf-8", text, &name)))
+    }
+
+    fn month_of(&self, months: &[String]) -> String {
+        match self.form.get("month") {
+            "" => months[0].clone(),
+            month => month.to_owned(),
+        }
+    }
+
+    /// Returns a page of accounts, and their entries, latest first.
+    async fn month_of_all(
+        &self,
+        month: &str,
+    ) -> Result<Result<(MonthOfAll, Vec<Booked>), Refused>, Refusal> {
+        let path = format!(
+            "/admin/v1/statements/{}?{}",
+            encoded(month),
+            self.form.query(&["after"])
+        );
+        let mut all = match self.api.get::<MonthOfAll>(&path).await? {
+            Ok(all) => all,
+            Err(refused) => return Ok(Err(refused)),
+        };
+        let mut booked = Vec::new();
+        for of in &mut all.accounts {
+            let account = of.account.clone();
+            booked.extend(of.entries.drain(..).map(|entry| Booked {
+                account: account.clone(),
+                ..entry
+            }));
+        }
+        booked.sort_by(|a, b| b.at.cmp(&a.at));
+        Ok(Ok((all, booked)))
+    }
+
     /// Shows the month of an account that the form names; by default the current month.
     pub(super) async fn statement(
         &self,
         account: &str,
     ) -> Result<Result<Answer, Refused>, Refusal> {
         let months = months();
-        let month = match self.form.get("month") {
-            "" => months[0].clone(),
-            month => month.to_owned(),
-        };
+        let month = self.month_of(&months);
         let path = format!(
             "/admin/v1/accounts/{account}/statements/{}",
             encoded(&month)
@@ -151,12 +285,8 @@ impl Visit {
             Ok(bytes) => bytes,
             Err(refused) => return Ok(Err(refused)),
         };
-        let mut res = page(StatusCode::OK, kind, bytes);
-        let name = format!("attachment; filename=\"{account}-{month}.{format}\"");
-        if let Ok(name) = HeaderValue::from_str(&name) {
-            res.headers_mut().insert(header::CONTENT_DISPOSITION, name);
-        }
-        Ok(Ok(res))
+        let name = format!("{account}-{month}.{format}");
+        Ok(Ok(download(kind, bytes, &name)))
     }
 }
 

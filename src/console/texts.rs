@@ -188,6 +188,11 @@ mod tests {
             "finance",
             "support",
             "read",
+            "invited",
+            "plain",
+            "stream",
+            "embedding",
+            "expired",
         ];
         let ceilings = crate::api::ceilings::CEILINGS.iter();
         let labels = ceilings.flat_map(|it| [it.labels.0, it.labels.1, it.labels.2]);

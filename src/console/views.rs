@@ -5,7 +5,7 @@ use serde_json::Value;
 use tollgate_layers::{money::MicroRub, reserve::ledger::AccountView, usage::Usage};
 
 use super::texts::english;
-use crate::{api::ceilings::Spending, text::rubles::Rubles};
+use crate::{api::ceilings::Spending, config::edit::Described, text::rubles::Rubles};
 
 #[derive(Deserialize)]
 pub(super) struct Accounts {
@@ -64,6 +64,7 @@ pub(super) struct Key {
     /// The largest number of concurrent calls.
     pub(super) concurrency: Option<u32>,
     pub(super) idempotency: bool,
+    pub(super) growing_holds: bool,
     pub(super) expires_at: Option<String>,
     pub(super) created_at: String,
     pub(super) changed_at: String,
@@ -101,6 +102,22 @@ impl Group {
         rows.map(|(ceiling, value, spent)| (ceiling.labels.2, spent, ceiling.labels.1, value))
             .collect()
     }
+}
+
+/// The vendors and models of the configuration file.
+#[derive(Deserialize)]
+pub(super) struct Configuration {
+    pub(super) hash: String,
+    #[serde(flatten)]
+    pub(super) described: Described,
+    pub(super) presets: Vec<Preset>,
+}
+
+#[derive(Deserialize)]
+pub(super) struct Preset {
+    pub(super) name: String,
+    pub(super) title: String,
+    pub(super) key_variable: String,
 }
 
 #[derive(Deserialize)]
@@ -377,7 +394,7 @@ mod tests {
             "spent_month_rub": "0", "ceiling_day_rub": null, "spent_day_rub": "0", "held_rub": "0",
             "free_rub": "0", "models": [], "addresses": [], "requests_per_second": null,
             "requests_per_minute": null, "tokens_per_minute": null, "group": null, "concurrency": null,
-            "idempotency": false, "expires_at": null, "created_at": "", "changed_at": "",
+            "idempotency": false, "growing_holds": false, "expires_at": null, "created_at": "", "changed_at": "",
         }))
         .unwrap();
         for (begins, is_like) in [

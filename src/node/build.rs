@@ -173,7 +173,8 @@ impl Gateway {
                 dispatcher.clone(),
                 payments.clone(),
             )
-            .with_configuration(config_file, stack::one_vendor);
+            .with_configuration(config_file, stack::one_vendor)
+            .with_operators(admin.operators_file.clone());
             let console = ConsoleLayer::new(admin, Arc::clone(&live));
             let service = stack::operators(admin, &metrics, api, console);
             let settings = ServerSettings {

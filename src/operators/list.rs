@@ -5,25 +5,46 @@
 //! name = "anna"
 //! role = "finance"
 //! password = "$argon2id$v=19$m=19456,t=2,p=1$…"
+//!
+//! [[invitation]]
+//! name = "boris"
+//! role = "support"
+//! token = "…"          # SHA-256 of the link's token
+//! expires_at = "2026-12-02T10:00:00Z"
 //! ```
 
-use std::{fmt::Write as _, fs, io, path::Path};
+use std::{
+    fmt::Write as _,
+    fs, io,
+    path::Path,
+    sync::{Mutex, PoisonError},
+};
 
 use argon2::{
     Argon2,
     password_hash::{PasswordHasher, PasswordVerifier, phc::PasswordHash},
 };
 use serde::Deserialize;
+use sha2::{Digest, Sha256};
 use tollgate_layers::error::BoxError;
 
 use super::role::Role;
-use crate::net::replace::replace_file;
+use crate::{
+    net::replace::replace_file,
+    text::time::{parse_rfc3339_ms, rfc3339},
+};
 
 /// The largest number of operators in a file.
 pub(crate) const OPERATORS_MAX: usize = 1000;
 /// The name under which the holder of the admin key acts.
 pub(crate) const ADMIN: &str = "admin";
 const NAME_LEN_MAX: usize = 64;
+/// Least length of a password that a person chooses, in characters.
+pub(crate) const PASSWORD_CHARS_MIN: usize = 12;
+/// How long an invitation can be accepted.
+const INVITED_MS: u64 = 3 * 24 * 3_600_000;
+/// Held while this process changes an operators' file.
+static CHANGING: Mutex<()> = Mutex::new(());
 
 /// The operators who may sign in by name.
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -31,6 +52,56 @@ const NAME_LEN_MAX: usize = 64;
 pub(crate) struct Operators {
     #[serde(default, rename = "operator")]
     list: Vec<Named>,
+    #[serde(default, rename = "invitation")]
+    invited: Vec<Invitation>,
+}
+
+/// An invitation to become an operator, which can be accepted once.
+#[derive(Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Invitation {
+    pub(crate) name: String,
+    pub(crate) role: Role,
+    /// SHA-256 of the token in the link, in hexadecimal digits.
+    token: String,
+    pub(crate) expires_at: String,
+}
+
+impl Invitation {
+    /// Creates an invitation, and returns it with the token for its link.
+    ///
+    /// # Errors
+    /// If the name is invalid, or the system has no random bytes.
+    pub(crate) fn new(name: &str, role: Role, now_ms: u64) -> Result<(Self, String), BoxError> {
+        check_name(name)?;
+        let mut token = [0; 32];
+        getrandom::fill(&mut token).map_err(|error| error.to_string())?;
+        let token = hex(&token);
+        let invitation = Self {
+            name: name.to_owned(),
+            role,
+            token: hex(&Sha256::digest(&token)),
+            expires_at: rfc3339(now_ms.saturating_add(INVITED_MS)),
+        };
+        Ok((invitation, token))
+    }
+
+    pub(crate) fn is_open(&self, now_ms: u64) -> bool {
+        parse_rfc3339_ms(&self.expires_at).is_some_and(|at| now_ms < at)
+    }
+}
+
+/// Keeps the token's digest out of logs.
+impl std::fmt::Debug for Invitation {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        (f.debug_struct("Invitation").field("name", &self.name))
+            .field("role", &self.role)
+            .finish_non_exhaustive()
+    }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// An operator that the file names.
@@ -79,6 +150,16 @@ impl Operators {
             PasswordHash::new(&one.password)
                 .map_err(|_| format!("{}: password is not a digest of argon2", one.name))?;
         }
+        for one in &operators.invited {
+            check_name(&one.name)?;
+            let is_digest =
+                one.token.len() == 64 && one.token.bytes().all(|it| it.is_ascii_hexdigit());
+            if !is_digest || parse_rfc3339_ms(&one.expires_at).is_none() {
+                return Err(
+                    format!("{}: not an invitation with token and expires_at", one.name).into(),
+                );
+            }
+        }
         Ok(operators)
     }
 
@@ -101,9 +182,64 @@ impl Operators {
 
     /// Returns the list without this operator; `None` if no operator has this name.
     pub(crate) fn without(mut self, name: &str) -> Option<Self> {
-        let before = self.list.len();
+        let before = self.list.len() + self.invited.len();
         self.list.retain(|one| one.name != name);
-        (self.list.len() < before).then_some(self)
+        self.invited.retain(|one| one.name != name);
+        (self.list.len() + self.invited.len() < before).then_some(self)
+    }
+
+    pub(crate) fn invitations(&self) -> &[Invitation] {
+        &self.invited
+    }
+
+    /// Returns the open invitation that a token belongs to.
+    pub(crate) fn invited_by(&self, token: &str, now_ms: u64) -> Option<&Invitation> {
+        let digest = hex(&Sha256::digest(token));
+        let mut invited = self.invited.iter();
+        invited.find(|one| one.token == digest && one.is_open(now_ms))
+    }
+
+    /// Returns the list with this invitation, and without those that have expired.
+    ///
+    /// # Errors
+    /// If the name is an operator's, or the list is full.
+    pub(crate) fn inviting(mut self, one: Invitation, now_ms: u64) -> Result<Self, String> {
+        if self.find(&one.name).is_some() {
+            return Err(format!(
+                "{} is an operator already: choose another name",
+                one.name
+            ));
+        }
+        self.invited
+            .retain(|other| other.name != one.name && other.is_open(now_ms));
+        if self.list.len() + self.invited.len() >= OPERATORS_MAX {
+            return Err(format!(
+                "there are {OPERATORS_MAX} operators already: remove some"
+            ));
+        }
+        self.invited.push(one);
+        Ok(self)
+    }
+
+    /// Returns the list with an operator who has accepted an invitation.
+    pub(crate) fn accepting(mut self, one: Named) -> Self {
+        self.invited.retain(|other| other.name != one.name);
+        self.with(one)
+    }
+
+    /// Reads a file, changes it, and writes it. `change` returns the new list, or the reason why nothing changes.
+    ///
+    /// # Errors
+    /// If the file cannot be read or written.
+    pub(crate) fn change<E>(
+        path: &Path,
+        change: impl FnOnce(Self) -> Result<Self, E>,
+    ) -> Result<Result<(), E>, BoxError> {
+        let _guard = CHANGING.lock().unwrap_or_else(PoisonError::into_inner);
+        Ok(match change(Self::read(path)?) {
+            Ok(changed) => Ok(changed.write(path)?),
+            Err(refused) => Err(refused),
+        })
     }
 
     /// Writes the file, atomically.
@@ -124,6 +260,19 @@ impl Operators {
             write!(
                 text,
                 "\n[[operator]]\nname = \"{name}\"\nrole = \"{role}\"\npassword = \"{password}\"\n"
+            )
+            .expect("writing to a string cannot fail");
+        }
+        for Invitation {
+            name,
+            role,
+            token,
+            expires_at,
+        } in &self.invited
+        {
+            write!(
+                text,
+                "\n[[invitation]]\nname = \"{name}\"\nrole = \"{role}\"\ntoken = \"{token}\"\nexpires_at = \"{expires_at}\"\n"
             )
             .expect("writing to a string cannot fail");
         }
@@ -226,6 +375,41 @@ mod tests {
             let of = fs::metadata(&path).unwrap();
             assert_eq!((of.uid(), of.gid()), (1, 1));
         }
+    }
+
+    #[test]
+    fn invitation_is_found_only_by_its_token_until_it_expires_or_is_removed() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("operators.toml");
+        let now = 1_795_000_000_000;
+        let (one, token) = Invitation::new("boris", Role::Support, now).unwrap();
+        let invite = |operators: Operators| operators.inviting(one.clone(), now);
+        Operators::change(&path, invite).unwrap().unwrap();
+        let read = Operators::read(&path).unwrap();
+        assert_eq!(read.invited_by(&token, now).unwrap().role, Role::Support);
+        assert!(
+            read.invited_by(&one.token, now).is_none(),
+            "the file does not have the token"
+        );
+        assert!(read.invited_by(&token, now + INVITED_MS).is_none());
+        assert!(!fs::read_to_string(&path).unwrap().contains(&token));
+        assert!(!format!("{read:?}").contains(&one.token), "{read:?}");
+        let again = Invitation::new("boris", Role::Read, now).unwrap();
+        let other = read.clone().inviting(again.0, now).unwrap();
+        assert_eq!(other.invitations().len(), 1);
+        assert!(
+            other.invited_by(&token, now).is_none(),
+            "a new invitation replaces the old one"
+        );
+        assert!(
+            read.clone()
+                .without("boris")
+                .unwrap()
+                .invited_by(&token, now)
+                .is_none()
+        );
+        let named = read.with(Named::new("boris", Role::Read, "x").unwrap());
+        assert!(named.inviting(one, now).is_err());
     }
 
     #[test]

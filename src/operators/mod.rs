@@ -5,6 +5,6 @@ mod role;
 
 pub use self::role::{Operator, Role};
 pub(crate) use self::{
-    list::{ADMIN, Named, Operators},
+    list::{ADMIN, Invitation, Named, Operators, PASSWORD_CHARS_MIN},
     role::Right,
 };

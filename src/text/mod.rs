@@ -3,6 +3,7 @@
 
 pub(crate) mod causes;
 pub(crate) mod csv;
+pub(crate) mod difference;
 pub(crate) mod percent;
 pub(crate) mod rubles;
 pub mod select_json;
