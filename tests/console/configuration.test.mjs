@@ -1,5 +1,5 @@
-// An operator's first day without a terminal: a vendor from a preset, its test, a price, an account, a key, a payment, a
-// statement. TOLLGATE_BIN is the gateway's binary. The vendor is a fake that answers in the chat format.
+// An operator's first day without a terminal: a vendor from a preset, its test, a price, an account, a key, a payment,
+// another operator, a statement. TOLLGATE_BIN is the gateway's binary. The vendor is a fake that answers in the chat format.
 
 import assert from 'node:assert/strict';
 import { readFileSync, readdirSync, statSync } from 'node:fs';
@@ -65,7 +65,7 @@ describe('an operator without a terminal', () => {
 async function firstDay(browser, left, screen, locale) {
   const t = (...both) => both[LANGUAGES[locale]];
   const [url, at] = [await vendor(left), await places()];
-  await start(at, config(at, { ledger: `sqlite:${join(left.folder, 'books.db')}` }), left);
+  await start(at, config(at, { ledger: `sqlite:${join(left.folder, 'books.db')}`, inAdmin: `operators_file = "${join(left.folder, 'operators.toml')}"` }), left);
   const file = () => readFileSync(join(left.folder, 'tollgate.toml'), 'utf8');
   const visit = await visitor(browser, { screen, locale });
   const { page } = visit;
@@ -144,8 +144,40 @@ async function firstDay(browser, left, screen, locale) {
   });
   assert.equal(answer.status, 200, await answer.clone().text());
 
-  await page.goto(`${at.admin}/console/accounts/acme/statements`);
-  await page.getByText('invoice-17').first().waitFor();
-  await shot('statements');
+  // Another operator, who chooses a password and looks for a payment.
+  await nav('Операторы', 'Operators');
+  form = await open('Пригласить оператора', 'Invite an operator');
+  await form.getByLabel(t('Имя', 'Name')).fill('anna');
+  await form.getByRole('combobox', { name: t('Роль', 'Role') }).selectOption('finance');
+  await form.getByRole('button').click();
+  const link = await page.locator('#link').innerText();
+  await shot('invited');
+  const other = await visitor(browser, { screen, locale });
+  await other.page.goto(link);
+  await sound(other, `day-${locale.slice(0, 2)}-invitation`);
+  // The choice of a language keeps the invitation.
+  await other.page.getByRole('link', { name: t('English', 'Русский') }).click();
+  await other.page.getByRole('button', { name: t('Accept and sign in', 'Принять и войти') }).waitFor();
+  await other.page.getByRole('link', { name: t('Русский', 'English') }).click();
+  await other.page.getByLabel(t('Придумайте пароль', 'Choose a password')).fill('correct horse battery');
+  await other.page.getByRole('button', { name: t('Принять и войти', 'Accept and sign in') }).click();
+  await other.page.getByRole('heading', { name: t('Обзор', 'Overview') }).waitFor();
+  await other.page.getByRole('navigation').getByRole('link', { name: t('Платежи', 'Payments'), exact: true }).click();
+  await other.page.getByRole('row', { name: 'invoice-17' }).waitFor();
+  await other.page.getByRole('link', { name: 'PDF acme' }).waitFor();
+  await sound(other, `day-${locale.slice(0, 2)}-payments`);
+  await other.page.getByLabel(t('ID платежа', 'Payment ID')).fill('invoice-17');
+  await other.page.getByRole('button', { name: t('Показать', 'Show'), exact: true }).click();
+  await other.page.waitForURL(/id=invoice-17/);
+  assert.equal(await other.page.locator('tbody tr').count(), 1);
+  await other.page.getByText(t('1 000,50', '1,000.50')).waitFor();
+  await other.page.goto(`${at.admin}/console/vendors/deepseek`);
+  await other.page.getByRole('heading', { name: t('Поставщик deepseek', 'Vendor deepseek') }).waitFor();
+  assert.equal(await other.page.getByRole('button', { name: t('Показать изменение', 'Show the change') }).count(), 0);
+  await other.context.close();
+
+  await nav('Платежи', 'Payments');
+  const [statement] = await Promise.all([page.waitForEvent('download'), page.getByRole('link', { name: 'PDF acme' }).click()]);
+  assert.equal(readFileSync(await statement.path()).subarray(0, 5).toString(), '%PDF-');
   await visit.context.close();
 }

@@ -6,7 +6,7 @@ import { after, before, describe, it } from 'node:test';
 import { SCHEMES, SCREENS, complained, launch, sound, visitor } from './browser.mjs';
 
 const { TOLLGATE_URL: url, TOLLGATE_ADMIN_URL: admin, TOLLGATE_ADMIN_KEY: adminKey } = process.env;
-const PLACES = ['Accounts', 'Calls', 'Usage', 'Vendors', 'Models and prices', 'Events', 'Audit', 'Overview'];
+const PLACES = ['Accounts', 'Payments', 'Calls', 'Usage', 'Vendors', 'Models and prices', 'Events', 'Audit', 'Operators', 'Overview'];
 
 // As long as the session names that tools choose, without a position where a line could break.
 const SESSION = 'session-019aab5c-8f0e-7d31-b0a4-2f6c3e5d7a91';
@@ -185,7 +185,7 @@ describe("an operator's first day", () => {
       await page.getByLabel('Пароль или ключ администратора').fill(adminKey);
       await page.getByRole('button', { name: 'Войти' }).click();
       await page.getByRole('heading', { name: 'Обзор' }).waitFor();
-      const places = ['Счета', 'Запросы', 'Расход', 'Поставщики', 'Модели и цены', 'События', 'Сверка', 'Обзор'];
+      const places = ['Счета', 'Платежи', 'Запросы', 'Расход', 'Поставщики', 'Модели и цены', 'События', 'Сверка', 'Операторы', 'Обзор'];
       for (const [at, place] of places.entries()) {
         await to(page, place);
         assert.equal(await page.locator('html').getAttribute('lang'), 'ru');

@@ -29,6 +29,7 @@ impl Fleet {
         let mut ours = Setup {
             ledger: setup.ledger,
             edits: Vec::new(),
+            file: None,
         };
         for op in BOTH {
             let (format, model) = (op.model(), op.vendor_model());

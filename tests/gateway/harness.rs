@@ -1,6 +1,10 @@
 //! A gateway with a scripted vendor, on free ports, and a client for it.
 
-use std::{net::SocketAddr, path::Path, time::Duration};
+use std::{
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use bytes::Bytes;
 use http::{HeaderMap, Method, Request, Response, StatusCode};
@@ -34,6 +38,8 @@ pub struct Setup {
     pub ledger: Option<String>,
     /// Replacements in the text of the configuration.
     pub edits: Vec<(String, String)>,
+    /// The file that the configuration is written to; by default it is only a text.
+    pub file: Option<PathBuf>,
 }
 
 impl Setup {
@@ -47,6 +53,11 @@ impl Setup {
         self
     }
 
+    pub fn in_file(mut self, file: &Path) -> Self {
+        self.file = Some(file.to_owned());
+        self
+    }
+
     pub async fn start(self) -> World {
         secrets::watch_the_log();
         let vendor = ScriptedVendor::start().await.unwrap();
@@ -56,8 +67,12 @@ impl Setup {
             self.ledger.as_deref().unwrap_or("memory:"),
             dir.path().join("outbox.db"),
         );
-        let config = Config::parse(&edited(text, &self.edits), &secret)
-            .unwrap_or_else(|errors| panic!("{errors}"));
+        let text = edited(text, &self.edits);
+        let mut config = Config::parse(&text, &secret).unwrap_or_else(|errors| panic!("{errors}"));
+        if let Some(file) = self.file {
+            std::fs::write(&file, text).unwrap();
+            config.file = Some(file);
+        }
         let gateway = Gateway::build(&config, note).await.unwrap();
         World {
             gateway,

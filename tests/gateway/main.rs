@@ -34,8 +34,10 @@ mod ceilings; // daily and monthly ceilings of a key
 mod commands; // exit codes and error texts of commands
 mod connect; // ready-made configuration of clients
 mod console; // the operators' pages, and attacks on them
+mod console_configuration; // their forms for the configuration file, and attacks on these
 mod console_events; // their page of events and receivers
 mod console_oidc; // sign-in to them by a provider
+mod console_people; // invitations of operators, and payments of all accounts
 mod console_prices; // tariff versions over time
 mod cost; // the cost of a call in its answer
 mod draining; // effects of a stop on running calls

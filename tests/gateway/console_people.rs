@@ -1,0 +1,229 @@
+//! Invitations of operators, attacks on them, and payments of all accounts.
+
+use std::fs;
+
+use futures_util::future::join_all;
+use http::Method;
+use serde_json::json;
+
+use crate::{
+    console::{Browser, PASSWORD, named, operators_file_section},
+    harness::{Setup, World},
+    ledger::folder,
+};
+
+/// Invites an operator and returns the token of the link.
+async fn invited(world: &World, me: &Browser, name: &str, role: &str) -> String {
+    let form = [("do", "invite"), ("name", name), ("role", role)];
+    let answer = me.post(world, "/console/operators", &form).await;
+    assert_eq!(answer.status, 200, "{answer:?}");
+    let html = answer.text();
+    let (_, after) = html.split_once("/console/invitation?token=").unwrap();
+    after.split('<').next().unwrap().trim().to_owned()
+}
+
+fn accept(token: &str) -> [(&str, &str); 3] {
+    // The role is that of the invitation, whatever the form has.
+    [("token", token), ("password", PASSWORD), ("role", "admin")]
+}
+
+const PAGE: &str = "/console/invitation";
+
+#[tokio::test]
+async fn invitation_makes_one_operator_with_its_role_once() {
+    let kept = folder();
+    let file = kept.path().join("operators.toml");
+    let world = Setup::default()
+        .edit("[admin]\n", &operators_file_section(&file))
+        .start()
+        .await;
+    let me = Browser::admin(&world).await;
+    let token = invited(&world, &me, "anna", "support").await;
+    assert!(!fs::read_to_string(&file).unwrap().contains(&token));
+    let again = me.page(&world, "/console/operators").await;
+    assert!(again.contains("anna") && !again.contains(&token), "{again}");
+    let nobody = Browser::default();
+    let shown = nobody.get(&world, &format!("{PAGE}?token={token}")).await;
+    assert_eq!(
+        shown.status, 200,
+        "opening the link uses nothing up: {shown:?}"
+    );
+    let short = [("token", &*token), ("password", "short")];
+    assert_eq!(
+        nobody.post_with(&world, PAGE, &[], &short).await.status,
+        422
+    );
+    let foreign = [("origin", "https://evil.example")];
+    assert_eq!(
+        nobody
+            .post_with(&world, PAGE, &foreign, &accept(&token))
+            .await
+            .status,
+        403
+    );
+    // Two of these may check a password at a time; the others have to be sent again.
+    let form = accept(&token);
+    let tries = (0..8).map(|_| nobody.post_with(&world, PAGE, &[], &form));
+    let statuses: Vec<u16> = join_all(tries)
+        .await
+        .iter()
+        .map(|it| it.status.as_u16())
+        .collect();
+    assert_eq!(
+        statuses.iter().filter(|it| **it == 303).count(),
+        1,
+        "{statuses:?}"
+    );
+    assert!(
+        statuses.iter().all(|it| [303, 404, 409, 429].contains(it)),
+        "{statuses:?}"
+    );
+    let anna = Browser::signed_in(&world, "anna", PASSWORD).await;
+    let html = anna.page(&world, "/console/operators").await;
+    assert!(
+        html.contains("<small>support</small>") && !html.contains("value=\"invite\""),
+        "{html}"
+    );
+    let refused = anna
+        .post(
+            &world,
+            "/console/operators",
+            &[("do", "invite"), ("name", "x"), ("role", "admin")],
+        )
+        .await;
+    assert_eq!(refused.status, 403);
+    let removed = [("do", "remove-operator"), ("name", "anna")];
+    assert_eq!(
+        me.post(&world, "/console/operators", &removed).await.status,
+        422,
+        "not confirmed"
+    );
+    me.done(
+        &world,
+        "/console/operators",
+        &[&removed[..], &[("sure", "1")]].concat(),
+    )
+    .await;
+    assert_eq!(anna.get(&world, "/").await.status, 303, "signed out");
+}
+
+#[tokio::test]
+async fn tokens_of_invitations_cannot_be_guessed_or_used_after_their_end() {
+    let kept = folder();
+    let file = kept.path().join("operators.toml");
+    named(&file, "boris", "admin");
+    let world = Setup::default()
+        .edit("[admin]\n", &operators_file_section(&file))
+        .start()
+        .await;
+    let me = Browser::signed_in(&world, "boris", PASSWORD).await;
+    for name in ["boris", "admin", "a b", "<b>", "../x"] {
+        let form = [("do", "invite"), ("name", name), ("role", "read")];
+        let refused = me.post(&world, "/console/operators", &form).await;
+        assert!(refused.status.is_client_error(), "{name}: {refused:?}");
+        assert!(!refused.text().contains("<b>\""), "{refused:?}");
+    }
+    let old = invited(&world, &me, "anna", "admin").await;
+    let new = invited(&world, &me, "anna", "read").await;
+    let nobody = Browser::default();
+    let text = fs::read_to_string(&file).unwrap();
+    let (_, digest) = text.split_once("token = \"").unwrap();
+    let digest = digest.split('"').next().unwrap().to_owned();
+    for token in [&*old, "", &digest, &new[..63], "0", "1"] {
+        let answer = nobody.post_with(&world, PAGE, &[], &accept(token)).await;
+        assert_eq!(answer.status, 404, "{token}: {answer:?}");
+    }
+    let late = nobody.post_with(&world, PAGE, &[], &accept(&new)).await;
+    assert_eq!(
+        late.status, 429,
+        "guesses of an address are counted: {late:?}"
+    );
+    assert!(
+        !fs::read_to_string(&file)
+            .unwrap()
+            .contains("name = \"anna\"\nrole = \"read\"\npassword")
+    );
+}
+
+#[tokio::test]
+async fn payment_is_found_across_accounts_and_a_month_has_the_sums_of_statements() {
+    let world = World::start().await;
+    for (account, name) in [("acme", "<script>alert(1)</script>"), ("beta", "Beta")] {
+        let body = json!({ "id": account, "name": name });
+        world
+            .admin(Method::POST, "/admin/v1/accounts", Some(body))
+            .await;
+    }
+    let me = Browser::admin(&world).await;
+    let pay = [
+        ("do", "topup"),
+        ("id", "invoice 17/a"),
+        ("amount_rub", "1 000,50"),
+    ];
+    me.done(&world, "/console/accounts/beta", &pay).await;
+    let fee = [
+        ("do", "adjust"),
+        ("id", "fee"),
+        ("amount_rub", "-0,50"),
+        ("reason", "a fee"),
+    ];
+    me.done(&world, "/console/accounts/beta", &fee).await;
+    let formula = [
+        ("do", "adjust"),
+        ("id", "f"),
+        ("amount_rub", "1"),
+        ("reason", "=1+1"),
+    ];
+    me.done(&world, "/console/accounts/acme", &formula).await;
+    let found = world
+        .admin(Method::GET, "/admin/v1/entries/invoice%2017%2Fa", None)
+        .await
+        .json();
+    assert_eq!(
+        found,
+        json!({ "entries": [{ "account": "beta", "id": "invoice 17/a", "amount_rub": "1000.50", "reason": null }] })
+    );
+    let html = me.page(&world, "/console/payments?id=invoice+17%2Fa").await;
+    assert!(
+        html.contains("invoice 17/a") && html.contains("/console/accounts/beta"),
+        "{html}"
+    );
+    let html = me.page(&world, "/console/payments?id=invoice+18").await;
+    assert!(
+        html.contains("No payment or correction with this ID"),
+        "{html}"
+    );
+    let html = me.page(&world, "/console/payments").await;
+    assert!(
+        html.contains("a fee") && !html.contains("<script>alert"),
+        "{html}"
+    );
+    let month = html.split("/statements/").nth(1).unwrap()[..7].to_owned();
+    let all = world
+        .admin(Method::GET, &format!("/admin/v1/statements/{month}"), None)
+        .await
+        .json();
+    let beta = &all["accounts"][1];
+    assert_eq!(
+        (
+            &beta["payments_rub"],
+            &beta["corrections_rub"],
+            &beta["closing_rub"]
+        ),
+        (&json!("1000.50"), &json!("-0.50"), &json!("1000.00")),
+        "{all}"
+    );
+    let next = format!("/admin/v1/statements/{month}?after=acme");
+    let next = world.admin(Method::GET, &next, None).await.json();
+    assert_eq!(next["accounts"].as_array().unwrap().len(), 1);
+    let csv = me
+        .get(&world, &format!("/console/payments.csv?month={month}"))
+        .await
+        .text();
+    assert!(csv.contains(",beta,invoice 17/a,1000.50,\r\n"), "{csv}");
+    assert!(csv.contains(",acme,f,1.00,'=1+1\r\n"), "{csv}");
+    for bad in ["2026-13", "x"] {
+        let path = format!("/admin/v1/statements/{bad}");
+        assert_eq!(world.admin(Method::GET, &path, None).await.status, 400);
+    }
+}
