@@ -6,6 +6,7 @@
 
 mod csv;
 mod html;
+mod issue;
 mod kept;
 mod money;
 mod pdf;
@@ -23,7 +24,8 @@ use tollgate_layers::{
 };
 use tollgate_ledger::statement::{DATED_BACK_MS_MAX, Moved, Statement};
 
-pub(crate) use self::kept::Kept;
+pub(crate) use self::issue::{IssueError, issue};
+use self::kept::Kept;
 use self::money::{Kopecks, Micro};
 use crate::{
     config::SellerConfig,

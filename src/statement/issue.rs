@@ -1,0 +1,89 @@
+//! Issues the statement of an account's month, and stores the record of a closed month with its first statement.
+
+use tollgate_layers::{
+    key::AccountId,
+    reserve::ledger::{BookError, LedgerAdmin},
+    respond::Language,
+};
+use tollgate_ledger::statement::{Statement, StatementError};
+
+use super::{About, Document, Kept, Month};
+use crate::{config::SellerConfig, ledger::AnyLedger, text::time::now_ms};
+
+/// The maximum number of attempts to store a month's statement. An attempt fails if another gateway stores the
+/// statement at the same time.
+const TRIES_MAX: usize = 3;
+
+/// The reason why no statement was issued.
+#[derive(Debug)]
+pub(crate) enum IssueError {
+    Ledger(BookError),
+    /// The journal does not give the sums; the second value is the hash of the stored statement, if there is one.
+    Sums(StatementError, Option<String>),
+    NotBegun,
+    /// The journal no longer gives the statement that was issued with this hash.
+    Changed(String),
+    /// Other gateways stored and deleted the month at the same time.
+    Busy,
+}
+
+impl From<BookError> for IssueError {
+    fn from(error: BookError) -> Self {
+        Self::Ledger(error)
+    }
+}
+
+/// Returns the statement and its language. The statement of a closed month keeps the content and language that it was
+/// first issued with.
+///
+/// # Errors
+/// See [`IssueError`].
+pub(crate) async fn issue(
+    store: &AnyLedger,
+    seller: Option<&SellerConfig>,
+    language: Language,
+    account: &AccountId,
+    month: Month,
+) -> Result<(Document, Language), IssueError> {
+    for _ in 0..TRIES_MAX {
+        let view = store.account(account).await?;
+        let kept = Kept::find(store, account, month).await?;
+        let seller = match &kept {
+            Some(kept) => kept.seller(),
+            None => seller.cloned(),
+        };
+        let offset = seller
+            .as_ref()
+            .map_or(0, |seller| seller.utc_offset_minutes);
+        let (time, now_ms) = (month.time(offset), now_ms());
+        if kept.is_none() && time.start > now_ms {
+            return Err(IssueError::NotBegun);
+        }
+        let read = Statement::read(store, account, time).await;
+        let statement = read.map_err(|error| match error {
+            StatementError::Ledger(error) => IssueError::Ledger(error),
+            error => IssueError::Sums(error, kept.as_ref().map(|kept| kept.sha256().to_owned())),
+        })?;
+        if let Some(kept) = kept {
+            let again = kept.again(account, month, statement);
+            let changed = || IssueError::Changed(kept.sha256().to_owned());
+            return Ok((again.ok_or_else(changed)?, kept.language()));
+        }
+        let about = About {
+            account,
+            name: &view.name,
+            month,
+            seller: seller.as_ref(),
+            now_ms,
+        };
+        let document = Document::new(&about, statement);
+        if !document.is_closed() {
+            return Ok((document, language));
+        }
+        let kept = Kept::of(&document, &about, language);
+        if kept.keep(store, account, month).await? {
+            return Ok((document, language));
+        }
+    }
+    Err(IssueError::Busy)
+}
