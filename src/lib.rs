@@ -7,6 +7,7 @@ pub mod stack;
 pub mod state;
 
 pub mod catalog;
+mod codes;
 pub mod config;
 pub mod edge;
 pub mod endpoints;
@@ -14,6 +15,7 @@ mod events;
 mod idempotency;
 pub mod ledger;
 mod logins;
+mod members;
 pub mod net;
 pub mod node;
 pub mod observe;
@@ -22,6 +24,7 @@ pub mod payments;
 
 pub mod admin;
 mod api;
+pub mod cabinet;
 pub mod cli;
 pub mod console;
 pub mod demo;

@@ -12,13 +12,14 @@ use std::{convert::Infallible, future::ready, sync::Arc};
 
 use http::{Request, Response};
 use tollgate_layers::{
-    body::AnswerBody, in_flight, rate_limit::RateVerdictLayer, request_number::RequestNumberLayer,
+    Error, body::AnswerBody, in_flight, rate_limit::RateVerdictLayer, request_number::RequestNumberLayer,
     respond, translate::TranslateLayer,
 };
-use tower::{Service, ServiceBuilder};
+use tower::{Service, ServiceBuilder, service_fn};
 
 use self::parts::Parts;
 use crate::{
+    cabinet::Cabinet,
     edge::{
         body_limit::BodyLimitLayer,
         head::HeadLayer,
@@ -121,6 +122,7 @@ pub fn callers(shared: Shared<'_>) -> impl Service<Request<RequestBody>, Respons
         let live = Arc::clone(live);
         boxed(public.clone().service_fn(move |req: Request<RequestBody>| ready(answer(&live, &req))))
     };
+    let cabinet = shared.config.cabinet.as_ref().map(|config| Cabinet::new(config, store, live, shared.calls, paying));
     let service_of = |route: Route| -> BoxedService<RequestBody, PathBody> { match route {
         Route::Chat | Route::Messages | Route::Responses | Route::Embeddings => inference.clone(),
         Route::CountTokens => count.clone(),
@@ -134,6 +136,10 @@ pub fn callers(shared: Shared<'_>) -> impl Service<Request<RequestBody>, Respons
         Route::Catalog => document(catalog::answer),
         Route::Connect | Route::ConnectClient => document(connect::answer),
         Route::UsagePage | Route::UsagePageFile => document(usage_page::answer),
+        Route::Cabinet | Route::CabinetPage => match &cabinet {
+            Some(cabinet) => boxed(notified.clone().service(handled(cabinet.clone()))),
+            None => boxed(service_fn(|_: Request<RequestBody>| ready(Err(Error::PathUnknown)))),
+        },
         Route::OpenApi => document(openapi::answer),
         Route::Page => page::or_nothing(document(page::answer)),
         Route::Hello => page::hello(),

@@ -15,6 +15,7 @@ mod auto_topups;
 mod body;
 mod calls;
 mod change;
+mod codes;
 mod configuration;
 mod events;
 pub(crate) mod export;
@@ -22,6 +23,7 @@ mod fields;
 mod groups;
 mod keys;
 mod leases;
+mod members;
 mod payments;
 mod people;
 mod probes;
@@ -50,6 +52,7 @@ use crate::{
     catalog::snapshot::Live,
     events::Dispatcher,
     ledger::AnyLedger,
+    members::Members,
     operators::{Operator, Right, Role},
     payments::Payments,
     state::{config_file::ConfigFile, readiness::Readiness, scrape::Scrape},
@@ -126,6 +129,12 @@ impl Admin {
             configuration: Configuration::new(file, one_vendor),
             ..self
         }
+    }
+}
+
+impl Admin {
+    fn members(&self) -> Members {
+        Members::new(self.store.clone())
     }
 }
 

@@ -10,8 +10,8 @@ use http::{Method, Request};
 use tower::Service;
 
 use super::{
-    Admin, Answer, Operator, accounts, alerts, audit, auto_topups, calls, configuration, events,
-    export, groups, keys, leases, payments, people, probes,
+    Admin, Answer, Operator, accounts, alerts, audit, auto_topups, calls, codes, configuration, events,
+    export, groups, keys, leases, members, payments, people, probes,
     query::Query,
     receipts, receivers,
     refusal::Refusal,
@@ -27,6 +27,8 @@ const ROOMS: &[&[Route]] = &[
     auto_topups::ROUTES,
     keys::ROUTES,
     groups::ROUTES,
+    members::ROUTES,
+    codes::ROUTES,
     leases::ROUTES,
     receipts::ROUTES,
     calls::ROUTES,
@@ -317,6 +319,14 @@ mod tests {
                     &*format!("{account}/groups/{{group}}"),
                     Right::Support
                 ),
+                ("POST", &*format!("{account}/members"), Right::Support),
+                (
+                    "DELETE",
+                    &*format!("{account}/members/{{member}}"),
+                    Right::Support
+                ),
+                ("POST", "/admin/v1/codes", Right::Money),
+                ("DELETE", "/admin/v1/codes/{code}", Right::Money),
                 ("POST", "/admin/v1/usage/rebuild", Right::Everything),
                 ("PATCH", "/admin/v1/vendors/{vendor}", Right::Everything),
                 ("POST", "/admin/v1/configuration/changes", Right::Everything),

@@ -254,6 +254,11 @@ impl Snapshot {
         self.seller.as_ref()
     }
 
+    /// Returns the public addresses of this installation.
+    pub(crate) fn urls(&self) -> &PublicUrls {
+        &self.urls
+    }
+
     /// Returns the language of texts for people.
     #[must_use]
     pub fn language(&self) -> Language {

@@ -6,6 +6,7 @@ mod audit;
 mod ceilings;
 mod check;
 mod client;
+mod code;
 mod completions;
 mod csv;
 mod event;
@@ -20,6 +21,7 @@ mod key_id;
 mod lease;
 mod ledger_copy;
 mod load;
+mod member;
 mod operator;
 mod payment;
 mod preset;
@@ -45,11 +47,13 @@ use tollgate_layers::{facts::RequestNumber, key::AccountId, money::MicroRub};
 
 use self::{
     account::AccountCommand,
+    code::CodeCommand,
     event::EventCommand,
     failure::{Failure, USAGE},
     group::GroupCommand,
     key::KeyCommand,
     lease::LeaseCommand,
+    member::MemberCommand,
     operator::OperatorCommand,
     payment::PaymentCommand,
     preset::PresetCommand,
@@ -279,6 +283,27 @@ enum Command {
         reach: AdminArgs,
         #[command(subcommand)]
         command: GroupCommand,
+    },
+
+    /// Promo codes and invitations: create, list, remove
+    #[command(after_help = "Example:\n  tollgate code create --amount 500 --uses 20")]
+    Code {
+        #[command(flatten)]
+        reach: AdminArgs,
+        #[command(subcommand)]
+        command: CodeCommand,
+    },
+
+    /// Members of an account, who may sign in to its cabinet: add, list, remove
+    #[command(
+        after_help = "Examples:\n  tollgate member add acme anna@acme.example --role owner\n  \
+                            tollgate member list acme"
+    )]
+    Member {
+        #[command(flatten)]
+        reach: AdminArgs,
+        #[command(subcommand)]
+        command: MemberCommand,
     },
 
     /// Operators who may sign in to the console by name: create, list, delete
@@ -625,6 +650,8 @@ impl Command {
             Self::Operator { command } => command.run(),
             Self::Key { reach, command } => key::key(&reach, command).await,
             Self::Group { reach, command } => group::group(&reach, command).await,
+            Self::Code { reach, command } => code::code(&reach, command).await,
+            Self::Member { reach, command } => member::member(&reach, command).await,
             Self::Receipt { number, reach } => receipt::receipt(&reach, number).await,
             Self::Usage { wish, reach } => usage::usage(&reach, &wish).await,
             Self::Statement { args, reach } => statement::statement(&reach, &args).await,

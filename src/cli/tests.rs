@@ -70,6 +70,12 @@ fn documented_commands_are_accepted() {
         "tollgate group create acme team --ceiling-day 5",
         "tollgate group update acme team --no-ceiling-month",
         "tollgate group remove acme team",
+        "tollgate member add acme anna@acme.example --role finance",
+        "tollgate member list acme",
+        "tollgate code create --amount 500 --opens-account --uses 20 --expires 2027-01-31",
+        "tollgate code list --json",
+        "tollgate code remove 0123456789abcdef01234567",
+        "tollgate member remove acme anna@acme.example",
         "tollgate key create acme --name n --ceiling 5 --model a --model b --address 10.0.0.0/8 \
          --address ::1 --expires 2027-01-31 --requests-per-second 5",
         "tollgate key create acme --ceiling-month 50.5 --ceiling-day 5 --requests-per-minute 60 \

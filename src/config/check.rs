@@ -79,6 +79,7 @@ impl Check<'_> {
         let utc_offset_minutes = utc_offset_minutes.map_or(0, |seller| seller.utc_offset_minutes);
         let receivers = self.receivers(raw.webhook, raw.mail, raw.telegram, utc_offset_minutes);
         let payments = maybe(raw.payments, |payments| self.payments(payments));
+        let cabinet = maybe(raw.cabinet, |cabinet| self.cabinet(cabinet));
         let ledger = self.ledger(&raw.ledger);
         let idempotency = self.idempotency(&raw.idempotency);
         let limits = self.limits(&raw.limits);
@@ -121,6 +122,7 @@ impl Check<'_> {
             traces: traces?,
             receivers: receivers?,
             payments: payments?,
+            cabinet: cabinet?,
             ledger: ledger?,
             idempotency: idempotency?,
             limits: limits?,

@@ -26,6 +26,7 @@ use crate::{
     text::select_json::Selector,
 };
 
+mod cabinet;
 mod check;
 mod costs;
 mod document;
@@ -62,6 +63,7 @@ mod vendor;
 mod webhooks;
 
 pub use self::{
+    cabinet::CabinetConfig,
     costs::RouteCostConfig,
     error::{ConfigError, ConfigErrors},
     files::Files,
@@ -72,7 +74,7 @@ pub use self::{
     price_diff::{PriceChange, PriceDiff, PriceSource},
     price_lists::{CustomerRule, PriceLists, Row},
     prices::{BaseRates, Tariff},
-    receivers::{MailConfig, MailTls, ReceiverConfig, TelegramConfig, WayConfig},
+    receivers::{MailConfig, MailTls, ReceiverConfig, SmtpConfig, TelegramConfig, WayConfig},
     schema::schema,
     seller::SellerConfig,
     settings::need_restart,
@@ -114,6 +116,8 @@ pub struct Config {
     pub receivers: Vec<ReceiverConfig>,
     /// Payments by customers; if `None`, only operators book payments.
     pub payments: Option<PaymentsConfig>,
+    /// Pages for the members of accounts; `None`: there are no such pages.
+    pub cabinet: Option<CabinetConfig>,
     /// Where the ledger is stored, and how holds are computed.
     pub ledger: LedgerConfig,
     /// The answers stored for calls with an idempotency key.

@@ -60,9 +60,9 @@ pub enum WayConfig {
     Telegram(TelegramConfig),
 }
 
-/// A section `[[mail]]`: events are sent by mail.
+/// A mail server, and the sender of mails.
 #[derive(Clone, PartialEq, Eq)]
-pub struct MailConfig {
+pub struct SmtpConfig {
     /// URL of the mail server; may contain a password.
     pub server: String,
     /// The host of the mail server.
@@ -73,6 +73,22 @@ pub struct MailConfig {
     pub authorities: Option<Bytes>,
     /// The sender of the mails.
     pub from: Mailbox,
+}
+
+impl fmt::Debug for SmtpConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SmtpConfig")
+            .field("host", &self.host)
+            .field("from", &self.from)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A section `[[mail]]`: events are sent by mail.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MailConfig {
+    /// The mail server and the sender.
+    pub smtp: SmtpConfig,
     /// The recipients, at least one.
     pub to: Vec<Mailbox>,
     /// UTC offset of the times in mails, in minutes: the seller's.
@@ -90,16 +106,6 @@ pub enum MailTls {
     Offered,
     /// No TLS is used.
     Never,
-}
-
-impl fmt::Debug for MailConfig {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("MailConfig")
-            .field("host", &self.host)
-            .field("from", &self.from)
-            .field("to", &self.to)
-            .finish_non_exhaustive()
-    }
 }
 
 /// A section `[[telegram]]`: events are sent to a Telegram chat.
@@ -235,10 +241,41 @@ impl Check<'_> {
     }
 
     fn mail(&mut self, raw: &RawMail, at: &str, utc_offset_minutes: i32) -> Option<MailConfig> {
+        let smtp = self.smtp(
+            raw.server.clone(),
+            raw.from.clone(),
+            raw.ca_file.as_deref(),
+            at,
+        );
+        let path = format!("{at}.to");
+        if raw.to.is_empty() || raw.to.len() > TO_MAX {
+            let problem = format!("give 1 to {TO_MAX} addresses");
+            match raw.to.is_empty() {
+                true => self.errors.missing(&path, &problem),
+                false => self.errors.add(path, problem),
+            }
+            return None;
+        }
+        let to = self.each(&raw.to, &path, mailbox);
+        Some(MailConfig {
+            smtp: smtp?,
+            to: to?,
+            utc_offset_minutes,
+        })
+    }
+
+    /// Checks the mail server and the sender of the section at `at`.
+    pub(super) fn smtp(
+        &mut self,
+        server: Option<String>,
+        from: Option<String>,
+        ca_file: Option<&str>,
+        at: &str,
+    ) -> Option<SmtpConfig> {
         let path = format!("{at}.server");
         let advice =
             "give the mail server's address, like \"${SMTP_URL}\" for smtps://user:password@host";
-        let server = self.required(raw.server.clone(), &path, advice);
+        let server = self.required(server, &path, advice);
         let server = server.and_then(|text| {
             let server = match referred(&text, self.env) {
                 Some(server) => server,
@@ -252,29 +289,17 @@ impl Check<'_> {
         });
         let path = format!("{at}.from");
         let advice = "give the sender, like \"Tollgate <noreply@example.com>\"";
-        let from = self.required(raw.from.clone(), &path, advice);
+        let from = self.required(from, &path, advice);
         let from = from.and_then(|text| self.keep(mailbox(&text), &path));
-        let path = format!("{at}.to");
-        if raw.to.is_empty() || raw.to.len() > TO_MAX {
-            let problem = format!("give 1 to {TO_MAX} addresses");
-            match raw.to.is_empty() {
-                true => self.errors.missing(&path, &problem),
-                false => self.errors.add(path, problem),
-            }
-            return None;
-        }
-        let to = self.each(&raw.to, &path, mailbox);
         let plain = matches!(&server, Some((_, _, MailTls::Never)));
-        let authorities = self.authorities(raw.ca_file.as_deref(), plain, &format!("{at}.ca_file"));
+        let authorities = self.authorities(ca_file, plain, &format!("{at}.ca_file"));
         let (server, host, tls) = server?;
-        Some(MailConfig {
+        Some(SmtpConfig {
             server,
             host,
             tls,
             authorities: authorities?,
             from: from?,
-            to: to?,
-            utc_offset_minutes,
         })
     }
 

@@ -128,26 +128,30 @@ impl Booked {
 }
 
 /// A line of the computation of a charge: `count` units at `rate` each, or per million.
-struct Line {
-    label: &'static str,
-    count: u64,
-    rate: Rate,
+pub(crate) struct Line {
+    pub(crate) label: &'static str,
+    pub(crate) count: u64,
+    pub(crate) rate: Rate,
     /// Whether the rate is per unit, not per million.
-    is_each: bool,
+    pub(crate) is_each: bool,
     /// The count that the vendor reported, if the charge is for a lower count.
-    vendor: Option<u64>,
+    pub(crate) vendor: Option<u64>,
     /// The price of all units, in millionths of a micro-ruble.
-    sum: u128,
+    pub(crate) sum: u128,
 }
 
 impl Line {
-    fn rubles(&self, language: impl Borrow<Language>) -> String {
+    pub(crate) fn rubles(&self, language: impl Borrow<Language>) -> String {
         exact(self.sum, *language.borrow())
     }
 }
 
 /// Returns the lines of a charge, and their exact sum. The cost is the sum, rounded up to a micro-ruble.
-fn computation(price: &Price, usage: &Usage, vendor: Option<&Usage>) -> (Vec<Line>, u128) {
+pub(crate) fn computation(
+    price: &Price,
+    usage: &Usage,
+    vendor: Option<&Usage>,
+) -> (Vec<Line>, u128) {
     let four = |usage: &Usage| {
         [
             usage.input,
@@ -227,7 +231,7 @@ pub(super) fn class_in_words(class: Class) -> &'static str {
 }
 
 /// Writes a sum in millionths of a micro-ruble as rubles with all of its decimals, at least two.
-fn exact(sum: u128, language: Language) -> String {
+pub(crate) fn exact(sum: u128, language: Language) -> String {
     let (whole, fraction) = (sum / 1_000_000_000_000, sum % 1_000_000_000_000);
     let fraction = format!("{fraction:012}");
     let coarse = fraction.trim_end_matches('0');

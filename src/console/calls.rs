@@ -53,7 +53,7 @@ const IN_A_STEP: usize = 500;
 const CSV_ROWS_MAX: usize = 10_000;
 
 /// Returns the state in words, to be translated.
-pub(super) fn state_in_words(state: &str) -> &str {
+pub(crate) fn state_in_words(state: &str) -> &str {
     let found = STATES.iter().find(|(name, _)| *name == state);
     found.map_or(state, |(_, words)| words)
 }

@@ -6,25 +6,26 @@
 
 mod accounts;
 mod api;
-mod call;
-mod calls;
+pub(crate) mod call;
+pub(crate) mod calls;
 mod changes;
 mod configuration;
 mod events;
-mod form;
+pub(crate) mod form;
 mod history;
 mod live;
 mod oidc;
-mod pages;
+pub(crate) mod pages;
 mod people;
-mod plots;
+pub(crate) mod plots;
 mod prices;
 mod russian;
+mod russian_cabinet;
 mod sessions;
-mod shown;
-mod sign_in;
-mod statements;
-mod texts;
+pub(crate) mod shown;
+pub(crate) mod sign_in;
+pub(crate) mod statements;
+pub(crate) mod texts;
 mod views;
 mod what_if;
 

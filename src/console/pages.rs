@@ -32,31 +32,31 @@ use crate::{
 };
 
 pub(super) const HOUR_MS: u64 = 3_600_000;
-pub(super) const DAY_MS: u64 = 24 * HOUR_MS;
+pub(crate) const DAY_MS: u64 = 24 * HOUR_MS;
 const DAYS_SUMMED_MS: u64 = 29 * DAY_MS;
 const YEAR_MS: u64 = 334 * DAY_MS;
 const HOURS_PLOTTED: u64 = 24;
 /// The maximum number of days that a page computes or draws.
 pub(super) const DAYS_BACK_MAX: u64 = 366;
 /// The frame that all pages share: title, navigation, messages.
-pub(super) struct Frame<'a> {
-    pub(super) title: String,
+pub(crate) struct Frame<'a> {
+    pub(crate) title: String,
     /// The name of the page's entry in the navigation.
-    pub(super) section: &'static str,
-    pub(super) who: Option<&'a str>,
-    pub(super) role: &'static str,
-    pub(super) csrf: &'a str,
-    pub(super) problem: Option<&'a str>,
-    pub(super) done: Option<&'static str>,
-    pub(super) rights: [bool; 3],
-    pub(super) language: Language,
+    pub(crate) section: &'static str,
+    pub(crate) who: Option<&'a str>,
+    pub(crate) role: &'static str,
+    pub(crate) csrf: &'a str,
+    pub(crate) problem: Option<&'a str>,
+    pub(crate) done: Option<&'static str>,
+    pub(crate) rights: [bool; 3],
+    pub(crate) language: Language,
     /// The part of the query that a choice of language keeps; empty, or ends in `&`.
-    pub(super) kept: String,
+    pub(crate) kept: String,
 }
 
 impl Frame<'_> {
     /// Returns the frame of pages before anybody has signed in.
-    pub(super) fn bare(title: &'static str, problem: Option<&'static str>) -> Self {
+    pub(crate) fn bare(title: &'static str, problem: Option<&'static str>) -> Self {
         Self {
             title: title.to_owned(),
             section: "",
@@ -72,27 +72,27 @@ impl Frame<'_> {
     }
 
     /// Returns the code of the page's language.
-    pub(super) const fn code(&self) -> &'static str {
+    pub(crate) const fn code(&self) -> &'static str {
         say(self.language, "ru", "en")
     }
 
     /// Returns the languages to choose from: code, name, and whether it is the language of the page.
-    pub(super) fn languages(&self) -> [(&'static str, &'static str, bool); 2] {
+    pub(crate) fn languages(&self) -> [(&'static str, &'static str, bool); 2] {
         [("ru", "Русский"), ("en", "English")].map(|(code, name)| (code, name, code == self.code()))
     }
 
     /// Returns a text in the page's language.
-    pub(super) fn t<'t>(&self, text: &'t str) -> &'t str {
+    pub(crate) fn t<'t>(&self, text: &'t str) -> &'t str {
         translated(text, self.language)
     }
 
     /// Fills a text with one value.
-    pub(super) fn fill(&self, text: &str, value: impl fmt::Display) -> String {
+    pub(crate) fn fill(&self, text: &str, value: impl fmt::Display) -> String {
         filled(text, self.language, &[&value])
     }
 
     /// Fills a text with two values.
-    pub(super) fn fill2(
+    pub(crate) fn fill2(
         &self,
         text: &str,
         first: impl fmt::Display,
@@ -107,32 +107,32 @@ impl Frame<'_> {
     }
 
     /// Formats an amount of rubles, without the unit.
-    pub(super) fn rub(&self, amount: impl fmt::Display) -> Safe {
+    pub(crate) fn rub(&self, amount: impl fmt::Display) -> Safe {
         shown::rubles(&amount, self.language)
     }
 
     /// Formats a number with all of its digits.
-    pub(super) fn exact(&self, number: impl fmt::Display) -> String {
+    pub(crate) fn exact(&self, number: impl fmt::Display) -> String {
         shown::exact(&number, self.language)
     }
 
     /// Formats a whole number, grouped by thousands.
-    pub(super) fn count(&self, number: impl Borrow<u64>) -> Safe {
+    pub(crate) fn count(&self, number: impl Borrow<u64>) -> Safe {
         shown::count(*number.borrow(), self.language)
     }
 
     /// Formats a time, in UTC.
-    pub(super) fn moment(&self, at: &str) -> Safe {
+    pub(crate) fn moment(&self, at: &str) -> Safe {
         shown::moment(at, self.language)
     }
 
     /// Formats a date or a month.
-    pub(super) fn day(&self, date: &str) -> String {
+    pub(crate) fn day(&self, date: &str) -> String {
         shown::day(date, self.language)
     }
 
     /// Returns the entries of the navigation: path, name, and whether the page belongs to the entry.
-    pub(super) fn nav(&self) -> [(&'static str, &'static str, bool); 10] {
+    pub(crate) fn nav(&self) -> [(&'static str, &'static str, bool); 10] {
         [
             ("/", english("Overview")),
             ("/console/accounts", english("Accounts")),
@@ -148,15 +148,15 @@ impl Frame<'_> {
         .map(|(path, name)| (path, name, name == self.section))
     }
 
-    pub(super) const fn may_money(&self) -> bool {
+    pub(crate) const fn may_money(&self) -> bool {
         self.rights[0]
     }
 
-    pub(super) const fn may_support(&self) -> bool {
+    pub(crate) const fn may_support(&self) -> bool {
         self.rights[1]
     }
 
-    pub(super) const fn may_all(&self) -> bool {
+    pub(crate) const fn may_all(&self) -> bool {
         self.rights[2]
     }
 }

@@ -20,26 +20,26 @@ const STEP: usize = 10;
 const BARS_MIN: usize = 12;
 /// A span of time for which sums are drawn, with the titles of its table and plots.
 #[derive(Debug)]
-pub(super) struct Span {
-    pub(super) table: &'static str,
+pub(crate) struct Span {
+    pub(crate) table: &'static str,
     charged: &'static str,
     calls: &'static str,
     latency: &'static str,
 }
 
-pub(super) const HOURS: &Span = &Span {
+pub(crate) const HOURS: &Span = &Span {
     table: english("Table by hour"),
     charged: english("Charged per hour, last 24 hours, ₽"),
     calls: english("Calls per hour, last 24 hours"),
     latency: english("Latency of calls per hour, last 24 hours, ms"),
 };
-pub(super) const DAYS: &Span = &Span {
+pub(crate) const DAYS: &Span = &Span {
     table: english("Table by day"),
     charged: english("Charged per day, last 30 days, ₽"),
     calls: english("Calls per day, last 30 days"),
     latency: english("Latency of calls per day, last 30 days, ms"),
 };
-pub(super) const MONTHS: &Span = &Span {
+pub(crate) const MONTHS: &Span = &Span {
     table: english("Table by month"),
     charged: english("Charged per month, last 12 months, ₽"),
     calls: english("Calls per month, last 12 months"),
@@ -47,23 +47,23 @@ pub(super) const MONTHS: &Span = &Span {
 };
 
 /// Two series over time. The exact numbers are in a table below the plot and in the bars' titles.
-pub(super) struct Plot {
-    pub(super) title: &'static str,
+pub(crate) struct Plot {
+    pub(crate) title: &'static str,
     /// Names the two series; empty for a single series.
-    pub(super) legend: &'static str,
+    pub(crate) legend: &'static str,
     /// Labels of the scale: its upper end and its middle.
-    pub(super) scale: [String; 2],
-    pub(super) bars: Vec<Bar>,
+    pub(crate) scale: [String; 2],
+    pub(crate) bars: Vec<Bar>,
     /// Labels of the time axis: its first, its middle and its last time.
-    pub(super) times: Vec<String>,
+    pub(crate) times: Vec<String>,
 }
 
 /// The two bars of one time. The second bar is drawn in front of the first.
-pub(super) struct Bar {
-    pub(super) title: String,
-    pub(super) x: usize,
+pub(crate) struct Bar {
+    pub(crate) title: String,
+    pub(crate) x: usize,
     /// The style class and the height of each bar.
-    pub(super) parts: [(&'static str, u64); 2],
+    pub(crate) parts: [(&'static str, u64); 2],
 }
 
 /// A series' unit and how its values are written.
@@ -76,7 +76,7 @@ enum Unit {
 }
 
 impl Plot {
-    pub(super) fn width(&self) -> usize {
+    pub(crate) fn width(&self) -> usize {
         STEP * self.bars.len().max(BARS_MIN)
     }
 
@@ -114,7 +114,7 @@ impl Plot {
     }
 
     /// Draws the charges by time.
-    pub(super) fn charged(
+    pub(crate) fn charged(
         title: &'static str,
         times: &[String],
         rows: &[(String, String)],
@@ -192,7 +192,7 @@ fn moment(name: &str, language: Language) -> String {
 }
 
 /// Returns the names of all hours that begin in `from_ms..=until_ms`, as reports name them.
-pub(super) fn hours(from_ms: u64, until_ms: u64) -> Vec<String> {
+pub(crate) fn hours(from_ms: u64, until_ms: u64) -> Vec<String> {
     let first = from_ms - from_ms % HOUR_MS;
     (first..=until_ms)
         .step_by(HOUR_MS as usize)
@@ -201,7 +201,7 @@ pub(super) fn hours(from_ms: u64, until_ms: u64) -> Vec<String> {
 }
 
 /// Returns the names of all days in `from_ms..=until_ms`, as reports name them.
-pub(super) fn days(from_ms: u64, until_ms: u64) -> Vec<String> {
+pub(crate) fn days(from_ms: u64, until_ms: u64) -> Vec<String> {
     let first = from_ms - from_ms % DAY_MS;
     (first..=until_ms)
         .step_by(DAY_MS as usize)
@@ -210,7 +210,7 @@ pub(super) fn days(from_ms: u64, until_ms: u64) -> Vec<String> {
 }
 
 /// Returns the names of all months in `from_ms..=until_ms`, as reports name them.
-pub(super) fn months(from_ms: u64, until_ms: u64) -> Vec<String> {
+pub(crate) fn months(from_ms: u64, until_ms: u64) -> Vec<String> {
     let mut names = days(from_ms, until_ms);
     names.iter_mut().for_each(|name| name.truncate(7));
     names.dedup();

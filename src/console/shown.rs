@@ -33,7 +33,7 @@ const MONTHS: [[&str; 2]; 12] = [
 
 /// Markup made of digits, letters and fixed tags, which needs no escaping.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Safe(String);
+pub(crate) struct Safe(String);
 
 impl fmt::Display for Safe {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -44,7 +44,7 @@ impl fmt::Display for Safe {
 impl HtmlSafe for Safe {}
 
 /// Formats an amount of rubles, without the unit.
-pub(super) fn rubles(amount: &impl fmt::Display, language: Language) -> Safe {
+pub(crate) fn rubles(amount: &impl fmt::Display, language: Language) -> Safe {
     let exact = amount.to_string();
     let micro = micro(&exact);
     let short = short(micro, language);
@@ -56,7 +56,7 @@ pub(super) fn rubles(amount: &impl fmt::Display, language: Language) -> Safe {
 }
 
 /// Formats an amount of rubles as plain text: two decimals, or all of them if it is below a kopeck.
-pub(super) fn short(micro: i128, language: Language) -> String {
+pub(crate) fn short(micro: i128, language: Language) -> String {
     let size = micro.unsigned_abs();
     let rounded = match size < KOPECK {
         true => size,
@@ -79,7 +79,7 @@ fn decimal(micro: i128, language: Language) -> String {
 }
 
 /// Formats a decimal number with all of its digits, in the language's form. Other text is unchanged.
-pub(super) fn exact(number: &impl fmt::Display, language: Language) -> String {
+pub(crate) fn exact(number: &impl fmt::Display, language: Language) -> String {
     let text = number.to_string();
     let (sign, size) = match text.strip_prefix('-') {
         Some(size) => ("-", size),
@@ -98,12 +98,12 @@ pub(super) fn exact(number: &impl fmt::Display, language: Language) -> String {
 }
 
 /// Formats a whole number, grouped by thousands.
-pub(super) fn count(number: u64, language: Language) -> Safe {
+pub(crate) fn count(number: u64, language: Language) -> Safe {
     Safe(grouped(&number.to_string(), language))
 }
 
 /// Formats a moment of RFC 3339, a day or a month: `29 Nov 2026, 07:15:04`. Markup is removed from any other text.
-pub(super) fn moment(at: &str, language: Language) -> Safe {
+pub(crate) fn moment(at: &str, language: Language) -> Safe {
     let Some((date, time)) = parse_rfc3339_ms(at).and(at.split_at_checked(10)) else {
         let month = day(at, language);
         let is_plain = |char: &char| char.is_alphanumeric() || *char == ' ';
@@ -116,7 +116,7 @@ pub(super) fn moment(at: &str, language: Language) -> Safe {
 }
 
 /// Formats a date of RFC 3339: `29 Nov 2026`.
-pub(super) fn day(date: &str, language: Language) -> String {
+pub(crate) fn day(date: &str, language: Language) -> String {
     let (year, month) = (date.get(..4), date.get(5..7));
     let month = month.and_then(|month| month.parse::<usize>().ok());
     let name = month.and_then(|month| month_name(month, language));

@@ -308,14 +308,18 @@ impl SignIn {
     }
 }
 
-/// Returns the token of a request. `None` if the cookie occurs twice, because another site has set one of them.
 fn token(headers: &HeaderMap) -> Option<String> {
+    cookie(headers, COOKIE)
+}
+
+/// Returns the value of a cookie. `None` if the cookie occurs twice, because another site has set one of them.
+pub(crate) fn cookie(headers: &HeaderMap, name: &str) -> Option<String> {
     let cookies = headers.get_all(header::COOKIE).iter();
     let mut tokens = cookies
         .filter_map(|value| value.to_str().ok())
         .flat_map(|list| list.split(';'))
         .filter_map(|pair| pair.trim().split_once('='))
-        .filter(|(name, _)| *name == COOKIE);
+        .filter(|(given, _)| *given == name);
     match (tokens.next(), tokens.next()) {
         (Some((_, token)), None) => Some(token.to_owned()),
         _ => None,
@@ -342,7 +346,7 @@ pub(super) fn with_cookie(
 
 /// Returns whether the browser uses TLS. The listener itself has no TLS, so this is what a proxy in front of it
 /// reports. A false header harms only its sender, whose cookie is sent in fewer cases.
-pub(super) fn is_tls(headers: &HeaderMap) -> bool {
+pub(crate) fn is_tls(headers: &HeaderMap) -> bool {
     let scheme = headers.get("x-forwarded-proto");
     scheme.is_some_and(|scheme| scheme.as_bytes().eq_ignore_ascii_case(b"https"))
 }
@@ -357,7 +361,7 @@ pub(super) fn origin(headers: &HeaderMap) -> String {
 }
 
 /// Returns whether a form comes from a page of this host, as far as the browser reports its origin.
-pub(super) fn is_from_here(headers: &HeaderMap) -> bool {
+pub(crate) fn is_from_here(headers: &HeaderMap) -> bool {
     let text = |name: &str| headers.get(name).map(HeaderValue::as_bytes);
     if !matches!(
         text("sec-fetch-site"),

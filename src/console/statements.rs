@@ -25,21 +25,21 @@ use crate::{
 const MONTHS_OFFERED: usize = 13;
 
 #[derive(Deserialize)]
-struct Statement {
-    since: String,
-    until: String,
+pub(crate) struct Statement {
+    pub(crate) since: String,
+    pub(crate) until: String,
     /// Whether the month's statement can no longer change.
-    closed: bool,
-    opening: Amount,
-    payments: Entries,
-    corrections: Entries,
-    spending: Spending,
-    closing: Amount,
+    pub(crate) closed: bool,
+    pub(crate) opening: Amount,
+    pub(crate) payments: Entries,
+    pub(crate) corrections: Entries,
+    pub(crate) spending: Spending,
+    pub(crate) closing: Amount,
 }
 
 impl Statement {
     /// Returns the lists of payments and of corrections, each with its title.
-    fn entries(&self) -> [(&'static str, &[Entry]); 2] {
+    pub(crate) fn entries(&self) -> [(&'static str, &[Entry]); 2] {
         [
             (english("Payments"), &*self.payments.entries),
             (english("Corrections"), &*self.corrections.entries),
@@ -48,35 +48,35 @@ impl Statement {
 }
 
 #[derive(Deserialize)]
-struct Amount {
-    exact_rub: String,
+pub(crate) struct Amount {
+    pub(crate) exact_rub: String,
 }
 
 #[derive(Deserialize)]
-struct Entries {
-    exact_rub: String,
-    entries: Vec<Entry>,
+pub(crate) struct Entries {
+    pub(crate) exact_rub: String,
+    pub(crate) entries: Vec<Entry>,
 }
 
 #[derive(Deserialize)]
-struct Entry {
-    id: String,
-    at: String,
-    amount_rub: MicroRub,
-    reason: Option<String>,
+pub(crate) struct Entry {
+    pub(crate) id: String,
+    pub(crate) at: String,
+    pub(crate) amount_rub: MicroRub,
+    pub(crate) reason: Option<String>,
 }
 
 #[derive(Deserialize)]
-struct Spending {
-    exact_rub: String,
-    models: Vec<OfModel>,
+pub(crate) struct Spending {
+    pub(crate) exact_rub: String,
+    pub(crate) models: Vec<OfModel>,
 }
 
 #[derive(Deserialize)]
-struct OfModel {
-    model: String,
-    calls: u64,
-    exact_rub: String,
+pub(crate) struct OfModel {
+    pub(crate) model: String,
+    pub(crate) calls: u64,
+    pub(crate) exact_rub: String,
 }
 
 #[derive(Template)]
@@ -139,7 +139,7 @@ struct PaymentsHtml<'a> {
 }
 
 /// Returns this month and those before it, latest first.
-fn months() -> Vec<String> {
+pub(crate) fn months() -> Vec<String> {
     let mut at_ms = now_ms();
     let mut months = Vec::new();
     while months.len() < MONTHS_OFFERED {

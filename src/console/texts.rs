@@ -1,30 +1,33 @@
 //! The texts of the pages. They are written in English in the templates and in the code, where [`english`] marks them; the
-//! table in `russian.rs` has the Russian ones.
+//! tables in `russian.rs` and `russian_cabinet.rs` have the Russian ones.
 
 use std::{collections::HashMap, fmt, sync::LazyLock};
 
 use http::{HeaderMap, HeaderValue, header};
 use tollgate_layers::respond::Language;
 
-use super::russian::RUSSIAN;
+use super::{russian::RUSSIAN, russian_cabinet};
 
 /// The cookie with the chosen language.
 const COOKIE: &str = "tollgate_language";
 
-static TABLE: LazyLock<HashMap<&str, &str>> = LazyLock::new(|| RUSSIAN.iter().copied().collect());
+static TABLE: LazyLock<HashMap<&str, &str>> = LazyLock::new(|| {
+    let all = RUSSIAN.iter().chain(russian_cabinet::RUSSIAN);
+    all.copied().collect()
+});
 
 tokio::task_local! {
     /// The language of the request that the task answers.
-    pub(super) static LANGUAGE: Language;
+    pub(crate) static LANGUAGE: Language;
 }
 
 /// Marks a text that a page translates later.
-pub(super) const fn english(text: &'static str) -> &'static str {
+pub(crate) const fn english(text: &'static str) -> &'static str {
     text
 }
 
 /// Returns a text in a language; a text that is not in the table is returned unchanged.
-pub(super) fn translated(text: &str, language: Language) -> &str {
+pub(crate) fn translated(text: &str, language: Language) -> &str {
     match language {
         Language::Ru => TABLE.get(text).copied().unwrap_or(text),
         _ => text,
@@ -32,14 +35,14 @@ pub(super) fn translated(text: &str, language: Language) -> &str {
 }
 
 /// Returns the language of the request that this task answers.
-pub(super) fn chosen() -> Language {
+pub(crate) fn chosen() -> Language {
     LANGUAGE
         .try_with(|language| *language)
         .unwrap_or(Language::En)
 }
 
 /// Returns the language with this code.
-pub(super) fn named(code: &str) -> Option<Language> {
+pub(crate) fn named(code: &str) -> Option<Language> {
     match code {
         "ru" => Some(Language::Ru),
         "en" => Some(Language::En),
@@ -49,7 +52,7 @@ pub(super) fn named(code: &str) -> Option<Language> {
 
 /// Returns the language in the browser's cookie, or else the language that the browser prefers; English if the request
 /// names no language.
-pub(super) fn of_browser(headers: &HeaderMap) -> Language {
+pub(crate) fn of_browser(headers: &HeaderMap) -> Language {
     let cookies = headers.get_all(header::COOKIE).iter();
     let cookies = cookies.filter_map(|value| value.to_str().ok());
     let mut cookies = cookies.flat_map(|value| value.split(';'));
@@ -70,7 +73,7 @@ pub(super) fn of_browser(headers: &HeaderMap) -> Language {
 }
 
 /// Returns a cookie that stores the chosen language for a year.
-pub(super) fn cookie(language: Language) -> HeaderValue {
+pub(crate) fn cookie(language: Language) -> HeaderValue {
     HeaderValue::from_static(match language {
         Language::Ru => "tollgate_language=ru; Path=/; Max-Age=31536000; HttpOnly; SameSite=Lax",
         _ => "tollgate_language=en; Path=/; Max-Age=31536000; HttpOnly; SameSite=Lax",
@@ -78,7 +81,7 @@ pub(super) fn cookie(language: Language) -> HeaderValue {
 }
 
 /// Fills a translated text: `{0}`, `{1}` are replaced by the values.
-pub(super) fn filled(text: &str, language: Language, values: &[&dyn fmt::Display]) -> String {
+pub(crate) fn filled(text: &str, language: Language, values: &[&dyn fmt::Display]) -> String {
     let mut filled = String::new();
     let mut rest = translated(text, language);
     while let Some((before, after)) = rest.split_once('{') {
@@ -140,26 +143,25 @@ mod tests {
 
     #[test]
     fn every_console_text_has_a_russian_one_and_the_table_has_no_unused_text() {
-        let mut texts = literals(
-            "src/console/templates",
-            "html",
-            &["page.t(", "page.fill(", "page.fill2("],
-        );
-        texts.extend(literals("src/console", "rs", &["english("]));
+        let mut texts = BTreeSet::new();
+        for folder in ["src/console", "src/cabinet"] {
+            let templates = format!("{folder}/templates");
+            let calls = ["page.t(", "page.fill(", "page.fill2("];
+            texts.extend(literals(&templates, "html", &calls));
+            texts.extend(literals(folder, "rs", &["english("]));
+        }
         texts.extend(words_of_the_api());
         assert!(texts.len() > 100, "{texts:?}");
-        let table: BTreeSet<String> = RUSSIAN
-            .iter()
-            .map(|(english, _)| (*english).to_owned())
-            .collect();
-        assert_eq!(table.len(), RUSSIAN.len(), "a text occurs twice");
+        let all = || RUSSIAN.iter().chain(russian_cabinet::RUSSIAN);
+        let table: BTreeSet<String> = all().map(|(english, _)| (*english).to_owned()).collect();
+        assert_eq!(table.len(), all().count(), "a text occurs twice");
         let missing: Vec<_> = texts.difference(&table).collect();
         let unused: Vec<_> = table.difference(&texts).collect();
         assert!(
             missing.is_empty() && unused.is_empty(),
             "missing {missing:#?}, unused {unused:#?}"
         );
-        for (english, russian) in RUSSIAN {
+        for (english, russian) in all() {
             assert_eq!(places(english), places(russian), "{english}");
             assert!(!russian.is_empty());
         }

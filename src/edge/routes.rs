@@ -56,6 +56,8 @@ routes! {
     Notification  "POST"               "/payments/{provider}"
     UsagePage     "GET, HEAD"          "/usage"
     UsagePageFile "GET, HEAD"          "/usage/{file}"
+    Cabinet       "GET, HEAD, POST"    "/cabinet"
+    CabinetPage   "GET, HEAD, POST"    "/cabinet/{*page}"
     Page          "GET, HEAD"          "/"
     Hello         "GET, HEAD"          "/api/hello"
     OpenApi       "GET, HEAD"          "/openapi.yaml"
@@ -270,6 +272,10 @@ pub(crate) mod tests {
             (Method::POST, "/usage", "GET, HEAD"),
             (Method::GET, "/usage/", "unknown"),
             (Method::GET, "/usage/page.js/x", "unknown"),
+            (Method::GET, "/cabinet", "Cabinet"),
+            (Method::POST, "/cabinet/keys/k", "CabinetPage"),
+            (Method::PUT, "/cabinet/keys", "GET, HEAD, POST"),
+            (Method::GET, "/cabinet/", "unknown"),
             (Method::GET, "/v1/tollgate/receipts/", "unknown"),
             (Method::GET, "/v1/tollgate/receipts/n/n", "unknown"),
             (Method::GET, "/v1/tollgate/connect", "Connect"),

@@ -17,6 +17,7 @@ mod words;
 pub(crate) use self::{
     dispatcher::{Dispatcher, Replayed},
     event::{Filter, Shown},
+    mail::Mailer,
     receiver::Receiver,
     standing::Standing,
     tail::{Page, Tail},

@@ -27,6 +27,7 @@ mod secrets; // a check of all of it: no secret in logs, answers, files
 mod support;
 
 mod browsers; // pages of other origins
+mod cabinet; // the pages of accounts' members, and attacks on them
 mod caching; // cache hits at vendors in a growing conversation
 mod call_log; // the log line of each call
 mod call_story; // details of a call afterwards

@@ -23,15 +23,15 @@ use crate::{
 };
 
 /// A fake server, and the messages that it has received.
-struct Fake<T> {
-    port: u16,
-    came: Arc<Mutex<Vec<T>>>,
+pub(crate) struct Fake<T> {
+    pub(crate) port: u16,
+    pub(crate) came: Arc<Mutex<Vec<T>>>,
     _tasks: JoinSet<()>,
 }
 
 impl<T: Clone + Send + 'static> Fake<T> {
     /// `serve` runs for each connection. It adds the received messages to the shared list.
-    async fn start<F: Future<Output = ()> + Send + 'static>(
+    pub(crate) async fn start<F: Future<Output = ()> + Send + 'static>(
         serve: impl Fn(TcpStream, Arc<Mutex<Vec<T>>>) -> F + Send + 'static,
     ) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -52,7 +52,7 @@ impl<T: Clone + Send + 'static> Fake<T> {
         }
     }
 
-    async fn has(&self, count: usize) -> Vec<T> {
+    pub(crate) async fn has(&self, count: usize) -> Vec<T> {
         let until = Instant::now() + Duration::from_secs(20);
         loop {
             let came = self.came.lock().unwrap().clone();
@@ -66,9 +66,9 @@ impl<T: Clone + Send + 'static> Fake<T> {
 }
 
 /// The recipients and lines of a mail. The fake server rejects the first mail.
-type Mail = (Vec<String>, String);
+pub(crate) type Mail = (Vec<String>, String);
 
-async fn smtp<S>(stream: S, mails: Arc<Mutex<Vec<Mail>>>)
+pub(crate) async fn smtp<S>(stream: S, mails: Arc<Mutex<Vec<Mail>>>)
 where
     S: AsyncRead + AsyncWrite + Send,
 {

@@ -21,7 +21,8 @@ use serde::Deserialize;
 pub(super) use self::{
     rates::RawRates,
     receivers::{
-        RawCloudPayments, RawMail, RawPayments, RawStripe, RawTelegram, RawWebhook, RawYooKassa,
+        RawCabinet, RawCloudPayments, RawMail, RawPayments, RawStripe, RawTelegram, RawWebhook,
+        RawYooKassa,
     },
     vendors::{
         RawAccountGroup, RawCustomerRule, RawDialect, RawLogin, RawModel, RawPriceRule, RawRoute,
@@ -72,6 +73,9 @@ pub(super) struct RawConfig {
     pub(super) webhook: Vec<RawWebhook>,
     /// Payments that customers make themselves, through a provider; without this section only operators book payments.
     pub(super) payments: Option<RawPayments>,
+    /// Pages for the members of accounts at /cabinet, who sign in by a link sent by mail; without this section there are
+    /// no such pages.
+    pub(super) cabinet: Option<RawCabinet>,
     /// Receivers to which events are mailed, in Russian.
     pub(super) mail: Vec<RawMail>,
     /// Telegram chats to which events are sent, in Russian.

@@ -109,6 +109,22 @@ pub(in crate::config) struct RawStripe {
     pub(in crate::config) return_url: Option<String>,
 }
 
+/// `[cabinet]`
+#[derive(Default, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields, expecting = "a table")]
+pub(in crate::config) struct RawCabinet {
+    /// Mail server for sign-in links: smtps://user:password@host:465, or smtp://…?tls=required; with a password, a
+    /// secret.
+    pub(in crate::config) server: Option<String>,
+    /// Certificate authorities to trust instead of Mozilla's list, in PEM.
+    pub(in crate::config) ca_file: Option<String>,
+    /// Sender of the mails, like "Tollgate <noreply@example.com>".
+    pub(in crate::config) from: Option<String>,
+    /// URL of the terms that people accept who open an account by an invitation (`tollgate code`); absent: nobody can
+    /// sign up.
+    pub(in crate::config) terms_url: Option<String>,
+}
+
 /// `[[mail]]`
 #[derive(Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields, expecting = "a table")]

@@ -82,6 +82,10 @@ const SETTINGS: &[(&str, OnReload)] = &[
         Restart(|one, other| one.payments != other.payments),
     ),
     (
+        "cabinet",
+        Restart(|one, other| one.cabinet != other.cabinet),
+    ),
+    (
         "ledger.url",
         Restart(|one, other| one.ledger.url != other.ledger.url),
     ),

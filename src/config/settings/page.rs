@@ -244,6 +244,7 @@ pub(super) fn base() -> Value {
                 "return_url": "https://pay.example/usage",
             },
         },
+        "cabinet": { "server": "smtp://127.0.0.1:25", "from": "a@example.com" },
         "mail": [{ "name": "m", "server": "smtp://127.0.0.1:25", "from": "a@example.com", "to": ["b@example.com"] }],
         "telegram": [{ "name": "t", "token": "${BOT_TOKEN}", "chat": "@c" }],
         "rate": { "source": [{ "url": "https://rates.example/now", "select": "/rate" }] },

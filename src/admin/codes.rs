@@ -1,0 +1,121 @@
+//! Endpoints for codes: promo codes, which credit an account, and invitations, which open one.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use serde::Serialize;
+use serde_json::Value;
+use tollgate_layers::money::MicroRub;
+
+use super::{
+    Admin, Answer, Right,
+    fields::Fields,
+    now_ms, ok,
+    refusal::Refusal,
+    route::{Asked, Route},
+};
+use crate::{
+    api::fields,
+    codes::{Code, CodeId, Codes, USES_MAX},
+    text::time::rfc3339,
+};
+
+pub(super) const ROUTES: &[Route] = &[
+    Route::get("/admin/v1/codes", |admin, _| Box::pin(admin.list_codes())),
+    Route::post("/admin/v1/codes", |admin, asked| {
+        Box::pin(admin.create_code(asked))
+    })
+    .needs(Right::Money),
+    Route::delete("/admin/v1/codes/{code}", |admin, asked| {
+        Box::pin(admin.remove_code(asked))
+    })
+    .needs(Right::Money),
+];
+
+const FIELDS: &[&str] = &["amount_rub", "opens_account", "uses_max", "expires_at"];
+
+#[derive(Serialize)]
+struct CodeAnswer<'a> {
+    id: &'a str,
+    /// The code itself; only in the answer that created it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    code: Option<String>,
+    amount_rub: MicroRub,
+    opens_account: bool,
+    uses_max: u32,
+    used_by: &'a [tollgate_layers::key::AccountId],
+    expires_at: Option<String>,
+    created_at: String,
+}
+
+impl<'a> CodeAnswer<'a> {
+    fn new(id: &'a CodeId, code: &'a Code) -> Self {
+        Self {
+            id: id.as_str(),
+            code: None,
+            amount_rub: code.amount_rub,
+            opens_account: code.opens_account,
+            uses_max: code.uses_max,
+            used_by: &code.used_by,
+            expires_at: code.until_ms.map(rfc3339),
+            created_at: rfc3339(code.made_ms),
+        }
+    }
+}
+
+impl Admin {
+    fn codes(&self) -> Codes {
+        Codes::new(self.store.clone(), self.members())
+    }
+
+    async fn list_codes(self: Arc<Self>) -> Result<Answer, Refusal> {
+        let codes = self.codes().list().await;
+        let codes = codes.map_err(|error| Refusal::of_ledger(&error, "codes"))?;
+        let codes: Vec<_> = codes
+            .iter()
+            .map(|(id, code)| CodeAnswer::new(id, code))
+            .collect();
+        ok(&BTreeMap::from([("codes", codes)]))
+    }
+
+    async fn create_code(self: Arc<Self>, asked: Asked) -> Result<Answer, Refusal> {
+        let who = asked.who();
+        let mut fields = Fields::parse(&asked.body().await?, FIELDS)?;
+        let now_ms = now_ms();
+        let amount = fields.required("amount_rub", fields::ceiling)?;
+        let opens = fields.optional("opens_account", fields::flag)?;
+        let uses = fields.optional("uses_max", uses)?;
+        let until = fields.optional("expires_at", fields::time_after(now_ms))?;
+        let opens = opens.unwrap_or(false);
+        if amount == MicroRub::ZERO && !opens {
+            return Err(Refusal::invalid("amount_rub", "must not be 0"));
+        }
+        let code = Code::new(amount, opens, uses.unwrap_or(1), until, now_ms);
+        let made = self.codes().make(&code).await;
+        let (id, text) = made.map_err(|error| Refusal::of_ledger(&error, "codes"))?;
+        tracing::info!(
+            target: "audit", who = who.name(), what = "code.create", code = id.as_str(), amount_rub = %amount,
+            opens_account = opens, uses_max = code.uses_max
+        );
+        ok(&CodeAnswer {
+            code: Some(text),
+            ..CodeAnswer::new(&id, &code)
+        })
+    }
+
+    async fn remove_code(self: Arc<Self>, asked: Asked) -> Result<Answer, Refusal> {
+        let named = asked.named().to_owned();
+        let none = || Refusal::NotFound(format!("no code {named}"));
+        let id: CodeId = named.parse().map_err(|()| none())?;
+        let removed = self.codes().remove(&id).await;
+        let removed = removed.map_err(|error| Refusal::of_ledger(&error, "codes"))?;
+        let code = removed.ok_or_else(none)?;
+        tracing::info!(target: "audit", who = asked.who().name(), what = "code.remove", code = id.as_str());
+        ok(&CodeAnswer::new(&id, &code))
+    }
+}
+
+fn uses(value: &Value) -> Result<u32, String> {
+    let number = value.as_u64().and_then(|number| u32::try_from(number).ok());
+    let number = number.filter(|number| (1..=USES_MAX).contains(number));
+    number.ok_or_else(|| format!("must be a whole number from 1 to {USES_MAX}"))
+}

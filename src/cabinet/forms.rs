@@ -1,0 +1,555 @@
+//! Pages with forms: keys, payments and members.
+
+use askama::Template;
+use http::{Method, StatusCode};
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+use tollgate_layers::{Error, error::Problem, key::AccountId, money::MicroRub};
+
+use super::{
+    Answer, Visit,
+    frame::{Page, role_in_words, written},
+    see,
+};
+use crate::{
+    api::ceilings::{CEILINGS, Ceiling, Spending},
+    codes::CodeError,
+    console::texts::{english, filled, translated},
+    edge::routes::Route,
+    endpoints::key_info::no_books,
+    members::{Member, MemberRole, MembersError},
+    text::time::now_ms,
+};
+
+/// A key, as the callers' endpoint for owners returns it.
+#[derive(Deserialize)]
+struct Key {
+    /// The secret; only in the answer that created the key.
+    #[serde(default)]
+    key: Option<String>,
+    id: String,
+    kind: String,
+    prefix: String,
+    name: String,
+    status: String,
+    #[serde(flatten)]
+    spending: Spending,
+    held_rub: MicroRub,
+    models: Vec<String>,
+    created_at: String,
+}
+
+impl Key {
+    fn is_owner(&self) -> bool {
+        self.kind == "owner"
+    }
+
+    fn title(&self) -> &str {
+        match &*self.name {
+            "" => &self.prefix,
+            name => name,
+        }
+    }
+
+    /// Returns each ceiling with its value and the amount spent.
+    fn rows(&self) -> [(&'static Ceiling, Option<MicroRub>, MicroRub); 3] {
+        self.spending.rows()
+    }
+}
+
+#[derive(Deserialize)]
+struct Keys {
+    keys: Vec<Key>,
+}
+
+#[derive(Template)]
+#[template(
+    path = "cabinet_keys.html",
+    config = "src/cabinet/templates/askama.toml"
+)]
+struct KeysHtml<'a> {
+    page: Page<'a>,
+    keys: Vec<Key>,
+    may_change: bool,
+    /// The label and the name of the input of each ceiling, with what was typed.
+    ceilings: Vec<(&'static str, &'static str, String)>,
+    typed: [&'a str; 2],
+}
+
+impl KeysHtml<'_> {
+    /// Returns the columns of the amounts spent.
+    fn columns(&self) -> [&'static str; 3] {
+        CEILINGS.each_ref().map(|ceiling| ceiling.labels.2)
+    }
+}
+
+#[derive(Template)]
+#[template(
+    path = "cabinet_key.html",
+    config = "src/cabinet/templates/askama.toml"
+)]
+struct KeyHtml<'a> {
+    page: Page<'a>,
+    key: Key,
+    may_change: bool,
+}
+
+impl KeyHtml<'_> {
+    fn models(&self) -> String {
+        self.key.models.join(" ")
+    }
+}
+
+#[derive(Template)]
+#[template(
+    path = "cabinet_key_made.html",
+    config = "src/cabinet/templates/askama.toml"
+)]
+struct KeyMadeHtml<'a> {
+    page: Page<'a>,
+    key: Key,
+    secret: String,
+    root: String,
+}
+
+/// The answer of the callers' endpoint for payments.
+#[derive(Deserialize)]
+struct Offer {
+    min_rub: MicroRub,
+    max_rub: MicroRub,
+    providers: Vec<String>,
+    debt_rub: MicroRub,
+    payments: Vec<Payment>,
+}
+
+#[derive(Deserialize)]
+struct Payment {
+    amount_rub: MicroRub,
+    provider: String,
+    url: Option<String>,
+    created_at: String,
+}
+
+impl Payment {
+    /// Returns the provider's page, if its address is safe to link.
+    fn page(&self) -> Option<&str> {
+        let url = self.url.as_deref()?;
+        url.starts_with("https://").then_some(url)
+    }
+}
+
+#[derive(Deserialize)]
+struct Auto {
+    auto_topup: Option<Rule>,
+}
+
+/// The rule of automatic top-up.
+#[derive(Deserialize)]
+struct Rule {
+    below_rub: MicroRub,
+    amount_rub: MicroRub,
+    month_max_rub: MicroRub,
+    month_rub: MicroRub,
+    status: String,
+    card: Option<String>,
+    url: Option<String>,
+}
+
+impl Rule {
+    fn page(&self) -> Option<&str> {
+        let url = self.url.as_deref()?;
+        url.starts_with("https://").then_some(url)
+    }
+}
+
+#[derive(Template)]
+#[template(
+    path = "cabinet_payments.html",
+    config = "src/cabinet/templates/askama.toml"
+)]
+struct PaymentsHtml<'a> {
+    page: Page<'a>,
+    /// `None`: payments are not made on the pages.
+    offer: Option<Offer>,
+    rule: Option<Rule>,
+    contact: Option<String>,
+    amount: &'a str,
+    mail: &'a str,
+}
+
+#[derive(Template)]
+#[template(
+    path = "cabinet_members.html",
+    config = "src/cabinet/templates/askama.toml"
+)]
+struct MembersHtml<'a> {
+    page: Page<'a>,
+    members: Vec<Member>,
+    roles: [(MemberRole, &'static str); 3],
+    mail: &'a str,
+}
+
+impl MembersHtml<'_> {
+    fn role_of(&self, member: &Member) -> &'static str {
+        role_in_words(member.role)
+    }
+
+    fn is_self(&self, member: &Member) -> bool {
+        self.page.who == Some(member.mail.as_str())
+    }
+}
+
+impl Visit {
+    pub(super) async fn keys_page(&self) -> Result<Answer, Error> {
+        let keys = self.cabinet.0.keys.clone();
+        let mut problem = None;
+        if self.posted {
+            let body = Value::Object(self.limits());
+            let asked = (Method::POST, Route::OwnKeys, None);
+            match self.call::<Key>(keys.clone(), asked, "", Some(&body)).await {
+                Ok(key) => return Ok(self.key_made(key)),
+                Err(error) => problem = Some(self.text_of(&error)),
+            }
+        }
+        let asked = (Method::GET, Route::OwnKeys, None);
+        let Keys { mut keys } = self.call(keys, asked, "", None).await?;
+        keys.retain(|key| key.status != "deleted");
+        let (status, text) = problem.unzip();
+        let typed = |name| if self.posted { self.form.get(name) } else { "" };
+        let ceilings = CEILINGS.iter().map(|it| {
+            let field = it.field();
+            (it.labels.0, field, typed(field).to_owned())
+        });
+        Ok(written(
+            status.unwrap_or(StatusCode::OK),
+            &KeysHtml {
+                page: self.page(english("Keys"), english("Keys"), text.as_deref()),
+                keys,
+                may_change: self.who.role.may_change_keys(),
+                ceilings: ceilings.collect(),
+                typed: [typed("name"), typed("models")],
+            },
+        ))
+    }
+
+    /// Shows the secret of a new key; no other page does.
+    fn key_made(&self, mut key: Key) -> Answer {
+        self.log("key.create", &key.id);
+        let secret = key.key.take().unwrap_or_default();
+        let page = self.page(english("The key was made"), english("Keys"), None);
+        let root = self.cabinet.0.live.snapshot().urls().base_url.clone();
+        written(
+            StatusCode::OK,
+            &KeyMadeHtml {
+                page,
+                key,
+                secret,
+                root,
+            },
+        )
+    }
+
+    pub(super) async fn key_page(&self, id: &str) -> Result<Answer, Error> {
+        let keys = self.cabinet.0.keys.clone();
+        let mut problem = None;
+        if self.posted {
+            match self.change_key(id).await {
+                Ok(to) => return Ok(see(&to)),
+                Err(error) => problem = Some(self.text_of(&error)),
+            }
+        }
+        let asked = (Method::GET, Route::OwnKey, Some(id));
+        let key: Key = self.call(keys, asked, "", None).await?;
+        let (status, text) = problem.unzip();
+        let title = filled(english("Key {0}"), self.language, &[&key.title()]);
+        Ok(written(
+            status.unwrap_or(StatusCode::OK),
+            &KeyHtml {
+                page: self.page(&title, english("Keys"), text.as_deref()),
+                may_change: self.who.role.may_change_keys() && !key.is_owner(),
+                key,
+            },
+        ))
+    }
+
+    /// Makes the change of a key that the form requests, and returns the page to show then.
+    async fn change_key(&self, id: &str) -> Result<String, Error> {
+        let (method, body, to) = match self.form.get("do") {
+            "limits" => {
+                let to = format!("/cabinet/keys/{id}?done=saved");
+                (Method::PATCH, Some(Value::Object(self.limits())), to)
+            }
+            action @ ("disable" | "enable") => {
+                let status = match action {
+                    "disable" => "disabled",
+                    _ => "active",
+                };
+                let to = format!("/cabinet/keys/{id}?done=saved");
+                (Method::PATCH, Some(json!({ "status": status })), to)
+            }
+            "delete" if !self.form.get("sure").is_empty() => (
+                Method::DELETE,
+                None,
+                "/cabinet/keys?done=deleted".to_owned(),
+            ),
+            "delete" => return Err(Error::invalid("sure", Problem::Missing)),
+            _ => return Err(Error::invalid("do", Problem::Unsupported)),
+        };
+        let what = if method == Method::DELETE {
+            "key.delete"
+        } else {
+            "key.change"
+        };
+        let asked = (method, Route::OwnKey, Some(id));
+        let keys = self.cabinet.0.keys.clone();
+        let changed: Key = self.call(keys, asked, "", body.as_ref()).await?;
+        self.log(what, &changed.id);
+        Ok(to)
+    }
+
+    /// Returns the name, the ceilings and the models that a form gives to a key.
+    fn limits(&self) -> Map<String, Value> {
+        let mut fields = Map::new();
+        fields.insert("name".into(), self.form.get("name").into());
+        for ceiling in &CEILINGS {
+            let typed = self.form.rubles(ceiling.field());
+            let value = if typed.is_empty() {
+                Value::Null
+            } else {
+                typed.into()
+            };
+            fields.insert(ceiling.field().into(), value);
+        }
+        let models = self.form.get("models").split([' ', ',', '\n', '\r']);
+        let models: Vec<&str> = models.filter(|model| !model.is_empty()).collect();
+        fields.insert("models".into(), models.into());
+        fields
+    }
+
+    fn log(&self, what: &str, key: &str) {
+        let (who, account) = (self.who.mail.as_str(), &self.who.session.account);
+        tracing::info!(target: "audit", who, what, account = %account, key);
+    }
+
+    pub(super) async fn payments_page(&self) -> Result<Answer, Error> {
+        let inner = &self.cabinet.0;
+        let mut problem = None;
+        if self.posted && self.form.get("do") == "code" {
+            match self.spend_code().await? {
+                true => return Ok(see("/cabinet/payments?done=code")),
+                false => {
+                    let text = english("This code is not valid, or it has been used.");
+                    let text = translated(text, self.language).to_owned();
+                    problem = Some((StatusCode::UNPROCESSABLE_ENTITY, text));
+                }
+            }
+        } else if self.posted {
+            match self.pay().await {
+                Ok(to) => return Ok(see(to)),
+                Err(error) => problem = Some(self.text_of(&error)),
+            }
+        }
+        let asked = (Method::GET, Route::Payments, None);
+        let offer = match self.call(inner.payments.clone(), asked, "", None).await {
+            Ok(offer) => Some(offer),
+            Err(Error::PathUnknown) => None,
+            Err(error) => return Err(error),
+        };
+        let rule = match &offer {
+            Some(_) => {
+                let asked = (Method::GET, Route::AutoTopup, None);
+                let auto: Auto = self.call(inner.payments.clone(), asked, "", None).await?;
+                auto.auto_topup
+            }
+            None => None,
+        };
+        let (status, text) = problem.unzip();
+        let snapshot = inner.live.snapshot();
+        let mail = match self.form.get("email") {
+            "" => self.who.mail.as_str(),
+            mail => mail,
+        };
+        Ok(written(
+            status.unwrap_or(StatusCode::OK),
+            &PaymentsHtml {
+                page: self.page(english("Payments"), english("Payments"), text.as_deref()),
+                offer,
+                rule,
+                contact: snapshot.seller().and_then(|seller| seller.contact.clone()),
+                amount: if self.posted {
+                    self.form.get("amount_rub")
+                } else {
+                    ""
+                },
+                mail,
+            },
+        ))
+    }
+
+    /// Credits the account by a promo code; false if the code is not valid.
+    async fn spend_code(&self) -> Result<bool, Error> {
+        let (who, account) = (self.who.mail.as_str(), &self.who.session.account);
+        let codes = &self.cabinet.0.codes;
+        match codes.spend(self.form.get("code"), account, now_ms()).await {
+            Ok(amount) => {
+                tracing::info!(target: "audit", who, what = "code.spend", account = %account, amount_rub = %amount);
+                Ok(true)
+            }
+            Err(CodeError::Invalid) => {
+                tracing::warn!(target: "audit", who, what = "code.refused", account = %account);
+                Ok(false)
+            }
+            Err(CodeError::Ledger(error)) => Err(no_books(error)),
+        }
+    }
+
+    /// Makes the payment, or the change of the rule, that the form requests.
+    async fn pay(&self) -> Result<&'static str, Error> {
+        let mut body = Map::new();
+        for field in ["email", "provider"] {
+            if !self.form.get(field).is_empty() {
+                body.insert(field.into(), self.form.get(field).into());
+            }
+        }
+        let (amounts, method, route, to): (&[&str], _, _, _) = match self.form.get("do") {
+            "pay" => (
+                &["amount_rub"],
+                Method::POST,
+                Route::Payments,
+                "/cabinet/payments",
+            ),
+            "rule" => (
+                &["below_rub", "amount_rub", "month_max_rub"],
+                Method::PUT,
+                Route::AutoTopup,
+                "/cabinet/payments?done=rule",
+            ),
+            "no-rule" if !self.form.get("sure").is_empty() => (
+                &[],
+                Method::DELETE,
+                Route::AutoTopup,
+                "/cabinet/payments?done=no-rule",
+            ),
+            "no-rule" => return Err(Error::invalid("sure", Problem::Missing)),
+            _ => return Err(Error::invalid("do", Problem::Unsupported)),
+        };
+        for field in amounts {
+            body.insert((*field).into(), self.form.rubles(field).into());
+        }
+        let (who, account) = (self.who.mail.as_str(), &self.who.session.account);
+        tracing::info!(target: "audit", who, what = "cabinet.payment", account = %account, request = %method);
+        let payments = self.cabinet.0.payments.clone();
+        let body = Value::Object(body);
+        let _: Value = self
+            .call(payments, (method, route, None), "", Some(&body))
+            .await?;
+        Ok(to)
+    }
+
+    pub(super) async fn members_page(&self) -> Result<Answer, Error> {
+        let mut problem = None;
+        if self.posted {
+            match self.change_members().await {
+                Ok(to) => return Ok(see(to)),
+                Err(Refusal::Text(text)) => {
+                    problem = Some((StatusCode::UNPROCESSABLE_ENTITY, text.to_owned()));
+                }
+                Err(Refusal::Error(error)) => return Err(error),
+            }
+        }
+        let members = self.cabinet.0.members.list(&self.who.session.account).await;
+        let (status, text) = problem.unzip();
+        Ok(written(
+            status.unwrap_or(StatusCode::OK),
+            &MembersHtml {
+                page: self.page(english("Members"), english("Members"), text.as_deref()),
+                members: members.map_err(no_books)?,
+                roles: MemberRole::ALL.map(|role| (role, role_in_words(role))),
+                mail: if self.posted {
+                    self.form.get("mail")
+                } else {
+                    ""
+                },
+            },
+        ))
+    }
+
+    async fn change_members(&self) -> Result<&'static str, Refusal> {
+        let (members, account) = (&self.cabinet.0.members, &self.who.session.account);
+        let who = self.who.mail.as_str();
+        match self.form.get("do") {
+            "put" => {
+                let mail = self.form.get("mail").parse();
+                let mail = mail.map_err(|_| {
+                    Refusal::Text(english("Enter a mail address, like name@example.com."))
+                })?;
+                let role = self.form.get("role").parse();
+                let role: MemberRole =
+                    role.map_err(|_| Refusal::Text(english("Choose a role.")))?;
+                let member = Member {
+                    mail,
+                    role,
+                    added_ms: now_ms(),
+                };
+                members.put(account, &member, true).await?;
+                tracing::info!(
+                    target: "audit", who, what = "member.put", account = %account, member = %member.mail.person(),
+                    mail = member.mail.as_str(), role = role.as_str()
+                );
+                Ok("/cabinet/members?done=saved")
+            }
+            "remove" if self.form.get("sure").is_empty() => {
+                Err(Refusal::Text(english("Tick the box to confirm.")))
+            }
+            "remove" => {
+                let removed = members
+                    .remove(account, self.form.get("member"), true)
+                    .await?;
+                tracing::info!(
+                    target: "audit", who, what = "member.remove", account = %account, member = %removed.mail.person(),
+                    mail = removed.mail.as_str()
+                );
+                Ok("/cabinet/members?done=removed")
+            }
+            _ => Err(Refusal::Error(Error::invalid("do", Problem::Unsupported))),
+        }
+    }
+
+    /// Makes the session show another account of the person.
+    pub(super) async fn change_account(&self) -> Result<Answer, Error> {
+        let account = self.form.get("account").parse::<AccountId>();
+        let chosen = match account {
+            Ok(account) => {
+                let chosen = self.cabinet.0.members.choose(&self.who, &account).await;
+                chosen.map_err(no_books)?
+            }
+            Err(_) => false,
+        };
+        Ok(match chosen {
+            true => see("/cabinet"),
+            false => {
+                let text = english("You are not a member of this account.");
+                self.told(StatusCode::FORBIDDEN, text)
+            }
+        })
+    }
+}
+
+/// The reason why a change of members was not made.
+enum Refusal {
+    Text(&'static str),
+    Error(Error),
+}
+
+impl From<MembersError> for Refusal {
+    fn from(error: MembersError) -> Self {
+        Self::Text(match error {
+            MembersError::TooMany => english("The account has too many members. Remove one first."),
+            MembersError::Unknown => english("The account has no such member."),
+            MembersError::LastOwner => {
+                english("The account would have no owner. Make another member the owner first.")
+            }
+            MembersError::Ledger(error) => return Self::Error(no_books(error)),
+        })
+    }
+}

@@ -1,0 +1,378 @@
+//! Pages for the members of accounts, on the callers' listener: `/cabinet` and everything below it.
+//!
+//! A member signs in by a link that is sent by mail. Each page acts for the session's account alone: it calls the
+//! callers' endpoints as an owner key of that account would, so no page can read or change another account. Pages are
+//! rendered on the server and need no script.
+
+mod calls;
+mod forms;
+mod frame;
+mod pages;
+mod sign_in;
+mod sign_up;
+
+use std::{fmt, sync::Arc};
+
+use bytes::Bytes;
+use http::{
+    HeaderValue, Method, Request, Response, StatusCode,
+    header::{
+        self, ALLOW, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, LOCATION,
+        REFERRER_POLICY, SET_COOKIE, X_CONTENT_TYPE_OPTIONS, X_FRAME_OPTIONS,
+    },
+    request::Parts,
+};
+use http_body_util::BodyExt;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+use tokio::sync::Semaphore;
+use tollgate_layers::{
+    Error,
+    body::{AnswerBody, full},
+    facts::{Caller, RequestNumber},
+    key::{KeyDigest, KeyRecord},
+    respond::{Language, Refused},
+};
+use tollgate_ledger::account::OWNER_MARK;
+
+use self::{frame::told, sign_in::SignIn};
+use crate::{
+    catalog::snapshot::Live,
+    codes::Codes,
+    config::CabinetConfig,
+    console::{
+        form::Form,
+        sign_in::is_from_here,
+        texts::{self, english},
+    },
+    edge::{
+        body_limit::UnreadBody,
+        routes::{Matched, Route},
+    },
+    endpoints::{
+        handler::Handler, own_keys::OwnKeys, page::HTML, payments::KeyPayments, receipts::Receipts,
+    },
+    ledger::AnyLedger,
+    members::{MemberRole, Members, SignedIn},
+    observe::record::Calls,
+    payments::Payments,
+    text::causes::chain,
+};
+
+/// Allows the cabinet's own styles and forms and an inline empty icon, and nothing else: no script runs.
+const POLICY: &str = "default-src 'none'; style-src 'self'; img-src data:; form-action 'self'; base-uri 'none'; \
+    frame-ancestors 'none'";
+/// The style sheet of the console, which the cabinet shares.
+const STYLE: &str = concat!(
+    include_str!("../endpoints/design.css"),
+    include_str!("../console/style.css")
+);
+/// The maximum number of reports that are computed concurrently.
+const REPORTS_MAX: usize = 4;
+
+type Answer = Response<AnswerBody>;
+
+/// Serves the cabinet.
+#[derive(Clone)]
+pub struct Cabinet(Arc<Inner>);
+
+struct Inner {
+    members: Members,
+    codes: Codes,
+    /// The URL of the terms that people accept at a sign-up; `None`: there is no sign-up.
+    terms: Option<String>,
+    store: AnyLedger,
+    live: Arc<Live>,
+    calls: Calls,
+    keys: OwnKeys,
+    receipts: Receipts,
+    payments: KeyPayments,
+    sign_in: SignIn,
+    reports: Semaphore,
+}
+
+impl Cabinet {
+    /// Creates the pages, which read accounts from `store`, models from `live` and refused calls from `calls`.
+    #[must_use]
+    pub fn new(
+        config: &CabinetConfig,
+        store: &AnyLedger,
+        live: &Arc<Live>,
+        calls: &Calls,
+        payments: &Payments,
+    ) -> Self {
+        let members = Members::new(store.clone());
+        Self(Arc::new(Inner {
+            sign_in: SignIn::new(config, members.clone(), Arc::clone(live)),
+            codes: Codes::new(store.clone(), members.clone()),
+            terms: config.terms_url.clone(),
+            members,
+            keys: OwnKeys::new(Arc::clone(live), store.clone()),
+            receipts: Receipts::new(store.clone()),
+            payments: KeyPayments::new(payments.clone()),
+            store: store.clone(),
+            live: Arc::clone(live),
+            calls: calls.clone(),
+            reports: Semaphore::new(REPORTS_MAX),
+        }))
+    }
+}
+
+impl fmt::Debug for Cabinet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Cabinet").finish_non_exhaustive()
+    }
+}
+
+impl Handler<UnreadBody> for Cabinet {
+    async fn handle(self, req: Request<UnreadBody>) -> Result<Answer, Error> {
+        let (head, body) = req.into_parts();
+        let is_head = head.method == Method::HEAD;
+        let wish = head.uri.query().map(Form::parse);
+        let wish = wish.and_then(|form| texts::named(form.get("language")));
+        let language = wish.unwrap_or_else(|| texts::of_browser(&head.headers));
+        let number = head.extensions.get().copied();
+        let answer = async {
+            match self.answer(head, body).await {
+                Ok(answer) => answer,
+                Err(error) => refused(&error, number),
+            }
+        };
+        let mut res = texts::LANGUAGE.scope(language, answer).await;
+        if wish.is_some() {
+            let cookie = texts::cookie(language);
+            res.headers_mut().append(SET_COOKIE, cookie);
+        }
+        if is_head {
+            *res.body_mut() = full(Bytes::new());
+        }
+        Ok(kept_to_itself(res))
+    }
+}
+
+impl Cabinet {
+    async fn answer(self, head: Parts, body: UnreadBody) -> Result<Answer, Error> {
+        let posted = head.method == Method::POST;
+        let path = head.uri.path().to_owned();
+        let segments: Vec<&str> = path.split('/').skip(2).collect();
+        if segments == ["style.css"] && !posted {
+            return Ok(file("text/css; charset=utf-8", STYLE));
+        }
+        if posted && !is_from_here(&head.headers) {
+            tracing::warn!(target: "audit", what = "cabinet.foreign", path);
+            let text = english(
+                "This form was sent from a page outside the cabinet, and nothing was changed.",
+            );
+            return Ok(told(StatusCode::FORBIDDEN, text));
+        }
+        let form = if posted {
+            Form::parse(&String::from_utf8_lossy(&body.whole().await?))
+        } else {
+            Form::parse(head.uri.query().unwrap_or_default())
+        };
+        let sign_in = &self.0.sign_in;
+        match segments[..] {
+            ["sign-in"] => return sign_in.request(&head, &form, posted).await,
+            ["sign-up"] => return self.sign_up(&head, &form, posted).await,
+            ["welcome"] => return self.welcome(&head, &form, posted).await,
+            ["enter"] => return sign_in.enter(&head, &form, posted).await,
+            _ => {}
+        }
+        let Some((token, who)) = sign_in.who(&head.headers).await? else {
+            return Ok(see("/cabinet/sign-in"));
+        };
+        if posted && !who.session.is_csrf(form.get("csrf")) {
+            tracing::warn!(target: "audit", who = who.mail.as_str(), what = "cabinet.forged", path);
+            let text = english(
+                "This form does not belong to your session, and nothing was changed. Load the page again.",
+            );
+            return Ok(told(StatusCode::FORBIDDEN, text));
+        }
+        let number = head.extensions.get().copied();
+        let visit = Visit {
+            cabinet: self,
+            who,
+            form,
+            posted,
+            number,
+            language: texts::chosen(),
+        };
+        match segments[..] {
+            ["sign-out"] if posted => visit.leave(&head, &token).await,
+            _ => match may(visit.who.role, segments.first().unwrap_or(&""), posted) {
+                None => Ok(visit.told(StatusCode::NOT_FOUND, english("Page not found."))),
+                Some(false) => {
+                    tracing::warn!(target: "audit", who = visit.who.mail.as_str(), what = "cabinet.refused", path);
+                    let text = english(
+                        "Your role in this account does not allow this. Ask an owner of the account.",
+                    );
+                    Ok(visit.told(StatusCode::FORBIDDEN, text))
+                }
+                Some(true) => visit.answer(&segments).await,
+            },
+        }
+    }
+}
+
+/// Returns whether a role may see a page, or post a form to it; `None` if there is no such page.
+fn may(role: MemberRole, page: &str, posted: bool) -> Option<bool> {
+    match page {
+        "" | "spending" | "calls" if !posted => Some(true),
+        "account" if posted => Some(true),
+        "keys" => Some(!posted || role.may_change_keys()),
+        "payments" => Some(role.may_pay()),
+        "statements" if !posted => Some(role.may_pay()),
+        "members" => Some(role.may_change_members()),
+        _ => None,
+    }
+}
+
+/// A request of a signed-in member: to see a page, or to post a form to it.
+struct Visit {
+    cabinet: Cabinet,
+    who: SignedIn,
+    /// The posted form, or the query.
+    form: Form,
+    posted: bool,
+    number: Option<RequestNumber>,
+    language: Language,
+}
+
+impl Visit {
+    /// Returns the record of an owner key of the session's account. No such key exists: the record makes the callers'
+    /// endpoints act for this account.
+    fn as_owner_key(&self) -> KeyRecord {
+        let (id, account) = (self.who.mail.person().as_key(), &self.who.session.account);
+        let mut record = KeyRecord::new(id, account.clone(), KeyDigest::new([0; 32]));
+        record.models = vec![OWNER_MARK.to_owned()];
+        record
+    }
+
+    /// Calls an endpoint of the callers for the session's account, and parses its answer.
+    async fn call<T: DeserializeOwned>(
+        &self,
+        endpoint: impl Handler<UnreadBody>,
+        (method, route, parameter): (Method, Route, Option<&str>),
+        query: &str,
+        body: Option<&Value>,
+    ) -> Result<T, Error> {
+        let body = body.map(Value::to_string).unwrap_or_default();
+        let req = Request::builder().method(method).uri(format!("/?{query}"));
+        let mut req = req
+            .body(UnreadBody::read(body.into()))
+            .map_err(|error| Error::Internal(error.into()))?;
+        let parameter = parameter.map(Into::into);
+        req.extensions_mut().insert(Matched { route, parameter });
+        let key = Arc::new(self.as_owner_key());
+        req.extensions_mut().insert(Caller(key));
+        let answer = endpoint.handle(req).await?.into_body().collect().await;
+        let bytes = answer?.to_bytes();
+        serde_json::from_slice(&bytes).map_err(|error| Error::Internal(error.into()))
+    }
+
+    /// Returns the text of a refusal, in the language of the visit.
+    fn text_of(&self, error: &Error) -> (StatusCode, String) {
+        worded(error, self.number)
+    }
+
+    async fn leave(&self, head: &Parts, token: &str) -> Result<Answer, Error> {
+        let everywhere = !self.form.get("everywhere").is_empty();
+        let sign_in = &self.cabinet.0.sign_in;
+        sign_in.leave(head, token, &self.who, everywhere).await
+    }
+}
+
+/// Returns the status and the text of an error.
+fn worded(error: &Error, number: Option<RequestNumber>) -> (StatusCode, String) {
+    let number = number.unwrap_or_else(RequestNumber::now_v7);
+    let refused = Refused::new(error, number, texts::chosen());
+    if refused.status().is_server_error() {
+        tracing::warn!(error = chain(error), %number, "a page of the cabinet could not be shown");
+    }
+    (refused.status(), refused.message())
+}
+
+fn refused(error: &Error, number: Option<RequestNumber>) -> Answer {
+    let (status, text) = worded(error, number);
+    let mut res = told(status, &text);
+    if let Error::MethodNotAllowed { allow } = error {
+        res.headers_mut()
+            .insert(ALLOW, HeaderValue::from_static(allow));
+    }
+    res
+}
+
+/// Adds the headers that isolate the pages from other sites and keep them out of caches.
+fn kept_to_itself(mut res: Answer) -> Answer {
+    for (name, value) in [
+        (CONTENT_SECURITY_POLICY, POLICY),
+        (X_FRAME_OPTIONS, "DENY"),
+        (X_CONTENT_TYPE_OPTIONS, "nosniff"),
+        (REFERRER_POLICY, "same-origin"),
+        (CACHE_CONTROL, "no-store"),
+    ] {
+        res.headers_mut()
+            .insert(name, HeaderValue::from_static(value));
+    }
+    res
+}
+
+fn page(status: StatusCode, text: String) -> Answer {
+    let mut res = file(HTML, text);
+    *res.status_mut() = status;
+    res
+}
+
+fn file(kind: &'static str, bytes: impl Into<Bytes>) -> Answer {
+    let mut res = Response::new(full(bytes.into()));
+    res.headers_mut()
+        .insert(CONTENT_TYPE, HeaderValue::from_static(kind));
+    res
+}
+
+/// Redirects the browser to a page of the cabinet with GET.
+fn see(path: &str) -> Answer {
+    let mut res = Response::new(full(Bytes::new()));
+    *res.status_mut() = StatusCode::SEE_OTHER;
+    let to = HeaderValue::from_str(path).expect("paths of the cabinet are valid header values");
+    res.headers_mut().insert(LOCATION, to);
+    res
+}
+
+/// Makes the browser save an answer as a file.
+fn attached(mut res: Answer, name: &str) -> Answer {
+    let name = HeaderValue::from_str(&format!("attachment; filename=\"{name}\""));
+    let name = name.expect("an id and a month are plain ASCII");
+    res.headers_mut().insert(header::CONTENT_DISPOSITION, name);
+    res
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_page_of_the_cabinet_is_open_to_its_roles_only() {
+        let all = "owner finance developer";
+        for (page, seen_by, posted_by) in [
+            ("", all, ""),
+            ("spending", all, ""),
+            ("calls", all, ""),
+            ("keys", all, "owner developer"),
+            ("payments", "owner finance", "owner finance"),
+            ("statements", "owner finance", ""),
+            ("members", "owner", "owner"),
+            ("account", "", all),
+            ("sign-out", "", ""),
+            ("no-such-page", "", ""),
+        ] {
+            for (posted, roles) in [(false, seen_by), (true, posted_by)] {
+                for role in MemberRole::ALL {
+                    let allowed = may(role, page, posted) == Some(true);
+                    let expected = roles.split(' ').any(|one| one == role.as_str());
+                    assert_eq!(allowed, expected, "{page} {posted} {role:?}");
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,541 @@
+//! Codes that operators give to customers. A promo code credits an existing account; an invitation opens an account, and
+//! may credit it. Each use is by another account, and a code has a limited number of uses.
+//!
+//! `code/<id>` has a code, its uses, and the sign-ups that wait for their mail to be confirmed. A use is recorded before
+//! the credit is booked, under an id of the code: a repetition after a failure books the credit at most once.
+
+use std::{fmt::Write as _, str::FromStr};
+
+use serde::{Deserialize, Serialize};
+use tollgate_layers::{
+    key::AccountId,
+    money::MicroRub,
+    reserve::ledger::{BookError, Entry, LedgerAdmin},
+};
+use tollgate_ledger::contract::{Documents, Update};
+
+use crate::{
+    ledger::AnyLedger,
+    members::{LINK_MS, MailAddress, Member, MemberRole, Members, MembersError, digest, random},
+};
+
+/// The maximum number of uses of a code.
+pub(crate) const USES_MAX: u32 = 1000;
+/// The maximum number of sign-ups by one code that wait for their mail to be confirmed, and so of mails in 15 minutes.
+const SIGN_UPS_MAX: usize = 10;
+/// The maximum number of these with the same address.
+const OF_MAIL_MAX: usize = 3;
+const NAME_CHARS_MAX: usize = 100;
+
+/// A code, with its uses.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Code {
+    /// The amount that each use credits.
+    pub(crate) amount_rub: MicroRub,
+    /// Whether the code opens an account.
+    pub(crate) opens_account: bool,
+    pub(crate) uses_max: u32,
+    pub(crate) used_by: Vec<AccountId>,
+    /// Unix milliseconds from which the code is not valid any more.
+    pub(crate) until_ms: Option<u64>,
+    pub(crate) made_ms: u64,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    sign_ups: Vec<SignUp>,
+}
+
+impl Code {
+    /// Creates a code that nobody has used.
+    pub(crate) const fn new(
+        amount_rub: MicroRub,
+        opens_account: bool,
+        uses_max: u32,
+        until_ms: Option<u64>,
+        made_ms: u64,
+    ) -> Self {
+        Self {
+            amount_rub,
+            opens_account,
+            uses_max,
+            used_by: Vec::new(),
+            until_ms,
+            made_ms,
+            sign_ups: Vec::new(),
+        }
+    }
+
+    /// Returns whether an account may use the code, or has used it.
+    fn admits(&self, account: &AccountId, now_ms: u64) -> bool {
+        let is_left = self.used_by.len() < self.uses_max as usize;
+        let is_valid = self.until_ms.is_none_or(|until| now_ms < until);
+        self.used_by.contains(account) || is_left && is_valid
+    }
+}
+
+/// A sign-up whose mail is not confirmed yet. Only digests of its link are stored.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct SignUp {
+    mail: MailAddress,
+    name: String,
+    digest: String,
+    browser: String,
+    until_ms: u64,
+}
+
+/// The reason why a code was not used.
+#[derive(Debug)]
+pub(crate) enum CodeError {
+    /// There is no such code, or it has expired or has no uses left.
+    Invalid,
+    Ledger(BookError),
+}
+
+impl From<BookError> for CodeError {
+    fn from(error: BookError) -> Self {
+        Self::Ledger(error)
+    }
+}
+
+/// The id of a code, derived from it, so that the ledger does not have the code itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct CodeId(String);
+
+impl CodeId {
+    /// Returns the id of a code as a person types it.
+    fn of(typed: &str) -> Self {
+        let plain = typed.chars().filter(char::is_ascii_alphanumeric);
+        let plain: String = plain.take(64).collect();
+        Self(digest(&plain.to_ascii_lowercase())[..24].to_owned())
+    }
+
+    pub(crate) fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    fn document(&self) -> String {
+        format!("code/{}", self.0)
+    }
+}
+
+impl FromStr for CodeId {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        let is_id = text.len() == 24 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+        is_id.then(|| Self(text.to_owned())).ok_or(())
+    }
+}
+
+/// Codes, stored in the ledger.
+#[derive(Clone, Debug)]
+pub(crate) struct Codes {
+    store: AnyLedger,
+    members: Members,
+}
+
+impl Codes {
+    pub(crate) const fn new(store: AnyLedger, members: Members) -> Self {
+        Self { store, members }
+    }
+
+    /// Stores a code; returns its id and its text, which is not stored.
+    pub(crate) async fn make(&self, code: &Code) -> Result<(CodeId, String), BookError> {
+        let mut text = String::new();
+        for (place, digit) in random()?.chars().take(20).enumerate() {
+            let apart = if place > 0 && place % 5 == 0 { "-" } else { "" };
+            let _ = write!(text, "{apart}{}", digit.to_ascii_uppercase());
+        }
+        let id = CodeId::of(&text);
+        self.store.write_value(&id.document(), 0, code).await?;
+        Ok((id, text))
+    }
+
+    /// Returns all codes.
+    pub(crate) async fn list(&self) -> Result<Vec<(CodeId, Code)>, BookError> {
+        let documents = self.store.documents("code/").await?;
+        let codes = documents.iter().filter(|document| document.text != "-");
+        codes
+            .map(|document| {
+                let id = document.name.trim_start_matches("code/");
+                Ok((CodeId(id.to_owned()), document.parse()?))
+            })
+            .collect()
+    }
+
+    /// Makes a code invalid. Returns the code; `None` if there is none with this id.
+    pub(crate) async fn remove(&self, id: &CodeId) -> Result<Option<Code>, BookError> {
+        let remove = |found: Option<Code>| {
+            Ok::<_, BookError>(match found {
+                Some(code) => Update::Remove(Some(code)),
+                None => Update::Keep(None),
+            })
+        };
+        self.store.update(&id.document(), remove).await
+    }
+
+    /// Credits an account by a promo code, and returns the amount. A repetition by the same account credits nothing.
+    pub(crate) async fn spend(
+        &self,
+        typed: &str,
+        account: &AccountId,
+        now_ms: u64,
+    ) -> Result<MicroRub, CodeError> {
+        let id = CodeId::of(typed);
+        let record = |found: Option<Code>| {
+            let code = found.filter(|code| !code.opens_account);
+            let mut code = code.ok_or(CodeError::Invalid)?;
+            used(&mut code, account, now_ms)
+        };
+        let amount = self.store.update(&id.document(), record).await?;
+        self.credit(&id, account, amount).await?;
+        Ok(amount)
+    }
+
+    async fn credit(
+        &self,
+        id: &CodeId,
+        account: &AccountId,
+        amount: MicroRub,
+    ) -> Result<(), BookError> {
+        if amount == MicroRub::ZERO {
+            return Ok(());
+        }
+        let entry = Entry {
+            id: format!("code-{}", id.0),
+            amount,
+            reason: Some("promo code".to_owned()),
+        };
+        self.store.enter(account, &entry).await.map(drop)
+    }
+
+    /// Stores a sign-up by an invitation, and returns the token of the link that confirms its mail. `None` if the
+    /// invitation is not valid, or too many of its sign-ups wait.
+    pub(crate) async fn sign_up(
+        &self,
+        typed: &str,
+        (mail, name): (&MailAddress, &str),
+        browser: &str,
+        now_ms: u64,
+    ) -> Result<Option<String>, BookError> {
+        let id = CodeId::of(typed);
+        let secret = random()?;
+        let name: String = name.chars().filter(|c| !c.is_control()).collect();
+        let sign_up = SignUp {
+            mail: mail.clone(),
+            name: name.chars().take(NAME_CHARS_MAX).collect(),
+            digest: digest(&secret),
+            browser: digest(browser),
+            until_ms: now_ms + LINK_MS,
+        };
+        let account = account_of(mail);
+        let add = |found: Option<Code>| {
+            let code = found.filter(|code| code.opens_account && code.admits(&account, now_ms));
+            let Some(mut code) = code else {
+                return Ok(Update::Keep(false));
+            };
+            code.sign_ups.retain(|one| one.until_ms > now_ms);
+            let of_mail = code.sign_ups.iter().filter(|one| one.mail == *mail);
+            if of_mail.count() >= OF_MAIL_MAX || code.sign_ups.len() >= SIGN_UPS_MAX {
+                return Ok(Update::Keep(false));
+            }
+            code.sign_ups.push(sign_up.clone());
+            Ok::<_, BookError>(Update::Write(code, true))
+        };
+        let is_stored = self.store.update(&id.document(), add).await?;
+        Ok(is_stored.then(|| format!("{}.{secret}", id.0)))
+    }
+
+    /// Returns whether a link confirms a sign-up of this browser.
+    pub(crate) async fn is_link(
+        &self,
+        token: &str,
+        browser: &str,
+        now_ms: u64,
+    ) -> Result<bool, BookError> {
+        let Some((id, link)) = link_of(token, browser, now_ms) else {
+            return Ok(false);
+        };
+        let code: Option<Code> = self.store.read_value(&id.document()).await?.value;
+        Ok(code.is_some_and(|code| code.sign_ups.iter().any(|one| link.is(one))))
+    }
+
+    /// Opens the account of a confirmed sign-up, and returns the owner's address. `None` if the link is unknown, used or
+    /// expired, or was requested by another browser, or the invitation has no uses left.
+    pub(crate) async fn open(
+        &self,
+        token: &str,
+        browser: &str,
+        now_ms: u64,
+    ) -> Result<Option<MailAddress>, BookError> {
+        let Some((id, link)) = link_of(token, browser, now_ms) else {
+            return Ok(None);
+        };
+        let record = |found: Option<Code>| {
+            let mut code = found.ok_or(CodeError::Invalid)?;
+            let sign_up = code.sign_ups.iter().find(|one| link.is(one)).cloned();
+            let sign_up = sign_up.ok_or(CodeError::Invalid)?;
+            let account = account_of(&sign_up.mail);
+            Ok(match used(&mut code, &account, now_ms)? {
+                Update::Write(code, amount) => Update::Write(code, (sign_up, amount)),
+                Update::Remove(amount) | Update::Keep(amount) => Update::Keep((sign_up, amount)),
+            })
+        };
+        let (sign_up, amount) = match self.store.update(&id.document(), record).await {
+            Ok(recorded) => recorded,
+            Err(CodeError::Invalid) => return Ok(None),
+            Err(CodeError::Ledger(error)) => return Err(error),
+        };
+        let account = account_of(&sign_up.mail);
+        match self.store.create_account(&account, &sign_up.name).await {
+            Ok(_) | Err(BookError::Exists) => {}
+            Err(error) => return Err(error),
+        }
+        let members = self.members.list(&account).await?;
+        let is_own = members.is_empty() || members.iter().any(|one| one.mail == sign_up.mail);
+        // The account's other owners may have removed this person, and a second sign-up does not undo that.
+        if !is_own {
+            return Ok(None);
+        }
+        self.credit(&id, &account, amount).await?;
+        if members.is_empty() {
+            let owner = Member {
+                mail: sign_up.mail.clone(),
+                role: MemberRole::Owner,
+                added_ms: now_ms,
+            };
+            match self.members.put(&account, &owner, false).await {
+                Ok(()) => {}
+                Err(MembersError::Ledger(error)) => return Err(error),
+                Err(_) => return Ok(None),
+            }
+        }
+        // The link is used up last: after a failure above, the same link continues.
+        let finish = |found: Option<Code>| {
+            let Some(mut code) = found else {
+                return Ok(Update::Keep(false));
+            };
+            let count = code.sign_ups.len();
+            code.sign_ups.retain(|one| !link.is(one));
+            Ok::<_, BookError>(match code.sign_ups.len() < count {
+                true => Update::Write(code, true),
+                false => Update::Keep(false),
+            })
+        };
+        let is_first = self.store.update(&id.document(), finish).await?;
+        Ok(is_first.then_some(sign_up.mail))
+    }
+}
+
+/// The digests of a sign-up's link, and the time at which it is used.
+struct LinkOf {
+    digest: String,
+    browser: String,
+    now_ms: u64,
+}
+
+impl LinkOf {
+    fn is(&self, one: &SignUp) -> bool {
+        one.until_ms > self.now_ms && one.digest == self.digest && one.browser == self.browser
+    }
+}
+
+fn link_of(token: &str, browser: &str, now_ms: u64) -> Option<(CodeId, LinkOf)> {
+    let (id, secret) = token.split_once('.')?;
+    let link = LinkOf {
+        digest: digest(secret),
+        browser: digest(browser),
+        now_ms,
+    };
+    Some((id.parse().ok()?, link))
+}
+
+/// Records that an account uses the code, unless it has done so before.
+fn used(
+    code: &mut Code,
+    account: &AccountId,
+    now_ms: u64,
+) -> Result<Update<Code, MicroRub>, CodeError> {
+    if !code.admits(account, now_ms) {
+        return Err(CodeError::Invalid);
+    }
+    let amount = code.amount_rub;
+    if code.used_by.contains(account) {
+        return Ok(Update::Keep(amount));
+    }
+    code.used_by.push(account.clone());
+    Ok(Update::Write(code.clone(), amount))
+}
+
+/// Returns the id of the account that a sign-up with this address opens: one account per address.
+fn account_of(mail: &MailAddress) -> AccountId {
+    let person = mail.person().to_string();
+    let id = person.replace("member-", "c");
+    id.parse().expect("letters and digits are a valid id")
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::future::join_all;
+    use tollgate_ledger::memory::MemoryLedger;
+
+    use super::*;
+
+    const BROWSER: &str = "the browser";
+    const NOW: u64 = 1_795_000_000_000;
+    const FIFTY: MicroRub = MicroRub::new(50_000_000);
+
+    fn codes() -> Codes {
+        let store = AnyLedger::Memory(MemoryLedger::new());
+        Codes::new(store.clone(), Members::new(store))
+    }
+
+    fn account(number: usize) -> AccountId {
+        format!("a{number}").parse().unwrap()
+    }
+
+    fn mail(number: usize) -> MailAddress {
+        format!("user{number}@company{number}.example")
+            .parse()
+            .unwrap()
+    }
+
+    async fn given(codes: &Codes) -> i64 {
+        let accounts = codes.store.accounts().await.unwrap();
+        accounts.iter().map(|one| one.balance_rub.micro()).sum()
+    }
+
+    #[tokio::test]
+    async fn five_hundred_parallel_requests_spend_a_code_once() {
+        let codes = codes();
+        for number in 0..500 {
+            let made = codes.store.create_account(&account(number), "a").await;
+            made.unwrap();
+        }
+        let code = Code::new(FIFTY, false, 1, None, NOW);
+        let (_, text) = codes.make(&code).await.unwrap();
+        let spent = (0..500).map(|number| {
+            let (codes, text) = (codes.clone(), text.clone());
+            tokio::spawn(async move { codes.spend(&text, &account(number), NOW).await })
+        });
+        let spent = join_all(spent.collect::<Vec<_>>()).await;
+        assert_eq!(
+            spent.iter().filter(|one| matches!(one, Ok(Ok(_)))).count(),
+            1
+        );
+        assert_eq!(given(&codes).await, FIFTY.micro());
+    }
+
+    #[tokio::test]
+    async fn parallel_repetitions_by_one_account_credit_it_once() {
+        let codes = codes();
+        codes.store.create_account(&account(1), "a").await.unwrap();
+        let code = Code::new(FIFTY, false, 10, None, NOW);
+        let (_, text) = codes.make(&code).await.unwrap();
+        let spent = (0..500).map(|_| {
+            let (codes, text) = (codes.clone(), text.clone());
+            tokio::spawn(async move { codes.spend(&text, &account(1), NOW).await })
+        });
+        join_all(spent.collect::<Vec<_>>()).await;
+        assert_eq!(given(&codes).await, FIFTY.micro());
+    }
+
+    #[tokio::test]
+    async fn expired_removed_and_unknown_codes_and_invitations_credit_nothing() {
+        let codes = codes();
+        codes.store.create_account(&account(1), "a").await.unwrap();
+        let expired = Code::new(FIFTY, false, 1, Some(NOW), NOW);
+        let invitation = Code::new(FIFTY, true, 1, None, NOW);
+        let removed = Code::new(FIFTY, false, 1, None, NOW);
+        let (_, expired) = codes.make(&expired).await.unwrap();
+        let (_, invitation) = codes.make(&invitation).await.unwrap();
+        let (id, removed) = codes.make(&removed).await.unwrap();
+        assert!(codes.remove(&id).await.unwrap().is_some());
+        for text in [
+            &*expired,
+            &invitation,
+            &removed,
+            "",
+            "AAAAA-AAAAA-AAAAA-AAAAA",
+        ] {
+            let spent = codes.spend(text, &account(1), NOW).await;
+            assert!(matches!(spent, Err(CodeError::Invalid)), "{text}");
+        }
+        assert_eq!(given(&codes).await, 0);
+        assert_eq!(codes.list().await.unwrap().len(), 2);
+    }
+
+    #[tokio::test]
+    async fn ten_thousand_sign_ups_give_no_more_money_and_accounts_than_the_invitation() {
+        let codes = codes();
+        let code = Code::new(FIFTY, true, 3, None, NOW);
+        let (_, text) = codes.make(&code).await.unwrap();
+        let typed = text.to_lowercase().replace('-', " ");
+        for number in 0..10_000 {
+            // Each attempt comes when the links of earlier ones have expired.
+            let now = NOW + LINK_MS * number as u64;
+            for typed in ["", "guess", &*typed] {
+                let (mail, name) = (mail(number), "Company");
+                let token = codes.sign_up(typed, (&mail, name), BROWSER, now).await;
+                if let Some(token) = token.unwrap() {
+                    for browser in ["another", BROWSER, BROWSER] {
+                        codes.open(&token, browser, now).await.unwrap();
+                    }
+                }
+            }
+        }
+        assert_eq!(codes.store.accounts().await.unwrap().len(), 3);
+        assert_eq!(given(&codes).await, 3 * FIFTY.micro());
+    }
+
+    #[tokio::test]
+    async fn a_sign_up_opens_one_account_with_its_owner_and_its_link_works_once() {
+        let codes = codes();
+        let code = Code::new(FIFTY, true, 2, None, NOW);
+        let (_, text) = codes.make(&code).await.unwrap();
+        let anna = mail(1);
+        let sign_up = async || {
+            let token = codes.sign_up(&text, (&anna, "Acme"), BROWSER, NOW).await;
+            token.unwrap().unwrap()
+        };
+        let (first, second) = (sign_up().await, sign_up().await);
+        assert!(codes.is_link(&first, BROWSER, NOW).await.unwrap());
+        for (browser, now) in [("another", NOW), (BROWSER, NOW + LINK_MS)] {
+            assert!(codes.open(&first, browser, now).await.unwrap().is_none());
+        }
+        for (token, opens) in [(&first, true), (&first, false), (&second, true)] {
+            let opened = codes.open(token, BROWSER, NOW).await.unwrap();
+            assert_eq!(opened.is_some(), opens);
+        }
+        let account = account_of(&anna);
+        let members = codes.members.list(&account).await.unwrap();
+        assert_eq!((members.len(), members[0].role), (1, MemberRole::Owner));
+        assert_eq!(given(&codes).await, FIFTY.micro());
+
+        // A person whom another owner removed does not come back by a second sign-up.
+        let boris = Member {
+            mail: mail(2),
+            role: MemberRole::Owner,
+            added_ms: NOW,
+        };
+        codes.members.put(&account, &boris, false).await.unwrap();
+        let id = anna.person().to_string();
+        codes.members.remove(&account, &id, true).await.unwrap();
+        let again = sign_up().await;
+        assert!(codes.open(&again, BROWSER, NOW).await.unwrap().is_none());
+    }
+
+    #[tokio::test]
+    async fn an_invitation_sends_a_bounded_number_of_mails() {
+        let codes = codes();
+        let code = Code::new(MicroRub::ZERO, true, 1000, None, NOW);
+        let (_, text) = codes.make(&code).await.unwrap();
+        let mut sent = 0;
+        for number in 0..100 {
+            for _ in 0..10 {
+                let mail = mail(number);
+                let token = codes.sign_up(&text, (&mail, "x"), BROWSER, NOW).await;
+                sent += usize::from(token.unwrap().is_some());
+            }
+        }
+        assert_eq!(sent, SIGN_UPS_MAX);
+    }
+}

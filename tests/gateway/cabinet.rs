@@ -1,0 +1,983 @@
+//! The cabinet: sign-in by a mailed link, the pages and forms of each role, and attacks.
+
+use std::collections::BTreeMap;
+
+use base64::{Engine, engine::general_purpose::STANDARD};
+use http::{Method, header::SET_COOKIE};
+use serde_json::{Value, json};
+use tollgate_ledger::contract::Documents;
+
+use crate::{
+    harness::{Answer, Key, Setup, World, chat_body, eventually, request},
+    messages_out::{Fake, Mail, smtp},
+};
+
+const ANNA: &str = "anna@acme.example";
+const FINN: &str = "finn@acme.example";
+const DAVE: &str = "dave@acme.example";
+const EVIL: &str = "<img src=x onerror=alert(1)>";
+
+/// A gateway with a cabinet, and its mail server.
+struct Office {
+    world: World,
+    mails: Fake<Mail>,
+}
+
+impl Office {
+    /// Starts a gateway with the account `acme`, which has a member of each role.
+    async fn start() -> Self {
+        let mails = Fake::<Mail>::start(smtp).await;
+        let office = Self {
+            world: with_mail(mails.port, "").start().await,
+            mails,
+        };
+        office.world.key().await;
+        for (mail, role) in [(ANNA, "owner"), (FINN, "finance"), (DAVE, "developer")] {
+            office.member("acme", mail, role).await;
+        }
+        office
+    }
+
+    async fn member(&self, account: &str, mail: &str, role: &str) -> Value {
+        let path = format!("/admin/v1/accounts/{account}/members");
+        let body = json!({ "mail": mail, "role": role });
+        let made = self.world.admin(Method::POST, &path, Some(body)).await;
+        assert_eq!(made.status, 200, "{made:?}");
+        made.json()
+    }
+
+    /// Requests a link, and returns the path in the mail.
+    async fn link(&self, browser: &mut Browser, mail: &str) -> String {
+        let before = self.mails.came.lock().unwrap().len();
+        let sent = browser.ask_link(&self.world, mail).await;
+        assert_eq!(sent.status, 200, "{sent:?}");
+        let mails = self.mails.has(before + 1).await;
+        let (to, text) = mails.last().unwrap();
+        assert!(to[0].contains(&mail.to_lowercase()), "{to:?}");
+        link_in(text)
+    }
+
+    async fn signed_in(&self, mail: &str) -> Browser {
+        let mut browser = Browser::default();
+        let link = self.link(&mut browser, mail).await;
+        let entered = browser.enter(&self.world, &link).await;
+        assert_eq!(entered.status, 303, "{mail}: {entered:?}");
+        browser.page(&self.world, "/cabinet").await;
+        browser
+    }
+}
+
+fn with_mail(port: u16, more: &str) -> Setup {
+    let section = format!(
+        "[cabinet]\nserver = \"smtp://127.0.0.1:{port}\"\nfrom = \"Tollgate <noreply@example.com>\"\n{more}\n[admin]\n"
+    );
+    Setup::default().edit("[admin]\n", &section)
+}
+
+/// Returns the path of the link in a mail, whatever the encoding of its lines.
+fn link_in(mail: &str) -> String {
+    let (head, body) = mail.split_once("\n\n").unwrap();
+    let text = match head.contains("base64") {
+        true => {
+            let bytes = STANDARD.decode(body.replace('\n', ""));
+            String::from_utf8(bytes.unwrap()).unwrap()
+        }
+        false => body.replace("=\n", "").replace("=3D", "="),
+    };
+    let (_, link) = text
+        .split_once("http://gateway.example")
+        .unwrap_or_else(|| panic!("no link in {mail}"));
+    link.split_whitespace().next().unwrap().to_owned()
+}
+
+/// A browser of a member: its cookies, and the token of its forms.
+#[derive(Clone, Default)]
+struct Browser {
+    cookies: BTreeMap<String, String>,
+    csrf: String,
+    /// The client's address behind a trusted proxy.
+    address: Option<String>,
+}
+
+impl Browser {
+    async fn send(
+        &mut self,
+        world: &World,
+        method: Method,
+        path: &str,
+        more: &[(&str, &str)],
+        pairs: &[(&str, &str)],
+    ) -> Answer {
+        let cookies = self.cookies.iter();
+        let cookies: Vec<_> = cookies
+            .map(|(name, value)| format!("{name}={value}"))
+            .collect();
+        let cookies = cookies.join("; ");
+        let mut headers = vec![("accept-language", "en")];
+        if !cookies.is_empty() {
+            headers.push(("cookie", &cookies));
+        }
+        if let Some(address) = &self.address {
+            headers.push(("x-forwarded-for", address));
+        }
+        headers.extend_from_slice(more);
+        let body = pairs
+            .iter()
+            .map(|(name, value)| format!("{name}={}", encoded(value)))
+            .collect::<Vec<_>>()
+            .join("&");
+        let answer = world
+            .ask(request(method, &world.url(path), &headers, body.into()))
+            .await;
+        for cookie in answer.headers.get_all(SET_COOKIE) {
+            let cookie = cookie.to_str().unwrap();
+            let (name, value) = cookie.split(';').next().unwrap().split_once('=').unwrap();
+            match value {
+                "" => self.cookies.remove(name),
+                value => self.cookies.insert(name.to_owned(), value.to_owned()),
+            };
+        }
+        answer
+    }
+
+    async fn get(&mut self, world: &World, path: &str) -> Answer {
+        self.send(world, Method::GET, path, &[], &[]).await
+    }
+
+    /// Loads a page that must exist, and remembers the token of its forms.
+    async fn page(&mut self, world: &World, path: &str) -> String {
+        let answer = self.get(world, path).await;
+        assert_eq!(answer.status, 200, "{path}: {answer:?}");
+        let html = answer.text();
+        if let Some((_, after)) = html.split_once("name=\"csrf\" value=\"") {
+            after.split('"').next().unwrap().clone_into(&mut self.csrf);
+        }
+        html
+    }
+
+    /// Posts a form with the token of the session.
+    async fn post(&mut self, world: &World, path: &str, pairs: &[(&str, &str)]) -> Answer {
+        let csrf = self.csrf.clone();
+        let mut all = vec![("csrf", csrf.as_str())];
+        all.extend_from_slice(pairs);
+        self.send(world, Method::POST, path, &[], &all).await
+    }
+
+    /// Posts a form that must be accepted, and loads the page to which the answer redirects.
+    async fn done(&mut self, world: &World, path: &str, pairs: &[(&str, &str)]) -> String {
+        let answer = self.post(world, path, pairs).await;
+        assert_eq!(answer.status, 303, "{path} {pairs:?}: {answer:?}");
+        let to = answer.headers["location"].to_str().unwrap().to_owned();
+        self.page(world, &to).await
+    }
+
+    async fn ask_link(&mut self, world: &World, mail: &str) -> Answer {
+        self.page(world, "/cabinet/sign-in").await;
+        self.send(
+            world,
+            Method::POST,
+            "/cabinet/sign-in",
+            &[],
+            &[("mail", mail)],
+        )
+        .await
+    }
+
+    /// Opens a link and presses its button.
+    async fn enter(&mut self, world: &World, link: &str) -> Answer {
+        let opened = self.get(world, link).await;
+        if opened.status != 200 {
+            return opened;
+        }
+        let (path, token) = link.split_once("?token=").unwrap();
+        self.send(world, Method::POST, path, &[], &[("token", token)])
+            .await
+    }
+}
+
+fn encoded(text: &str) -> String {
+    let byte = |byte: u8| match byte {
+        b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' => {
+            char::from(byte).to_string()
+        }
+        other => format!("%{other:02X}"),
+    };
+    text.bytes().map(byte).collect()
+}
+
+fn cookies(answer: &Answer) -> Vec<String> {
+    let cookies = answer.headers.get_all(SET_COOKIE).iter();
+    cookies
+        .map(|cookie| cookie.to_str().unwrap().to_owned())
+        .collect()
+}
+
+#[tokio::test]
+async fn cabinet_is_off_by_default() {
+    let world = World::start().await;
+    for path in ["/cabinet", "/cabinet/sign-in", "/cabinet/style.css"] {
+        assert_eq!(world.get(path, &[]).await.status, 404, "{path}");
+    }
+}
+
+#[tokio::test]
+async fn member_signs_in_by_a_mailed_link_and_is_out_everywhere_at_once() {
+    let office = Office::start().await;
+    let world = &office.world;
+    let mut anna = Browser::default();
+    for path in ["/cabinet", "/cabinet/keys", "/cabinet/no-such-page"] {
+        let answer = anna.get(world, path).await;
+        assert_eq!(answer.status, 303, "{path}");
+        assert_eq!(answer.headers["location"], "/cabinet/sign-in");
+    }
+    let link = office.link(&mut anna, "Anna@ACME.example").await;
+    let entered = anna.enter(world, &link).await;
+    assert_eq!(entered.headers["location"], "/cabinet");
+    let set = cookies(&entered);
+    assert!(
+        set[0].starts_with("tollgate_cabinet=member-")
+            && set[0].ends_with("; Path=/cabinet; Max-Age=43200; HttpOnly; SameSite=Lax"),
+        "{set:?}"
+    );
+    let page = anna.get(world, "/cabinet").await;
+    for (name, value) in [
+        ("cache-control", "no-store"),
+        ("x-frame-options", "DENY"),
+        ("x-content-type-options", "nosniff"),
+        ("referrer-policy", "same-origin"),
+    ] {
+        assert_eq!(page.headers[name], value);
+    }
+    let policy = page.headers["content-security-policy"].to_str().unwrap();
+    assert!(policy.contains("default-src 'none'") && !policy.contains("script-src"));
+    assert!(!page.text().contains("<script"), "{page:?}");
+    assert!(page.text().contains("1,000.00 ₽"), "{page:?}");
+
+    let mut elsewhere = office.signed_in(ANNA).await;
+    anna.page(world, "/cabinet").await;
+    let left = anna
+        .post(world, "/cabinet/sign-out", &[("everywhere", "1")])
+        .await;
+    assert_eq!(left.headers["location"], "/cabinet/sign-in");
+    assert_eq!(elsewhere.get(world, "/cabinet").await.status, 303);
+}
+
+#[tokio::test]
+async fn session_cookie_over_tls_is_sent_over_tls_only() {
+    let office = Office::start().await;
+    let mut anna = Browser::default();
+    let https = [("x-forwarded-proto", "https")];
+    let page = anna
+        .send(&office.world, Method::GET, "/cabinet/sign-in", &https, &[])
+        .await;
+    assert!(cookies(&page)[0].ends_with("; Secure"), "{page:?}");
+}
+
+#[tokio::test]
+async fn a_link_is_useless_after_use_in_another_browser_and_for_programs_that_open_it() {
+    let office = Office::start().await;
+    let world = &office.world;
+    let mut anna = Browser::default();
+    let link = office.link(&mut anna, ANNA).await;
+    // A mail server opens the link; a thief has it in a browser with another cookie.
+    let mut thief = Browser::default();
+    assert_eq!(thief.enter(world, &link).await.status, 403);
+    thief.page(world, "/cabinet/sign-in").await;
+    assert_eq!(thief.enter(world, &link).await.status, 403);
+    let (_, token) = link.split_once("token=").unwrap();
+    let pairs = [("token", token)];
+    let posted = thief
+        .send(world, Method::POST, "/cabinet/enter", &[], &pairs)
+        .await;
+    assert_eq!(posted.status, 403);
+    let foreign = [("origin", "https://evil.example")];
+    let posted = anna
+        .clone()
+        .send(world, Method::POST, "/cabinet/enter", &foreign, &pairs)
+        .await;
+    assert_eq!(posted.status, 403);
+
+    let mut replay = anna.clone();
+    assert_eq!(anna.get(world, &link).await.status, 200);
+    assert_eq!(anna.enter(world, &link).await.status, 303);
+    assert_eq!(replay.enter(world, &link).await.status, 403);
+    for token in ["", "x", "member-.x", "member-000000000000000000000000.0"] {
+        let path = format!("/cabinet/enter?token={token}");
+        assert_eq!(replay.enter(world, &path).await.status, 403, "{token}");
+    }
+}
+
+#[tokio::test]
+async fn session_that_was_planted_before_sign_in_is_not_the_session_after_it() {
+    let office = Office::start().await;
+    let world = &office.world;
+    let mut anna = office.signed_in(ANNA).await;
+    let before = anna.cookies["tollgate_cabinet"].clone();
+    let link = office.link(&mut anna, ANNA).await;
+    assert_eq!(anna.enter(world, &link).await.status, 303);
+    assert_ne!(anna.cookies["tollgate_cabinet"], before);
+    for planted in [&*before, "member-000000000000000000000000.planted", "x"] {
+        let mut thief = Browser::default();
+        let name = "tollgate_cabinet".to_owned();
+        thief.cookies.insert(name, planted.to_owned());
+        assert_eq!(thief.get(world, "/cabinet").await.status, 303, "{planted}");
+    }
+    // A browser value that is not the gateway's is replaced.
+    let mut planted = Browser::default();
+    let name = "tollgate_cabinet_browser".to_owned();
+    planted.cookies.insert(name, "planted".to_owned());
+    let sent = planted
+        .send(
+            world,
+            Method::POST,
+            "/cabinet/sign-in",
+            &[],
+            &[("mail", ANNA)],
+        )
+        .await;
+    assert_eq!(sent.status, 403);
+}
+
+#[tokio::test]
+async fn answer_does_not_reveal_whether_an_address_is_known() {
+    // A mail server that accepts connections and never answers: an answer that waited for it would never come.
+    let silent = Fake::<Mail>::start(async |stream, _| {
+        std::future::pending::<()>().await;
+        drop(stream);
+    })
+    .await;
+    let world = with_mail(silent.port, "").start().await;
+    world.key().await;
+    let body = json!({ "mail": ANNA, "role": "owner" });
+    let path = "/admin/v1/accounts/acme/members";
+    world.admin(Method::POST, path, Some(body)).await;
+    let mut answers = Vec::new();
+    for mail in [ANNA, "eve@evil.example"] {
+        let answer = Browser::default().ask_link(&world, mail).await;
+        let mut names: Vec<_> = answer.headers.keys().map(ToString::to_string).collect();
+        names.sort();
+        let text = answer.text().replace(mail, "MAIL");
+        answers.push((answer.status, names, text));
+    }
+    assert_eq!(answers[0], answers[1]);
+    let documents = world.gateway.store().documents("person/").await.unwrap();
+    assert_eq!(documents.len(), 1, "nothing is stored about a stranger");
+}
+
+#[tokio::test]
+async fn requests_for_links_send_at_most_three_mails_and_none_to_strangers() {
+    let mails = Fake::<Mail>::start(smtp).await;
+    let proxied = with_mail(mails.port, "").edit(
+        "base_url =",
+        "trusted_proxies = [\"127.0.0.1\"]\nbase_url =",
+    );
+    let office = Office {
+        world: proxied.start().await,
+        mails,
+    };
+    office.world.key().await;
+    office.member("acme", ANNA, "owner").await;
+    let browser = |number: usize| Browser {
+        address: Some(format!("192.0.2.{number}")),
+        ..Browser::default()
+    };
+    // Many senders, one address.
+    for number in 0..30 {
+        for mail in [ANNA, "eve@evil.example"] {
+            let sent = browser(number).ask_link(&office.world, mail).await;
+            assert_eq!(sent.status, 200, "{sent:?}");
+        }
+    }
+    office.mails.has(3).await;
+    // One sender, many addresses.
+    let mut last = None;
+    for number in 0..11 {
+        let mail = format!("user{number}@acme.example");
+        last = Some(browser(99).ask_link(&office.world, &mail).await);
+    }
+    let last = last.unwrap();
+    assert_eq!(last.status, 429, "{last:?}");
+    assert!(last.headers.contains_key("retry-after"));
+    // A further member gets a mail, so all earlier requests were processed before it.
+    office.member("acme", FINN, "finance").await;
+    office.link(&mut browser(100), FINN).await;
+    assert_eq!(office.mails.came.lock().unwrap().len(), 4);
+}
+
+#[tokio::test]
+async fn every_form_of_another_origin_or_without_the_sessions_token_is_refused() {
+    let office = Office::start().await;
+    let world = &office.world;
+    let mut anna = office.signed_in(ANNA).await;
+    let keys = world
+        .admin(Method::GET, "/admin/v1/accounts/acme/keys", None)
+        .await
+        .json();
+    let key = format!("/cabinet/keys/{}", keys["keys"][0]["id"].as_str().unwrap());
+    let member = office.member("acme", DAVE, "developer").await;
+    let member = member["id"].as_str().unwrap();
+    let forms: [(&str, &[(&str, &str)]); 9] = [
+        ("/cabinet/keys", &[("name", "forged")]),
+        (&key, &[("do", "disable")]),
+        (&key, &[("do", "delete"), ("sure", "1")]),
+        (&key, &[("do", "limits"), ("ceiling_rub", "1")]),
+        (
+            "/cabinet/members",
+            &[
+                ("do", "put"),
+                ("mail", "eve@evil.example"),
+                ("role", "owner"),
+            ],
+        ),
+        (
+            "/cabinet/members",
+            &[("do", "remove"), ("member", member), ("sure", "1")],
+        ),
+        ("/cabinet/payments", &[("do", "pay"), ("amount_rub", "100")]),
+        ("/cabinet/account", &[("account", "acme")]),
+        ("/cabinet/sign-out", &[("everywhere", "1")]),
+    ];
+    let csrf = anna.csrf.clone();
+    let wrong = "0".repeat(csrf.len());
+    for (path, pairs) in forms {
+        for (headers, token) in [
+            (&[][..], ""),
+            (&[], &*wrong),
+            (&[("origin", "https://evil.example")], &*csrf),
+            (&[("origin", "null")], &*csrf),
+            (&[("sec-fetch-site", "cross-site")], &*csrf),
+            (&[("sec-fetch-site", "same-site")], &*csrf),
+        ] {
+            let mut all = vec![("csrf", token)];
+            all.extend_from_slice(pairs);
+            let answer = anna.send(world, Method::POST, path, headers, &all).await;
+            assert_eq!(answer.status, 403, "{path} {headers:?} {answer:?}");
+        }
+        // A GET with the same fields changes nothing.
+        let query: Vec<_> = pairs
+            .iter()
+            .map(|(name, value)| format!("{name}={}", encoded(value)))
+            .collect();
+        anna.get(world, &format!("{path}?csrf={csrf}&{}", query.join("&")))
+            .await;
+    }
+    let after = world
+        .admin(Method::GET, "/admin/v1/accounts/acme/keys", None)
+        .await;
+    assert_eq!(after.json(), keys);
+    let members = world
+        .admin(Method::GET, "/admin/v1/accounts/acme/members", None)
+        .await;
+    assert_eq!(members.json()["members"].as_array().unwrap().len(), 3);
+    anna.page(world, "/cabinet").await;
+}
+
+#[tokio::test]
+async fn roles_hold_on_every_page_and_form() {
+    let office = Office::start().await;
+    let world = &office.world;
+    let (mut anna, mut finn, mut dave) = (
+        office.signed_in(ANNA).await,
+        office.signed_in(FINN).await,
+        office.signed_in(DAVE).await,
+    );
+    for (path, [by_anna, by_finn, by_dave]) in [
+        ("/cabinet", [200, 200, 200]),
+        ("/cabinet/spending", [200, 200, 200]),
+        ("/cabinet/calls", [200, 200, 200]),
+        ("/cabinet/keys", [200, 200, 200]),
+        ("/cabinet/payments", [200, 200, 403]),
+        ("/cabinet/statements", [200, 200, 403]),
+        ("/cabinet/members", [200, 403, 403]),
+        ("/cabinet/account", [404, 404, 404]),
+        ("/cabinet/no-such-page", [404, 404, 404]),
+    ] {
+        for (browser, status) in [
+            (&mut anna, by_anna),
+            (&mut finn, by_finn),
+            (&mut dave, by_dave),
+        ] {
+            assert_eq!(browser.get(world, path).await.status, status, "{path}");
+        }
+    }
+    let month = &finn.page(world, "/cabinet/statements").await;
+    let (_, month) = month.split_once("/cabinet/statements/20").unwrap();
+    let month = format!("/cabinet/statements/20{}", &month[..5]);
+    for file in ["pdf", "csv"] {
+        let path = format!("{month}.{file}");
+        let got = finn.get(world, &path).await;
+        assert_eq!(got.status, 200, "{got:?}");
+        let disposition = got.headers["content-disposition"].to_str().unwrap();
+        assert!(disposition.contains(&format!(".{file}\"")), "{disposition}");
+        assert_eq!(dave.get(world, &path).await.status, 403);
+    }
+    for (mut browser, path, pairs, status) in [
+        (
+            finn.clone(),
+            "/cabinet/keys",
+            [("name", "mine"), ("do", "")],
+            403,
+        ),
+        (
+            dave.clone(),
+            "/cabinet/keys",
+            [("name", "mine"), ("do", "")],
+            200,
+        ),
+        (
+            dave.clone(),
+            "/cabinet/payments",
+            [("do", "pay"), ("amount_rub", "100")],
+            403,
+        ),
+        (
+            dave.clone(),
+            "/cabinet/members",
+            [("do", "put"), ("mail", "e@x.example")],
+            403,
+        ),
+        (
+            finn.clone(),
+            "/cabinet/members",
+            [("do", "put"), ("mail", "e@x.example")],
+            403,
+        ),
+        (
+            finn.clone(),
+            "/cabinet/account",
+            [("account", "other"), ("do", "")],
+            403,
+        ),
+    ] {
+        let answer = browser.post(world, path, &pairs).await;
+        assert_eq!(answer.status, status, "{path}: {answer:?}");
+    }
+    // The role is read at each request, so a change applies to open sessions.
+    office.member("acme", FINN, "developer").await;
+    assert_eq!(finn.get(world, "/cabinet/payments").await.status, 403);
+    let gone = format!(
+        "/admin/v1/accounts/acme/members/{}",
+        office.member("acme", DAVE, "developer").await["id"]
+            .as_str()
+            .unwrap()
+    );
+    assert_eq!(world.admin(Method::DELETE, &gone, None).await.status, 200);
+    assert_eq!(dave.get(world, "/cabinet").await.status, 303);
+}
+
+#[tokio::test]
+async fn owner_manages_members_and_the_last_owner_stays() {
+    let office = Office::start().await;
+    let world = &office.world;
+    let mut anna = office.signed_in(ANNA).await;
+    let put =
+        |mail: &'static str, role: &'static str| [("do", "put"), ("mail", mail), ("role", role)];
+    for (mail, role) in [
+        ("not an address", "owner"),
+        ("x@acme.example", "root"),
+        (EVIL, "owner"),
+        (ANNA, "finance"),
+    ] {
+        let refused = anna.post(world, "/cabinet/members", &put(mail, role)).await;
+        assert_eq!(refused.status, 422, "{mail}: {refused:?}");
+        assert!(!refused.text().contains("<img"), "{refused:?}");
+    }
+    let html = anna
+        .done(world, "/cabinet/members", &put("zoe@acme.example", "owner"))
+        .await;
+    assert!(
+        html.contains("zoe@acme.example") && html.contains("Saved."),
+        "{html}"
+    );
+    let id = office.member("acme", ANNA, "owner").await["id"].clone();
+    let id = id.as_str().unwrap();
+    let remove = [("do", "remove"), ("member", id)];
+    let unsure = anna.post(world, "/cabinet/members", &remove).await;
+    assert_eq!(unsure.status, 422);
+    let remove = [("do", "remove"), ("member", id), ("sure", "1")];
+    let answer = anna.post(world, "/cabinet/members", &remove).await;
+    assert_eq!(answer.status, 303);
+    assert_eq!(anna.get(world, "/cabinet").await.status, 303, "signed out");
+}
+
+#[tokio::test]
+async fn another_accounts_keys_calls_and_money_are_out_of_reach() {
+    let office = Office::start().await;
+    let world = &office.world;
+    let theirs = world
+        .key_with("beta", "777", json!({ "name": "theirs" }))
+        .await;
+    let number = world
+        .chat(&theirs, &chat_body("a secret of beta"))
+        .await
+        .number();
+    world.receipt(&number).await;
+    let unknown = json!({ "model": "no-such-model-of-beta", "messages": [] });
+    world.chat(&theirs, &unknown).await;
+    let mut anna = office.signed_in(ANNA).await;
+    let key = format!("/cabinet/keys/{}", theirs.id);
+    assert_eq!(anna.get(world, &key).await.status, 404);
+    for pairs in [
+        &[("do", "disable")][..],
+        &[("do", "delete"), ("sure", "1")],
+        &[("do", "limits"), ("ceiling_rub", "1")],
+    ] {
+        assert_eq!(anna.post(world, &key, pairs).await.status, 404, "{pairs:?}");
+    }
+    let call = format!("/cabinet/calls/{number}");
+    assert_eq!(anna.get(world, &call).await.status, 404);
+    let pairs = [("account", "beta")];
+    assert_eq!(
+        anna.post(world, "/cabinet/account", &pairs).await.status,
+        403
+    );
+    for page in [
+        "",
+        "/spending",
+        "/calls",
+        "/keys",
+        "/payments",
+        "/statements",
+    ] {
+        let html = anna
+            .page(
+                world,
+                &format!("/cabinet{page}?account=beta&key={}", theirs.id),
+            )
+            .await;
+        assert!(
+            !html.contains(&theirs.id) && !html.contains("777") && !html.contains("of-beta"),
+            "{page}: {html}"
+        );
+    }
+    assert_eq!(world.chat(&theirs, &chat_body("x")).await.status, 200);
+
+    // A member of both accounts sees each after choosing it.
+    office.member("beta", ANNA, "developer").await;
+    let html = anna.done(world, "/cabinet/account", &pairs).await;
+    assert!(
+        html.contains("Developer, beta") && html.contains("777") | html.contains("776"),
+        "{html}"
+    );
+    assert_eq!(anna.get(world, "/cabinet/payments").await.status, 403);
+    assert_eq!(anna.get(world, &call).await.status, 200);
+}
+
+#[tokio::test]
+async fn names_and_values_from_outside_never_become_markup() {
+    let office = Office::start().await;
+    let world = &office.world;
+    let rename = json!({ "name": EVIL });
+    world
+        .admin(Method::PATCH, "/admin/v1/accounts/acme", Some(rename))
+        .await;
+    let key = world.another_key("acme", json!({ "name": EVIL })).await;
+    let mut bad = chat_body("x");
+    bad["model"] = EVIL.into();
+    world.chat(&key, &bad).await;
+    let mut anna = office.signed_in(ANNA).await;
+    let evil = encoded(EVIL);
+    let mut pages = Vec::new();
+    for path in [
+        "/cabinet".to_owned(),
+        format!("/cabinet/keys?done={evil}"),
+        format!("/cabinet/keys/{}", key.id),
+        format!("/cabinet/spending?days={evil}"),
+        format!("/cabinet/members?mail={evil}"),
+        "/cabinet/calls".to_owned(),
+        format!("/cabinet/calls?after={evil}"),
+        format!("/cabinet/calls/{evil}"),
+        format!("/cabinet/keys/{evil}"),
+        format!("/cabinet/statements?month={evil}"),
+        format!("/cabinet/statements/{evil}.pdf"),
+        format!("/cabinet/enter?token={evil}"),
+        format!("/cabinet/sign-in?mail={evil}&language={evil}"),
+        format!("/cabinet/{evil}"),
+    ] {
+        pages.push(anna.get(world, &path).await);
+    }
+    for pairs in [
+        [("name", EVIL), ("models", EVIL)],
+        [("name", EVIL), ("ceiling_rub", EVIL)],
+    ] {
+        pages.push(anna.post(world, "/cabinet/keys", &pairs).await);
+    }
+    let mail = [("mail", EVIL)];
+    let sign_in = "/cabinet/sign-in";
+    pages.push(anna.send(world, Method::POST, sign_in, &[], &mail).await);
+    let pay = [("do", "pay"), ("amount_rub", EVIL), ("email", EVIL)];
+    pages.push(anna.post(world, "/cabinet/payments", &pay).await);
+    let mut shown = 0;
+    for page in pages {
+        let html = page.text();
+        assert!(!html.contains("<img"), "{html}");
+        assert!(page.status.as_u16() < 500, "{page:?}");
+        shown += usize::from(html.contains("img src=x"));
+    }
+    assert!(shown >= 4, "{shown} pages show the name as text");
+}
+
+#[tokio::test]
+async fn no_answer_of_the_cabinet_redirects_to_another_site() {
+    let office = Office::start().await;
+    let world = &office.world;
+    let evil = "https://evil.example/";
+    let mut anna = Browser::default();
+    let mut all = Vec::new();
+    let query = format!("?next={0}&to={0}&return={0}&url={0}", encoded(evil));
+    for path in ["/cabinet", "/cabinet/keys", "/cabinet//evil.example"] {
+        all.push(anna.get(world, &format!("{path}{query}")).await);
+    }
+    let link = office.link(&mut anna, ANNA).await;
+    all.push(anna.enter(world, &link).await);
+    anna.page(world, "/cabinet").await;
+    for (path, pairs) in [
+        ("/cabinet/account", [("account", "acme"), ("next", evil)]),
+        (
+            "/cabinet/keys//evil.example",
+            [("do", "disable"), ("next", evil)],
+        ),
+        ("/cabinet/sign-out", [("to", evil), ("next", evil)]),
+    ] {
+        all.push(anna.post(world, &format!("{path}{query}"), &pairs).await);
+    }
+    let mut redirects = 0;
+    for answer in all {
+        let Some(to) = answer.headers.get("location") else {
+            continue;
+        };
+        redirects += 1;
+        let to = to.to_str().unwrap();
+        assert!(to.starts_with("/cabinet") && !to.contains("evil"), "{to}");
+    }
+    assert!(redirects >= 5, "{redirects}");
+}
+
+#[tokio::test]
+async fn member_makes_limits_and_deletes_keys_and_sees_what_calls_cost() {
+    let office = Office::start().await;
+    let world = &office.world;
+    let mut dave = office.signed_in(DAVE).await;
+    let wrong = [("name", "ci"), ("models", "no-such-model")];
+    let refused = dave.post(world, "/cabinet/keys", &wrong).await;
+    assert_eq!(refused.status, 404, "{refused:?}");
+    assert!(
+        refused.text().contains("value=\"ci\""),
+        "keeps what was typed"
+    );
+    let new = [
+        ("name", "ci"),
+        ("ceiling_rub", "1 000,50"),
+        ("models", "chat"),
+    ];
+    let made = dave.post(world, "/cabinet/keys", &new).await;
+    assert_eq!(made.status, 200, "{made:?}");
+    let html = made.text();
+    let text = |begin: &str| {
+        let (_, after) = html.split_once(begin).unwrap();
+        after.split(['<', '"']).next().unwrap().to_owned()
+    };
+    let key = Key {
+        secret: text("<code id=\"secret\">"),
+        id: text("href=\"/cabinet/keys/"),
+        account: "acme".into(),
+    };
+    let answer = world.chat(&key, &chat_body("a secret prompt")).await;
+    assert_eq!(answer.status, 200, "{answer:?}");
+    let receipt = world.receipt(&answer.number()).await;
+    let path = format!("/cabinet/keys/{}", key.id);
+    let page = dave.page(world, &path).await;
+    assert!(
+        !page.contains(&key.secret) && page.contains("value=\"1000.50\""),
+        "{page}"
+    );
+
+    let call = dave
+        .page(world, &format!("/cabinet/calls/{}", answer.number()))
+        .await;
+    let input = receipt["usage"]["input"].as_u64().unwrap();
+    assert!(
+        call.contains(&format!("{input} × 100.00 ₽/million + ")),
+        "{call}"
+    );
+    let name = receipt["vendor"].as_str().unwrap();
+    assert!(
+        !call.contains(name),
+        "the vendor {name} is not shown: {call}"
+    );
+    let calls = dave.page(world, "/cabinet/calls").await;
+    assert!(calls.contains(&format!("/cabinet/calls/{}", answer.number())));
+    let spending = dave.page(world, "/cabinet/spending?days=7").await;
+    assert!(
+        spending.contains(&format!("<a href=\"{path}\">ci</a>")),
+        "{spending}"
+    );
+
+    let limits = [
+        ("do", "limits"),
+        ("name", "ci"),
+        ("ceiling_rub", "0,000001"),
+    ];
+    let saved = dave.done(world, &path, &limits).await;
+    assert!(saved.contains("Saved."), "{saved}");
+    assert_eq!(world.chat(&key, &chat_body("x")).await.status, 401);
+    let cause = eventually("the refusal is listed", async || {
+        let html = dave.clone().page(world, "/cabinet/calls").await;
+        html.contains("ceiling_used_up").then_some(html)
+    })
+    .await;
+    assert!(cause.contains("The key had used up its limit."), "{cause}");
+
+    dave.done(world, &path, &[("do", "disable")]).await;
+    assert_eq!(world.chat(&key, &chat_body("x")).await.status, 401);
+    dave.done(world, &path, &[("do", "enable")]).await;
+    let unsure = dave.post(world, &path, &[("do", "delete")]).await;
+    assert_eq!(unsure.status, 400, "{unsure:?}");
+    let gone = [("do", "delete"), ("sure", "1")];
+    let keys = dave.done(world, &path, &gone).await;
+    assert!(!keys.contains(&key.id), "{keys}");
+
+    // Neither pages nor documents have anything of a prompt or an answer.
+    for html in [call, calls, spending, cause] {
+        assert!(!html.contains("a secret prompt"), "{html}");
+    }
+    for document in world.gateway.store().documents("").await.unwrap() {
+        assert!(!document.text.contains("a secret prompt"), "{document:?}");
+    }
+}
+
+#[tokio::test]
+async fn empty_account_says_what_to_do_next() {
+    let office = Office::start().await;
+    let world = &office.world;
+    let body = json!({ "id": "poor", "name": "Poor" });
+    world
+        .admin(Method::POST, "/admin/v1/accounts", Some(body))
+        .await;
+    for (mail, role, says) in [
+        (
+            "o@poor.example",
+            "owner",
+            "Pay the seller, and name the account poor",
+        ),
+        (
+            "d@poor.example",
+            "developer",
+            "Ask an owner of the account to top it up",
+        ),
+    ] {
+        office.member("poor", mail, role).await;
+        let mut browser = office.signed_in(mail).await;
+        let html = browser.page(world, "/cabinet").await;
+        assert!(html.contains(says) && html.contains("Make a key"), "{html}");
+    }
+    let mut russian = Browser::default();
+    let html = russian.page(world, "/cabinet/sign-in?language=ru").await;
+    assert!(
+        html.contains("Отправить ссылку") && html.contains("lang=\"ru\""),
+        "{html}"
+    );
+}
+
+async fn code(world: &World, fields: Value) -> String {
+    let made = world
+        .admin(Method::POST, "/admin/v1/codes", Some(fields))
+        .await;
+    assert_eq!(made.status, 200, "{made:?}");
+    made.json()["code"].as_str().unwrap().to_owned()
+}
+
+#[tokio::test]
+async fn stranger_opens_an_account_by_an_invitation_only() {
+    let mails = Fake::<Mail>::start(smtp).await;
+    let terms = "terms_url = \"https://shop.example/terms\"";
+    let office = Office {
+        world: with_mail(mails.port, terms).start().await,
+        mails,
+    };
+    let world = &office.world;
+    let fields = json!({ "amount_rub": "100", "opens_account": true });
+    let invitation = code(world, fields).await;
+    let mut zoe = Browser::default();
+    let page = zoe.page(world, "/cabinet/sign-up").await;
+    assert!(page.contains("https://shop.example/terms"), "{page}");
+    let form = |mail: &'static str, code: &str, terms: &'static str| {
+        let name = format!("{EVIL} & Co");
+        [
+            ("mail", mail.to_owned()),
+            ("name", name),
+            ("code", code.to_owned()),
+            ("terms", terms.to_owned()),
+        ]
+    };
+    let send = async |browser: &mut Browser, fields: &[(&str, String); 4]| {
+        let pairs: Vec<_> = fields.iter().map(|(name, text)| (*name, &**text)).collect();
+        let path = "/cabinet/sign-up";
+        browser.send(world, Method::POST, path, &[], &pairs).await
+    };
+    for (mail, typed, terms) in [
+        ("zoe", &*invitation, "1"),
+        ("zoe@new.example", "", "1"),
+        ("zoe@new.example", &*invitation, ""),
+    ] {
+        let refused = send(&mut zoe, &form(mail, typed, terms)).await;
+        assert_eq!(refused.status, 422, "{refused:?}");
+        assert!(!refused.text().contains("<img"), "{refused:?}");
+    }
+    // The answer to a valid invitation and to a guess is the same.
+    let guess = send(&mut zoe, &form("zoe@new.example", "AAAAA-AAAAA", "1")).await;
+    let sent = send(&mut zoe, &form("zoe@new.example", &invitation, "1")).await;
+    assert_eq!((sent.status, sent.text()), (guess.status, guess.text()));
+    let mails = office.mails.has(1).await;
+    assert_eq!(mails.len(), 1);
+    let link = link_in(&mails[0].1);
+    assert!(link.starts_with("/cabinet/welcome?token="), "{link}");
+
+    let mut thief = Browser::default();
+    thief.page(world, "/cabinet/sign-in").await;
+    assert_eq!(thief.enter(world, &link).await.status, 403);
+    let mut replay = zoe.clone();
+    assert_eq!(zoe.enter(world, &link).await.status, 303);
+    assert_eq!(replay.enter(world, &link).await.status, 403);
+    let html = zoe.page(world, "/cabinet").await;
+    assert!(
+        html.contains("100.00 ₽") && html.contains("Make a key"),
+        "{html}"
+    );
+    assert!(!html.contains("<img"), "{html}");
+    let accounts = world.admin(Method::GET, "/admin/v1/accounts", None).await;
+    assert_eq!(accounts.json()["accounts"].as_array().unwrap().len(), 1);
+
+    // A promo code credits the account once.
+    let promo = code(world, json!({ "amount_rub": "50" })).await;
+    let spend = |typed: &str| [("do", "code".to_owned()), ("code", typed.to_owned())];
+    for (typed, status) in [
+        (&*promo, 303),
+        (&promo, 303),
+        ("guess", 422),
+        (&invitation, 422),
+    ] {
+        let pairs = spend(typed);
+        let pairs: Vec<_> = pairs.iter().map(|(name, text)| (*name, &**text)).collect();
+        let answer = zoe.post(world, "/cabinet/payments", &pairs).await;
+        assert_eq!(answer.status, status, "{typed}: {answer:?}");
+    }
+    let html = zoe.page(world, "/cabinet").await;
+    assert!(html.contains("150.00 ₽"), "{html}");
+}
+
+#[tokio::test]
+async fn nobody_signs_up_unless_the_operator_names_terms() {
+    let office = Office::start().await;
+    let world = &office.world;
+    let page = office.world.get("/cabinet/sign-in", &[]).await;
+    assert!(!page.text().contains("sign-up"), "{page:?}");
+    let mut eve = Browser::default();
+    eve.page(world, "/cabinet/sign-in").await;
+    assert_eq!(eve.get(world, "/cabinet/sign-up").await.status, 404);
+    for path in ["/cabinet/sign-up", "/cabinet/welcome"] {
+        let pairs = [("token", "000000000000000000000000.x"), ("terms", "1")];
+        let answer = eve.send(world, Method::POST, path, &[], &pairs).await;
+        assert!([403, 404].contains(&answer.status.as_u16()), "{answer:?}");
+    }
+}
