@@ -12,10 +12,10 @@ use std::{convert::Infallible, future::ready, sync::Arc};
 
 use http::{Request, Response};
 use tollgate_layers::{
-    Error, body::AnswerBody, in_flight, rate_limit::RateVerdictLayer, request_number::RequestNumberLayer,
+    body::AnswerBody, in_flight, rate_limit::RateVerdictLayer, request_number::RequestNumberLayer,
     respond, translate::TranslateLayer,
 };
-use tower::{Service, ServiceBuilder, service_fn};
+use tower::{Service, ServiceBuilder};
 
 use self::parts::Parts;
 use crate::{
@@ -49,8 +49,7 @@ pub type Answer = Response<
 
 /// Builds the service for callers.
 #[rustfmt::skip] // A layer a line, with the statuses with which it refuses.
-pub fn callers(shared: Shared<'_>) -> impl Service<Request<RequestBody>, Response = Answer, Error = Infallible, Future: Send>
-+ Clone + Send + Sync + 'static {
+pub fn callers(shared: Shared<'_>) -> impl Service<Request<RequestBody>, Response = Answer, Error = Infallible, Future: Send> + Clone + Send + Sync + 'static {
     let (parts, routes) = (Parts::new(shared), Routes::new(&shared.config.service));
     let Shared { live, store, upstream, payments: paying, .. } = shared;
 
@@ -108,13 +107,11 @@ pub fn callers(shared: Shared<'_>) -> impl Service<Request<RequestBody>, Respons
         .service(boxed_with_body(inference));
     let inference = with_key(boxed(metered.service(from_boxed(inference))));
 
-    // Counting tokens and estimates hold no money.
     let count = with_key(boxed(free.clone().service(parsed.clone().service(boxed(CountTokens::new(upstream.clone()))))));
-    let estimate = ServiceBuilder::new()
+    let estimate = with_key(boxed(free.service(ServiceBuilder::new()
         .map_request(estimate::as_call::<RequestBody>) //  sets the operation, which the path does not determine
         .layer(parsed)
-        .service(handled(estimate::Estimate::new(store.clone(), parts.tariff.clone())));
-    let estimate = with_key(boxed(free.service(estimate)));
+        .service(handled(estimate::Estimate::new(store.clone(), parts.tariff.clone()))))));
 
     let reading = |handler| with_key(boxed(limited.clone().service(handler)));
     let changing = |handler| with_key(boxed(with_body.clone().service(handler)));
@@ -136,10 +133,7 @@ pub fn callers(shared: Shared<'_>) -> impl Service<Request<RequestBody>, Respons
         Route::Catalog => document(catalog::answer),
         Route::Connect | Route::ConnectClient => document(connect::answer),
         Route::UsagePage | Route::UsagePageFile => document(usage_page::answer),
-        Route::Cabinet | Route::CabinetPage => match &cabinet {
-            Some(cabinet) => boxed(notified.clone().service(handled(cabinet.clone()))),
-            None => boxed(service_fn(|_: Request<RequestBody>| ready(Err(Error::PathUnknown)))),
-        },
+        Route::Cabinet | Route::CabinetPage => cabinet.as_ref().map_or_else(page::unknown, |cabinet| boxed(notified.clone().service(handled(cabinet.clone())))),
         Route::OpenApi => document(openapi::answer),
         Route::Page => page::or_nothing(document(page::answer)),
         Route::Hello => page::hello(),

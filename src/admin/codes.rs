@@ -11,7 +11,7 @@ use super::{
     fields::Fields,
     now_ms, ok,
     refusal::Refusal,
-    route::{Asked, Route},
+    route::{Asked, Route, routes},
 };
 use crate::{
     api::fields,
@@ -19,17 +19,11 @@ use crate::{
     text::time::rfc3339,
 };
 
-pub(super) const ROUTES: &[Route] = &[
-    Route::get("/admin/v1/codes", |admin, _| Box::pin(admin.list_codes())),
-    Route::post("/admin/v1/codes", |admin, asked| {
-        Box::pin(admin.create_code(asked))
-    })
-    .needs(Right::Money),
-    Route::delete("/admin/v1/codes/{code}", |admin, asked| {
-        Box::pin(admin.remove_code(asked))
-    })
-    .needs(Right::Money),
-];
+pub(super) const ROUTES: &[Route] = routes! {
+    get "/admin/v1/codes" => list_codes;
+    post "/admin/v1/codes" => create_code .needs(Right::Money);
+    delete "/admin/v1/codes/{code}" => remove_code .needs(Right::Money);
+};
 
 const FIELDS: &[&str] = &["amount_rub", "opens_account", "uses_max", "expires_at"];
 
@@ -67,7 +61,7 @@ impl Admin {
         Codes::new(self.store.clone(), self.members())
     }
 
-    async fn list_codes(self: Arc<Self>) -> Result<Answer, Refusal> {
+    async fn list_codes(self: Arc<Self>, _: Asked) -> Result<Answer, Refusal> {
         let codes = self.codes().list().await;
         let codes = codes.map_err(|error| Refusal::of_ledger(&error, "codes"))?;
         let codes: Vec<_> = codes

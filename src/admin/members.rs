@@ -12,27 +12,18 @@ use super::{
     fields::Fields,
     now_ms, ok,
     refusal::Refusal,
-    route::{Asked, Route},
+    route::{Asked, Route, routes},
 };
 use crate::{
     members::{MEMBERS_MAX, Member, MemberRole, MembersError},
     text::time::rfc3339,
 };
 
-pub(super) const ROUTES: &[Route] = &[
-    Route::get("/admin/v1/accounts/{account}/members", |admin, asked| {
-        Box::pin(admin.list_members(asked))
-    }),
-    Route::post("/admin/v1/accounts/{account}/members", |admin, asked| {
-        Box::pin(admin.put_member(asked))
-    })
-    .needs(Right::Support),
-    Route::delete(
-        "/admin/v1/accounts/{account}/members/{member}",
-        |admin, asked| Box::pin(admin.remove_member(asked)),
-    )
-    .needs(Right::Support),
-];
+pub(super) const ROUTES: &[Route] = routes! {
+    get "/admin/v1/accounts/{account}/members" => list_members;
+    post "/admin/v1/accounts/{account}/members" => put_member .needs(Right::Support);
+    delete "/admin/v1/accounts/{account}/members/{member}" => remove_member .needs(Right::Support);
+};
 
 #[derive(Serialize)]
 struct MemberAnswer<'a> {

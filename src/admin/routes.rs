@@ -10,8 +10,8 @@ use http::{Method, Request};
 use tower::Service;
 
 use super::{
-    Admin, Answer, Operator, accounts, alerts, audit, auto_topups, calls, codes, configuration, events,
-    export, groups, keys, leases, members, payments, people, probes,
+    Admin, Answer, Operator, accounts, alerts, audit, auto_topups, calls, codes, configuration,
+    events, export, groups, keys, leases, members, payments, people, probes,
     query::Query,
     receipts, receivers,
     refusal::Refusal,

@@ -89,6 +89,13 @@ fn nothing() -> Response<AnswerBody> {
     res
 }
 
+/// Refuses each request, as for a path that does not exist: for pages that the configuration does not turn on.
+pub(crate) fn unknown<B: Send + 'static>() -> BoxedService<B, PathBody> {
+    from_boxed(service_fn(|_: Request<B>| -> Answering<PathBody, Error> {
+        Box::pin(ready(Err(Error::PathUnknown)))
+    }))
+}
+
 /// Answers browsers with `page`. Tools that only check whether the gateway is reachable get an empty answer, which
 /// needs no permit.
 pub(crate) fn or_nothing<B: Send + 'static>(

@@ -1426,9 +1426,8 @@ fn conversation_translated_there_and_back_is_unchanged() {
         dialect: &dialect,
         cache: CacheCx::default(),
     };
-    let translated = |caller, vendor, body: &[u8]| {
-        translate::request(caller, vendor, body, "v", &cx).unwrap()
-    };
+    let translated =
+        |caller, vendor, body: &[u8]| translate::request(caller, vendor, body, "v", &cx).unwrap();
     let (chat, messages) = (Format::Chat, Format::Messages);
     for (conversation, caller, vendor) in [
         (chat_conversation(), chat, messages),
