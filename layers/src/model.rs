@@ -386,6 +386,9 @@ pub struct Vendor {
     pub headers: HeaderMap,
     /// Prefixes of beta names (messages format) that are not forwarded, because they change the price.
     pub betas_removed: Vec<String>,
+    /// Messages format: the version that a body carries in `anthropic_version`, in place of the field `model`; `None`: the
+    /// body names the model.
+    pub anthropic_version: Option<&'static str>,
     /// Whether the gateway closes a vendor's stream when the client disconnects, or reads it to its end.
     pub on_disconnect: OnDisconnect,
     /// How connections to the vendor are made: proxy, TLS, HTTP version.
@@ -427,6 +430,7 @@ impl Vendor {
             authentication: Authentication::default(),
             headers: HeaderMap::new(),
             betas_removed: vec!["context-1m".to_owned()],
+            anthropic_version: None,
             on_disconnect: OnDisconnect::default(),
             egress: Arc::default(),
             first_byte_timeout: Duration::from_secs(120),
@@ -489,6 +493,7 @@ impl Vendor {
         authentication: Authentication,
         headers: HeaderMap,
         betas_removed: Vec<String>,
+        anthropic_version: Option<&'static str>,
         on_disconnect: OnDisconnect,
         first_byte_timeout: Duration,
         plain_timeout: Duration,

@@ -20,7 +20,7 @@ use super::{
 use crate::{
     config::{
         Config, Preset, presets,
-        sections::{Sections, VendorArgs, folder, full, preset, prices},
+        sections::{KEY_FILE, Sections, VendorArgs, full, preset, prices},
     },
     net::replace::replace_file,
 };
@@ -146,22 +146,8 @@ fn questions(args: &mut InitArgs) -> Result<(&'static Preset, Option<String>), F
         return Ok((preset, None));
     }
     let about = &preset.about;
-    let mut key = None;
-    if args.args.key_env.is_none() && args.args.key_file.is_none() {
-        let page = about.key_page.as_ref();
-        let page = page.map(|page| format!(" from {page}")).unwrap_or_default();
-        let question = format!(
-            "Key at {}{page} (not shown; Enter: the gateway takes it from its variable {}): ",
-            about.title, about.key_env
-        );
-        let typed = without_echo(|| ask(&question, |text| Ok(text.to_owned())))?;
-        key = Some(typed).filter(|text| !text.is_empty());
-    }
-    if let (Some(about), None) = (&about.folder, &args.args.folder) {
-        args.args.folder = Some(ask(&format!("{about}: "), |text| {
-            folder(text).map_err(Failure::Usage)
-        })?);
-    }
+    args.args = ask_values(preset, std::mem::take(&mut args.args))?;
+    let key = ask_key(preset, &mut args.args)?;
     if about.models.is_empty() && args.args.models.is_empty() {
         let question =
             "Model, as the vendor names it (or ID=NAME, if your customers use another name): ";
@@ -186,6 +172,56 @@ fn questions(args: &mut InitArgs) -> Result<(&'static Preset, Option<String>), F
         args.rate = Some(ask(question, |text| rate(text).map_err(Failure::Usage))?);
     }
     Ok((preset, key))
+}
+
+/// Asks for the values that the preset needs and the options lack, if standard input is a terminal.
+pub(super) fn ask_values(preset: &Preset, mut args: VendorArgs) -> Result<VendorArgs, Failure> {
+    if !io::stdin().is_terminal() {
+        return Ok(args);
+    }
+    let missing: Vec<_> = args
+        .missing(preset)
+        .map(|(name, _)| name.to_owned())
+        .collect();
+    for name in missing {
+        let about = &preset.about.values[&name];
+        let (title, find, example) = (&about.title, &about.find, &about.example);
+        let question = format!("{find}.\nThe {title}, like {example}: ");
+        let value = ask(&question, |text| match text {
+            "" => Err(Failure::Usage("the preset needs it".into())),
+            text => Ok(text.to_owned()),
+        })?;
+        args.values.push((name, value));
+    }
+    Ok(args)
+}
+
+/// Asks for the key, or for the file that has it. Returns a key that was typed.
+fn ask_key(preset: &Preset, args: &mut VendorArgs) -> Result<Option<String>, Failure> {
+    let login = args.login.as_deref();
+    let (Some(variable), None, None) = (preset.key_env(login), &args.key_env, &args.key_file)
+    else {
+        return Ok(None);
+    };
+    let title = &preset.about.title;
+    let page = preset.about.key_page.as_ref().filter(|_| login.is_none());
+    let page = page.map(|page| format!(" from {page}")).unwrap_or_default();
+    if preset.key_setting(login).as_deref() == Some(KEY_FILE) {
+        let question = format!("File with the key at {title}{page}: ");
+        args.key_file = Some(ask(&question, |text| {
+            let file = PathBuf::from(text);
+            match file.is_file() {
+                true => Ok(file),
+                false => Err(Failure::Usage(format!("{text}: is not a file"))),
+            }
+        })?);
+        return Ok(None);
+    }
+    let question = format!(
+        "Key at {title}{page} (not shown; Enter: the gateway takes it from its variable {variable}): "
+    );
+    let typed = without_echo(|| ask(&question, |text| Ok(text.to_owned())))?;
+    Ok(Some(typed).filter(|text| !text.is_empty()))
 }
 
 fn address(text: &str) -> Result<SocketAddr, Failure> {
@@ -425,7 +461,7 @@ mod tests {
         let dir = TempDir::new().unwrap();
         for (flags, says) in [
             ("--vendor vllm", "has no models"),
-            ("--vendor yandexgpt", "--folder is missing"),
+            ("--vendor yandexgpt", "add --value folder="),
             ("--vendor gigachat --multiplier many", "sell_rub_multiplier"),
             (
                 "--vendor deepseek --multiplier many",

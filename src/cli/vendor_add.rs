@@ -7,6 +7,7 @@ use serde_json::json;
 use super::{
     check::mistakes,
     failure::Failure,
+    init::ask_values,
     show::{self, counted},
 };
 use crate::{
@@ -51,6 +52,7 @@ pub(super) fn vendor_add(
     as_json: bool,
 ) -> Result<(), Failure> {
     let preset = preset(preset_name).map_err(Failure::Usage)?;
+    let args = &ask_values(preset, args.clone())?;
     let before = fs::read_to_string(file).map_err(|error| unusable(file, &error))?;
     let own = Taken::read(&before).map_err(|errors| mistakes(file, &errors))?;
     let sections = Sections::new(preset, args, &own.models).map_err(Failure::Usage)?;
@@ -80,10 +82,19 @@ pub(super) fn vendor_add(
     let models = counted(sections.models.len() as u64, "model");
     let shown = file.display();
     let mut said = format!("{shown}: added vendor {name:?} and {models}\n");
-    if !sections.present.is_empty() {
+    if let [model, ..] = &sections.present[..] {
+        let routes = match preset.about.qualified {
+            true => format!(
+                "To sell them from {name:?} too, add routes like {{ vendor = {name:?}, preset = \"{}/{model}\" }}",
+                preset.name
+            ),
+            false => format!(
+                "A model without routes of its own is now routed to {name:?} too; to others add a route"
+            ),
+        };
         let _ = writeln!(
             said,
-            "already there: {}. A model without routes of its own is now routed to {name:?} too; to others add a route",
+            "already there: {}. {routes}",
             sections.present.join(", ")
         );
     }
@@ -127,13 +138,13 @@ pub(super) fn advice(preset: &Preset, missing: &BTreeSet<String>) -> String {
 mod tests {
     use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 
-    use tempfile::TempDir;
+    use tempfile::{NamedTempFile, TempDir};
     use tollgate_layers::price::Currency;
 
     use super::*;
     use crate::config::{
         presets,
-        sections::{OUTPUT_TOKENS_MAX, prices},
+        sections::{KEY_FILE, OUTPUT_TOKENS_MAX, prices},
     };
 
     const FILE: &str = "# ours\n[admin]\nkey = \"${TOLLGATE_NO_ADMIN_KEY}\"   # kept\n[[rate.source]]\nfixed = \"90.50\"\n\
@@ -164,6 +175,53 @@ mod tests {
             output_tokens_max: OUTPUT_TOKENS_MAX,
             ..VendorArgs::default()
         }
+    }
+
+    /// Returns a file with the key of a service account.
+    fn service_account() -> NamedTempFile {
+        let key = include_str!("../logins/test_key.pem");
+        let account = json!({
+            "private_key_id": "1", "private_key": key, "client_email": "gate@p.iam.gserviceaccount.com",
+            "token_uri": "https://oauth2.googleapis.com/token",
+        });
+        let file = NamedTempFile::new().unwrap();
+        fs::write(&file, account.to_string()).unwrap();
+        file
+    }
+
+    #[test]
+    fn cloud_is_added_with_its_values_and_another_login() {
+        let pair = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+        let args = VendorArgs {
+            login: Some("entra".into()),
+            values: vec![
+                pair("resource", "acme"),
+                pair("tenant", "t-1"),
+                pair("client", "c-1"),
+            ],
+            key_env: Some("OUR_SECRET".into()),
+            models: vec!["gpt-5.4".into()],
+            ..args()
+        };
+        let text = added("azure", &args).unwrap();
+        let rest = text.strip_prefix(FILE.trim_end()).unwrap();
+        assert_eq!(
+            rest,
+            "\n\n[[vendor]]\npreset = \"azure\"\nvalues = { resource = \"acme\", tenant = \"t-1\", client = \"c-1\" }\n\
+             login = { preset = \"entra\", client_secret = \"${OUR_SECRET}\" }\n\n[[model]]\npreset = \"azure/gpt-5.4\"\n"
+        );
+        let (failure, _) = added("bedrock", &self::args()).unwrap_err();
+        assert_eq!(
+            failure,
+            "the region of AWS is missing: add --value region=…, like region=us-east-1. Amazon Bedrock console, the region \
+             at the top: it must offer the models that you sell"
+        );
+        let args = VendorArgs {
+            values: vec![pair("project", "p-1")],
+            ..self::args()
+        };
+        let (failure, _) = added("vertex", &args).unwrap_err();
+        assert!(failure.contains("--key-file"), "{failure}");
     }
 
     #[test]
@@ -272,7 +330,7 @@ mod tests {
             (
                 "yandexgpt",
                 args(),
-                "--folder is missing: Folder of Yandex Cloud",
+                "the id of the folder of Yandex Cloud is missing: add --value folder=…",
             ),
             ("openai", file, "vendor[1].key: cannot read /no/such/key"),
         ] {
@@ -284,14 +342,17 @@ mod tests {
 
     #[test]
     fn every_preset_can_be_added() {
+        let account = service_account();
         for preset in presets() {
             let mut args = args();
             args.name = Some("another".into());
-            args.folder = preset
-                .about
-                .folder
-                .as_ref()
-                .map(|_| "b1gexample".to_owned());
+            let values = preset.values(None);
+            args.values = values
+                .map(|(name, about)| (name.to_owned(), about.example.clone()))
+                .collect();
+            if preset.key_setting(None).as_deref() == Some(KEY_FILE) {
+                args.key_file = Some(account.path().to_owned());
+            }
             if preset.about.models.is_empty() {
                 args.models = vec!["a model".into()];
                 args.usdt_mtok = Some(prices("1,2").unwrap());

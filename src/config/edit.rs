@@ -190,7 +190,9 @@ impl<'t> File<'t> {
             None => {}
         }
         if let Some(key) = key {
-            let setting = preset.and_then(Preset::key_setting);
+            let login = table.get("login").and_then(Item::as_table_like);
+            let login = login.and_then(|it| it.get("preset")?.as_str());
+            let setting = preset.and_then(|it| it.key_setting(login));
             match setting.as_deref().unwrap_or("key").split_once('.') {
                 _ if table.contains_key("keys") => {
                     return Err("key: this vendor has several keys: change them in the file".into());

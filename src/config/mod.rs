@@ -70,7 +70,7 @@ pub use self::{
     idempotency::IdempotencyConfig,
     oidc::OidcConfig,
     payments::{CloudPaymentsConfig, PaymentsConfig, ProviderSecret, StripeConfig, YooKassaConfig},
-    presets::{About, FOLDER, ModelAbout, Preset, presets},
+    presets::{About, LoginAbout, ModelAbout, Preset, ValueAbout, presets},
     price_diff::{PriceChange, PriceDiff, PriceSource},
     price_lists::{CustomerRule, PriceLists, Row},
     prices::{BaseRates, Tariff},

@@ -6,7 +6,7 @@ use toml::{
     de::{DeArray, DeString, DeTable, DeValue},
 };
 
-use super::presets::{ABOUT_MODEL, FOLDER, Preset, presets};
+use super::presets::{ABOUT_LOGIN, ABOUT_MODEL, Preset, presets};
 use crate::{config::error::Errors, text::similar::hint};
 
 /// The fields of the merged configuration that come from a preset, with the preset's name.
@@ -56,8 +56,9 @@ pub(in crate::config) fn lay_under(root: &mut DeTable<'_>, errors: &mut Errors) 
         errors,
         origins: Origins::default(),
     };
-    let vendors = merge.vendors(root);
-    merge.models(root, &vendors);
+    let mut vendors = merge.vendors(root);
+    merge.models(root, &mut vendors);
+    merge.missing_values(&vendors);
     merge.origins
 }
 
@@ -66,13 +67,76 @@ struct Merge<'a> {
     origins: Origins,
 }
 
+/// A vendor of the configuration that has a preset.
+struct PresetVendor {
+    path: String,
+    name: String,
+    preset: &'static Preset,
+    values: Values,
+}
+
+/// The values of a vendor for the placeholders of its preset.
+#[derive(Default)]
+struct Values {
+    /// Each placeholder's name with the operator's value, if there is one.
+    given: Vec<(&'static str, Option<String>)>,
+    /// Names of the values that a laid field needs and the operator has not given.
+    missing: Vec<&'static str>,
+}
+
+impl Values {
+    /// Returns the values of a preset, each as `given` returns it.
+    fn new(preset: &'static Preset, given: impl Fn(&str) -> Option<String>) -> Self {
+        let names = preset.about.values.keys();
+        Self {
+            given: names.map(|name| (name.as_str(), given(name))).collect(),
+            missing: Vec::new(),
+        }
+    }
+
+    /// Replaces the placeholders in all texts of a preset's value.
+    fn fill(&mut self, value: &mut DeValue<'static>) {
+        match value {
+            DeValue::Table(table) => {
+                for (_, value) in table.iter_mut() {
+                    self.fill(value.get_mut());
+                }
+            }
+            DeValue::Array(items) => {
+                for item in items.iter_mut() {
+                    self.fill(item.get_mut());
+                }
+            }
+            DeValue::String(text) => {
+                for (name, given) in &self.given {
+                    let placeholder = format!("{{{name}}}");
+                    if text.contains(&placeholder) {
+                        if given.is_none() && !self.missing.contains(name) {
+                            self.missing.push(name);
+                        }
+                        // A missing value is replaced by its name, so that it is reported once.
+                        *text = text
+                            .replace(&placeholder, given.as_deref().unwrap_or(name))
+                            .into();
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
 impl Merge<'_> {
-    /// Returns the name and the preset of each vendor that has a preset.
-    fn vendors(&mut self, root: &mut DeTable<'_>) -> Vec<(String, &'static str)> {
+    /// Returns the vendors that have a preset.
+    fn vendors(&mut self, root: &mut DeTable<'_>) -> Vec<PresetVendor> {
         let mut named = Vec::new();
         for (index, own) in tables(root, "vendor") {
             let path = format!("vendor[{index}]");
             let Some(name) = text(own, "preset") else {
+                if own.contains_key("values") {
+                    let problem = "is for the placeholders of a preset: write preset, or remove it";
+                    self.errors.add(format!("{path}.values"), problem);
+                }
                 continue;
             };
             let Some(preset) = Preset::named(&name) else {
@@ -80,49 +144,137 @@ impl Merge<'_> {
                 self.unknown(&path, &name, &hint, "tollgate preset list");
                 continue;
             };
-            let file = parsed(preset);
-            let under = file.get("vendor").and_then(|it| it.get_ref().as_table());
-            self.lay(own, under.unwrap_or(&DeTable::new()), &path, preset.name);
-            named.extend(text(own, "name").map(|name| (name, preset.name)));
+            let under = self.vendor_table(preset, own, &path);
+            let mut values = self.values_of(preset, own, &path);
+            self.lay(own, &under, &path, preset.name, &mut values);
+            named.extend(text(own, "name").map(|name| PresetVendor {
+                path,
+                name,
+                preset,
+                values,
+            }));
         }
         named
     }
 
-    fn models(&mut self, root: &mut DeTable<'_>, vendors: &[(String, &'static str)]) {
+    /// Records the values that a laid field needs and the operator has not given.
+    fn missing_values(&mut self, vendors: &[PresetVendor]) {
+        for vendor in vendors {
+            for name in &vendor.values.missing {
+                let about = &vendor.preset.about.values[*name];
+                let advice = format!(
+                    "write the {}, like values = {{ {name} = {:?} }}. {}",
+                    about.title, about.example, about.find
+                );
+                let path = format!("{}.values.{name}", vendor.path);
+                self.errors.missing(&path, &advice);
+            }
+        }
+    }
+
+    /// Returns the fields of a preset's vendor, with the login that the operator's table names.
+    fn vendor_table(
+        &mut self,
+        preset: &'static Preset,
+        own: &DeTable<'_>,
+        path: &str,
+    ) -> DeTable<'static> {
+        let mut file = parsed(preset);
+        let mut under = table(file.remove("vendor"));
+        let login = own.get("login").and_then(|it| it.get_ref().as_table());
+        let Some(name) = login.and_then(|login| text(login, "preset")) else {
+            return under;
+        };
+        match table(file.remove("logins")).remove(name.as_str()) {
+            Some(mut login) => {
+                if let DeValue::Table(fields) = login.get_mut() {
+                    for name in ABOUT_LOGIN {
+                        fields.remove(name);
+                    }
+                }
+                under.insert(key("login"), login);
+            }
+            None => {
+                let logins = preset.about.logins.keys().map(String::as_str);
+                let hint = hint(&name, logins);
+                let command = format!("tollgate preset show {}", preset.name);
+                self.unknown(&format!("{path}.login"), &name, &hint, &command);
+            }
+        }
+        under
+    }
+
+    /// Returns the operator's values for the placeholders of a preset, and records invalid ones.
+    fn values_of(&mut self, preset: &'static Preset, own: &DeTable<'_>, path: &str) -> Values {
+        let written = own.get("values").and_then(|it| it.get_ref().as_table());
+        let known = &preset.about.values;
+        for (name, value) in written.into_iter().flatten() {
+            let (name, value) = (name.get_ref(), value.get_ref().as_str());
+            let path = format!("{path}.values.{name}");
+            if !known.contains_key(name.as_ref()) {
+                let hint = hint(name, known.keys().map(String::as_str));
+                let problem = format!("is not a value of preset {:?}{hint}", preset.name);
+                self.errors.add(path, problem);
+            } else if value.is_some_and(|value| !is_plain(value)) {
+                let problem = "must have only letters, digits, '-', '_' and '.'";
+                self.errors.add(path, problem);
+            }
+        }
+        Values::new(preset, |name| {
+            let value = written.and_then(|written| text(written, name));
+            value.filter(|value| !value.is_empty())
+        })
+    }
+
+    fn models(&mut self, root: &mut DeTable<'_>, vendors: &mut [PresetVendor]) {
         for (index, own) in tables(root, "model") {
             let path = format!("model[{index}]");
             if let Some((preset, model)) = self.model_preset(own, &path) {
                 let mut under = model_table(preset, model);
                 let route = route_table(&mut under, model);
                 under.insert(key("id"), value(string(model)));
-                let routes = vendors.iter().filter(|(_, of)| *of == preset.name);
-                let mut routes: Vec<_> = routes.map(|(name, _)| name.as_str()).collect();
-                if routes.is_empty() {
-                    routes.push(preset.name);
-                }
-                let routes = routes.into_iter().map(|vendor| {
+                let route_to = |vendor: &str| {
                     let mut route = route.clone();
                     route.insert(key("vendor"), value(string(vendor)));
                     value(DeValue::Table(route))
+                };
+                let is_laid = !own.contains_key("routes");
+                let of_preset = vendors
+                    .iter_mut()
+                    .filter(|it| it.preset.name == preset.name);
+                let routes = of_preset.map(|vendor| {
+                    let mut route = route_to(&vendor.name);
+                    if is_laid {
+                        vendor.values.fill(route.get_mut());
+                    }
+                    route
                 });
-                let routes: DeArray<'_> = routes.collect();
-                if preset.about.folder.is_some() && !own.contains_key("routes") {
-                    let name = preset.vendor_model(model).unwrap_or_default();
-                    let problem = format!(
-                        "the vendor's name of the model contains your folder: write routes = [{{ vendor = {0:?}, preset = \
-                         {model:?}, model = {name:?} }}] with the folder in place of {FOLDER}",
-                        preset.name
-                    );
-                    self.errors.add(format!("{path}.routes"), problem);
+                let mut routes: DeArray<'_> = routes.collect();
+                if routes.is_empty() {
+                    routes.push(route_to(preset.name));
                 }
                 under.insert(key("routes"), value(DeValue::Array(routes)));
-                self.lay(own, &under, &path, preset.name);
+                self.lay(own, &under, &path, preset.name, &mut Values::default());
             }
             for (index, own) in tables(own, "routes") {
                 let path = format!("{path}.routes[{index}]");
                 if let Some((preset, model)) = self.model_preset(own, &path) {
                     let route = route_table(&mut model_table(preset, model), model);
-                    self.lay(own, &route, &path, preset.name);
+                    let vendor = text(own, "vendor");
+                    let vendor = vendors.iter_mut().find(|it| {
+                        it.preset.name == preset.name && Some(&it.name) == vendor.as_ref()
+                    });
+                    let mut unknown = Values::new(preset, |_| None);
+                    let values = vendor.map_or(&mut unknown, |vendor| &mut vendor.values);
+                    self.lay(own, &route, &path, preset.name, values);
+                    if !unknown.missing.is_empty() {
+                        let advice = format!(
+                            "write the vendor's name of the model: that of the preset needs values of a vendor with \
+                             preset {:?}",
+                            preset.name
+                        );
+                        self.errors.missing(&format!("{path}.model"), &advice);
+                    }
                 }
             }
         }
@@ -162,14 +314,15 @@ impl Merge<'_> {
         self.errors.add(format!("{path}.preset"), problem);
     }
 
-    /// Adds the preset's fields that `own` lacks. A table that both have is merged in the same way; a list is one
-    /// value.
+    /// Adds the preset's fields that `own` lacks, with `values` in place of their placeholders. A table that both have
+    /// is merged in the same way; a list is one value.
     fn lay(
         &mut self,
         own: &mut DeTable<'_>,
         under: &DeTable<'static>,
         path: &str,
         preset: &'static str,
+        values: &mut Values,
     ) {
         let written: Vec<String> = own.keys().map(|key| key.get_ref().to_string()).collect();
         for (name, given) in under {
@@ -184,11 +337,13 @@ impl Merge<'_> {
                     if let (DeValue::Table(own), DeValue::Table(under)) =
                         (own.get_mut(), given.get_ref())
                     {
-                        self.lay(own, under, &path, preset);
+                        self.lay(own, under, &path, preset, values);
                     }
                 }
                 None => {
-                    own.insert(key(name), without_places(given.get_ref().clone()));
+                    let mut value = without_places(given.get_ref().clone());
+                    values.fill(value.get_mut());
+                    own.insert(key(name), value);
                     self.origins.0.push((path, preset));
                 }
             }
@@ -201,13 +356,22 @@ fn parsed(preset: &Preset) -> DeTable<'static> {
     root.into_inner()
 }
 
+fn table(value: Option<Spanned<DeValue<'static>>>) -> DeTable<'static> {
+    match value.map(Spanned::into_inner) {
+        Some(DeValue::Table(table)) => table,
+        _ => DeTable::new(),
+    }
+}
+
+/// Returns whether a value can be a part of a host, of a path and of a text in JSON.
+fn is_plain(value: &str) -> bool {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
+    value.bytes().all(is_plain)
+}
+
 /// Returns a model's table, with the fields that all models of the preset have.
 fn model_table(preset: &Preset, model: &str) -> DeTable<'static> {
     let mut file = parsed(preset);
-    let table = |value: Option<Spanned<DeValue<'static>>>| match value.map(Spanned::into_inner) {
-        Some(DeValue::Table(table)) => table,
-        _ => DeTable::new(),
-    };
     let mut every = table(file.remove("every_model"));
     let mut models = table(file.remove("model"));
     every.extend(table(models.remove(model)));

@@ -12,7 +12,7 @@ use serde_json::Value;
 use super::{
     document::Document,
     error::{ConfigErrors, Errors},
-    presets::{FOLDER, Preset, presets},
+    presets::{Preset, ValueAbout, presets},
     price_diff::file::{string, tables},
 };
 use crate::text::{
@@ -32,6 +32,12 @@ pub(crate) struct VendorArgs {
     /// File that holds the key, readable by the gateway's user alone
     #[arg(long, value_name = "FILE")]
     pub(crate) key_file: Option<PathBuf>,
+    /// Another login of the preset, like entra: `tollgate preset show azure`
+    #[arg(long)]
+    pub(crate) login: Option<String>,
+    /// Value that the preset needs, like resource=acme-eastus2; may be repeated
+    #[arg(long = "value", value_name = "NAME=VALUE", value_parser = named_value)]
+    pub(crate) values: Vec<(String, String)>,
     /// Base address instead of the preset's: a region's, or that of your own server
     #[arg(long, value_name = "URL")]
     pub(crate) url: Option<String>,
@@ -42,9 +48,6 @@ pub(crate) struct VendorArgs {
     /// has another name for it
     #[arg(long, value_delimiter = ',', value_name = "MODEL")]
     pub(crate) models: Vec<String>,
-    /// Folder at the vendor that the key belongs to, a part of the vendor's names of models (YandexGPT)
-    #[arg(long, value_name = "ID", value_parser = folder)]
-    pub(crate) folder: Option<String>,
     /// Price in USDT of a million tokens of input and of output, for models that the preset lacks
     #[arg(long, value_name = "INPUT,OUTPUT", value_parser = prices, conflicts_with = "rub_mtok")]
     pub(crate) usdt_mtok: Option<Prices>,
@@ -81,14 +84,80 @@ pub(crate) fn prices(text: &str) -> Result<Prices, String> {
     }
 }
 
-/// Parses the id of a folder.
-pub(crate) fn folder(text: &str) -> Result<String, String> {
-    let is_id = |text: &str| !text.is_empty() && text.bytes().all(|it| it.is_ascii_alphanumeric());
-    match is_id(text) {
-        true => Ok(text.to_owned()),
-        false => Err("letters and digits, like b1gexample0123456789".into()),
+/// Parses `NAME=VALUE`. The configuration's check decides whether the preset has such a value.
+fn named_value(text: &str) -> Result<(String, String), String> {
+    let (name, value) = text
+        .split_once('=')
+        .ok_or("write a name, = and the value, like resource=acme-eastus2")?;
+    Ok((name.trim().to_owned(), value.trim().to_owned()))
+}
+
+impl VendorArgs {
+    /// Returns the values that the preset needs and these options lack, by name.
+    pub(crate) fn missing<'a>(
+        &'a self,
+        preset: &'a Preset,
+    ) -> impl Iterator<Item = (&'a str, &'a ValueAbout)> {
+        let values = preset.values(self.login.as_deref());
+        values.filter(|(name, _)| self.values.iter().all(|(given, _)| given != name))
+    }
+
+    /// Returns the fields of the vendor's section that name its login, its values and its key.
+    fn login_text(&self, preset: &Preset) -> Result<String, String> {
+        let login = self.login.as_deref();
+        if let Some(name) = login
+            && !preset.about.logins.contains_key(name)
+        {
+            let logins = preset.about.logins.keys().map(String::as_str);
+            return Err(format!(
+                "the preset {:?} has no login {name:?}{}; `tollgate preset show {0}` has its logins",
+                preset.name,
+                hint(name, logins)
+            ));
+        }
+        if let Some((name, about)) = self.missing(preset).next() {
+            return Err(format!(
+                "the {} is missing: add --value {name}=…, like {name}={}. {}",
+                about.title, about.example, about.find
+            ));
+        }
+        let setting = preset.key_setting(login);
+        if setting.as_deref() == Some(KEY_FILE) && self.key_file.is_none() {
+            let variable = self.key_env.as_deref().or(preset.key_env(login));
+            if variable.is_none_or(|name| std::env::var_os(name).is_none()) {
+                let page = preset.about.key_page.as_deref().unwrap_or_default();
+                return Err(format!(
+                    "the key of the service account is missing: give its JSON file with --key-file; it is created at {page}"
+                ));
+            }
+        }
+        let mut text = String::new();
+        if !self.values.is_empty() {
+            let values = self.values.iter();
+            let values = values.map(|(name, value)| format!("{name} = {}", quoted(value)));
+            let values = values.collect::<Vec<_>>().join(", ");
+            let _ = writeln!(text, "values = {{ {values} }}");
+        }
+        let key = key_reference(self)?;
+        let mut fields = Vec::from_iter(login.map(|name| format!("preset = {}", quoted(name))));
+        match (key, setting.as_deref()) {
+            (None, _) | (_, None) => {}
+            (Some(key), Some(setting)) => match setting.split_once('.') {
+                Some((_, field)) => fields.push(format!("{field} = {}", quoted(&key))),
+                None => {
+                    let _ = writeln!(text, "key = {}", quoted(&key));
+                }
+            },
+        }
+        if !fields.is_empty() {
+            let _ = writeln!(text, "login = {{ {} }}", fields.join(", "));
+        }
+        Ok(text)
     }
 }
+
+/// The setting of a key that is a file with several fields, not a line.
+pub(crate) const KEY_FILE: &str = "login.key_file";
 
 /// Returns the preset with this name.
 ///
@@ -137,14 +206,7 @@ impl Sections {
         if let Some(file) = &args.ca_file {
             field("ca_file", &full(file)?);
         }
-        if let Some(key) = key_reference(args)? {
-            match preset.key_setting().as_deref().map(|it| it.split_once('.')) {
-                Some(Some((table, name))) => {
-                    let _ = writeln!(text, "{table} = {{ {name} = {} }}", quoted(&key));
-                }
-                _ => field("key", &key),
-            }
-        }
+        text += &args.login_text(preset)?;
         let mut sections = Self {
             text,
             name: name.to_owned(),
@@ -220,19 +282,6 @@ impl Sections {
                 _ => format!("{}/{wanted}", preset.name),
             };
             let _ = write!(self.text, "\n[[model]]\npreset = {}\n", quoted(&name));
-            if let Some(about) = &preset.about.folder {
-                let Some(folder) = &args.folder else {
-                    return Err(format!("--folder is missing: {about}"));
-                };
-                let called = preset.vendor_model(wanted).unwrap_or_default();
-                let _ = writeln!(
-                    self.text,
-                    "routes = [ {{ vendor = {}, preset = {}, model = {} }} ]",
-                    quoted(&self.name),
-                    quoted(&name),
-                    quoted(&called.replace(FOLDER, folder))
-                );
-            }
             return Ok(());
         }
         let (table, currency, given) = match &args.rub_mtok {

@@ -35,6 +35,9 @@ const EMBEDDINGS: &str = "/embeddings";
 /// Placeholder for the vendor's name of the model in a path.
 const MODEL: &str = "{model}";
 
+/// Versions of the messages format that clouds take from the body.
+const BODY_VERSIONS: [&str; 2] = ["vertex-2023-10-16", "bedrock-2023-05-31"];
+
 const HEADERS_MAX: usize = 16;
 /// Headers that carry a credential, which a vendor's `headers` must not set.
 const KEY_HEADERS: [HeaderName; 2] = [header::AUTHORIZATION, HeaderName::from_static("x-api-key")];
@@ -126,6 +129,12 @@ impl Check<'_> {
                 ("drain", OnDisconnect::Drain),
             ],
         );
+        let anthropic_version = self.choice_or(
+            raw.anthropic_version.as_deref(),
+            None,
+            &at("anthropic_version"),
+            BODY_VERSIONS.map(|version| (version, Some(version))),
+        );
         let connections_max = self.whole(
             raw.connections_max,
             &at("connections_max"),
@@ -164,6 +173,7 @@ impl Check<'_> {
             .headers(headers?)
             .on_disconnect(on_disconnect?)
             .betas_removed(betas_removed)
+            .anthropic_version(anthropic_version?)
             .egress(egress?)
             .first_byte_timeout(first_byte_timeout?)
             .plain_timeout(plain_timeout?)

@@ -225,8 +225,13 @@ fn outbound(attempt: Attempt, caller: Option<&Caller>) -> Result<Outbound, Error
     let body = match pair {
         None => splice::body(&priced, &route),
         Some(pair) => {
-            let vendor = &route.vendor.name;
-            pair.request(&call.body, vendor, &cx)?.into()
+            let vendor = &route.vendor;
+            let body = pair.request(&call.body, &vendor.name, &cx)?;
+            match vendor.anthropic_version {
+                Some(version) => splice::versioned(body, &route.model, version),
+                None => body,
+            }
+            .into()
         }
     };
     Ok(Outbound {

@@ -1,6 +1,6 @@
-//! Edits the body of a call whose vendor uses the caller's format. Only these parts are replaced: the model's name, the
-//! request for usage, a missing output ceiling, a role that the vendor does not accept, and content that no vendor of
-//! the format can read. Every other byte is forwarded unchanged.
+//! Edits the body of a call whose vendor uses the caller's format. Only these parts are replaced: the model's name (or its
+//! field, by the version), the request for usage, a missing output ceiling, a role that the vendor does not accept, and
+//! content that no vendor of the format can read. Every other byte is forwarded unchanged.
 
 use std::{borrow::Cow, ops::Range};
 
@@ -20,8 +20,14 @@ const SHARED_BYTES_MIN: usize = 16 * 1024;
 pub fn body(priced: &Priced, route: &Route) -> Segments {
     let call = &*priced.call;
     let mut edits = Vec::with_capacity(3);
-    if route.model != call.model {
-        edits.push(named(call, &route.model));
+    match route.vendor.anthropic_version {
+        Some(version) => {
+            let value = &call.spans.model;
+            let member = name_before(&call.body, value.start)..value.end;
+            edits.push((member, versioned_member(version).into()));
+        }
+        None if route.model != call.model => edits.push(named(call, &route.model)),
+        None => {}
     }
     if call.format == Format::Chat {
         edits.extend(usage_wish(call));
@@ -37,6 +43,22 @@ pub fn body(priced: &Priced, route: &Route) -> Segments {
     }
     ceiling(priced, route, &mut edits);
     apply(&call.body, edits)
+}
+
+/// Returns a translated body with the version in place of the model, which translation writes first.
+pub(super) fn versioned(body: Bytes, model: &str, version: &str) -> Bytes {
+    let model = serde_json::to_string(model).expect("a string is JSON");
+    match body.strip_prefix(format!("{{\"model\":{model}").as_bytes()) {
+        Some(rest) => {
+            let begin = format!("{{{}", versioned_member(version));
+            [begin.as_bytes(), rest].concat().into()
+        }
+        None => body,
+    }
+}
+
+fn versioned_member(version: &str) -> String {
+    format!("\"anthropic_version\":\"{version}\"")
 }
 
 /// A range of the client's body, and its replacement.

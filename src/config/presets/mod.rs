@@ -33,10 +33,17 @@ pub struct About {
     pub source: String,
     /// Environment variable that holds the key at the vendor.
     pub key_env: String,
+    /// Whether the preset's models need the preset before a slash, because the preset of their maker has the same names.
+    #[serde(default)]
+    pub qualified: bool,
+    /// Facts of a customer's account, like the name of a resource, by their placeholders in the settings.
+    #[serde(default)]
+    pub values: BTreeMap<String, ValueAbout>,
+    /// Other logins than that of the settings, by name.
+    #[serde(default)]
+    pub logins: BTreeMap<String, LoginAbout>,
     /// Page on which the vendor issues keys; absent: the vendor issues none.
     pub key_page: Option<String>,
-    /// The question for the text in place of [`FOLDER`] in the vendor's names of models; absent: their names are whole.
-    pub folder: Option<String>,
     /// Advice for operators, in Markdown.
     pub notes: Vec<String>,
     /// The models of the preset, by name.
@@ -49,6 +56,27 @@ pub struct About {
     _every_model: Option<IgnoredAny>,
 }
 
+/// A value that the operator writes into `vendor.values`.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ValueAbout {
+    /// Its name, for people.
+    pub title: String,
+    /// The vendor's page that shows it.
+    pub find: String,
+    /// A value of this form.
+    pub example: String,
+}
+
+/// The description of another login; the table's other fields are settings of `vendor.login`.
+#[derive(Debug, Deserialize)]
+pub struct LoginAbout {
+    /// The credential, for people.
+    pub title: String,
+    /// Environment variable that holds the secret; absent: the login has none.
+    pub key_env: Option<String>,
+}
+
 /// The description of a model of the preset.
 #[derive(Debug, Deserialize)]
 pub struct ModelAbout {
@@ -58,8 +86,8 @@ pub struct ModelAbout {
     pub retires: Option<String>,
 }
 
-/// The part of a vendor's name of a model that differs between operators.
-pub const FOLDER: &str = "FOLDER";
+/// Keys of a login's table that are not settings: those of [`LoginAbout`].
+pub(super) const ABOUT_LOGIN: [&str; 2] = ["title", "key_env"];
 
 /// Keys of a model's table that are not settings: those of [`ModelAbout`], and the vendor's name of the model.
 pub(super) const ABOUT_MODEL: [&str; 3] = ["source", "retires", "model"];
@@ -83,6 +111,11 @@ static ALL: LazyLock<Vec<Preset>> = LazyLock::new(|| {
         "mistral",
         "groq",
         "openrouter",
+        "azure",
+        "vertex",
+        "vertex-claude",
+        "bedrock",
+        "bedrock-claude",
         "gigachat",
         "yandexgpt",
         "ollama",
@@ -111,7 +144,7 @@ impl Preset {
     }
 
     /// Returns the presets that have this model, each with the model's name in that preset. `vendor/model` names the
-    /// model of one preset.
+    /// model of one preset, which some presets require.
     #[must_use]
     pub fn of_model(name: &str) -> Vec<(&'static Self, &'static str)> {
         let model_of = |preset: &'static Self, model: &str| {
@@ -124,6 +157,7 @@ impl Preset {
             Some(found) => vec![found],
             None => presets()
                 .iter()
+                .filter(|preset| !preset.about.qualified)
                 .filter_map(|preset| model_of(preset, name))
                 .collect(),
         }
@@ -137,23 +171,10 @@ impl Preset {
         today.saturating_sub(taken)
     }
 
-    /// Returns the vendor's base address.
+    /// Returns the vendor's base address, with the placeholders of the preset's values.
     #[must_use]
     pub fn vendor_url(&self) -> Option<String> {
-        let file: toml::Table = toml::from_str(self.text).expect("a test reads every preset");
-        Some(file["vendor"].get("url")?.as_str()?.to_owned())
-    }
-
-    /// Returns the vendor's name of a model of the preset.
-    #[must_use]
-    pub fn vendor_model(&self, model: &str) -> Option<String> {
-        let file: toml::Table = toml::from_str(self.text).expect("a test reads every preset");
-        let name = file.get("model")?.get(model)?.get("model");
-        Some(
-            name.and_then(toml::Value::as_str)
-                .unwrap_or(model)
-                .to_owned(),
-        )
+        Some(self.vendor(None).get("url")?.as_str()?.to_owned())
     }
 
     /// Returns whether the models' prices are in rubles.
@@ -163,13 +184,46 @@ impl Preset {
         lines.any(|line| line.starts_with("rub_mtok = "))
     }
 
-    /// Returns the setting of `[[vendor]]` that refers to the key, like `key` or `login.basic`; `None` if the preset
-    /// needs none.
+    /// Returns the fields of `[[vendor]]` with one of the preset's other logins, or with its usual one.
+    fn vendor(&self, login: Option<&str>) -> toml::Table {
+        let mut file: toml::Table = toml::from_str(self.text).expect("a test reads every preset");
+        let mut table = |name: &str| match file.remove(name) {
+            Some(toml::Value::Table(table)) => table,
+            _ => toml::Table::new(),
+        };
+        let (mut vendor, mut logins) = (table("vendor"), table("logins"));
+        if let Some(toml::Value::Table(mut login)) = login.and_then(|name| logins.remove(name)) {
+            login.retain(|name, _| !ABOUT_LOGIN.contains(&name));
+            vendor.remove("key");
+            vendor.insert("login".to_owned(), login.into());
+        }
+        vendor
+    }
+
+    /// Returns the variable that holds the secret of a login; `None` if that login has none.
     #[must_use]
-    pub fn key_setting(&self) -> Option<String> {
-        let file: toml::Table = toml::from_str(self.text).expect("a test reads every preset");
-        let reference = format!("${{{}}}", self.about.key_env);
-        let vendor = file["vendor"].as_table()?;
+    pub fn key_env(&self, login: Option<&str>) -> Option<&str> {
+        match login.and_then(|name| self.about.logins.get(name)) {
+            Some(login) => login.key_env.as_deref(),
+            None => Some(&self.about.key_env),
+        }
+    }
+
+    /// Returns the values that the vendor's settings with a login, or its names of models, need, by name.
+    pub fn values(&self, login: Option<&str>) -> impl Iterator<Item = (&str, &ValueAbout)> {
+        let models = self.text.lines().filter(|it| it.starts_with("model = "));
+        let settings = format!("{:?}", self.vendor(login)) + &models.collect::<String>();
+        let values = self.about.values.iter();
+        let values = values.filter(move |(name, _)| settings.contains(&format!("{{{name}}}")));
+        values.map(|(name, about)| (name.as_str(), about))
+    }
+
+    /// Returns the setting of `[[vendor]]` that refers to the secret of a login, like `key` or `login.basic`; `None` if
+    /// the login has none.
+    #[must_use]
+    pub fn key_setting(&self, login: Option<&str>) -> Option<String> {
+        let reference = format!("${{{}}}", self.key_env(login)?);
+        let vendor = self.vendor(login);
         vendor.iter().find_map(|(name, value)| match value {
             toml::Value::String(text) => (*text == reference).then(|| name.clone()),
             toml::Value::Table(inner) => {

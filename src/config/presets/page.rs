@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::{ModelAbout, Preset, presets};
+use super::{ModelAbout, Preset, ValueAbout, presets};
 
 const PAGES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/vendors/");
 
@@ -21,33 +21,44 @@ fn page(preset: &Preset) -> String {
             about.key_env
         );
     }
+    let mut values = Vec::new();
+    let mut command = String::new();
+    for (name, about) in preset.values(None) {
+        let ValueAbout {
+            title,
+            find,
+            example,
+        } = about;
+        let _ = writeln!(page, "**The {title}.** {find}.\n");
+        let _ = write!(command, " --value {name}={example}");
+        values.push(format!("{name} = \"{example}\""));
+    }
+    let values = match values.is_empty() {
+        true => String::new(),
+        false => format!("values = {{ {} }}\n", values.join(", ")),
+    };
     let example = about.models.keys().next();
     let model = match example {
-        Some(model) => match &about.folder {
-            None => format!("[[model]]\npreset = \"{model}\"\n"),
-            Some(_) => format!(
-                "[[model]]\npreset = \"{model}\"\nroutes = [ {{ vendor = \"{}\", preset = \"{model}\", model = \"{}\" }} ]\n",
-                preset.name,
-                preset.vendor_model(model).unwrap()
-            ),
-        },
+        Some(model) if about.qualified => {
+            format!("[[model]]\npreset = \"{}/{model}\"\n", preset.name)
+        }
+        Some(model) => format!("[[model]]\npreset = \"{model}\"\n"),
         None => format!(
             "[[model]]\nid     = \"my-model\"\nfamily = \"My models\"\nusdt_mtok = {{ input = \"0.10\", cached_input = \"0.01\", output = \"0.40\", \
              cache_write = \"0.10\" }}\ninput_tokens_max  = 32768\noutput_tokens_max = 8192\nroutes = [ {{ vendor = \"{}\" }} ]\n",
             preset.name
         ),
     };
-    let flags = match example {
-        Some(_) if about.folder.is_some() => " --folder FOLDER",
-        Some(_) => "",
-        None => " --models MODEL --usdt-mtok INPUT,OUTPUT",
-    };
+    if example.is_none() {
+        command += " --models MODEL --usdt-mtok INPUT,OUTPUT";
+    }
     let _ = writeln!(
         page,
-        "**In the file.** `tollgate vendor add {}{flags} --config tollgate.toml` writes it, or write:\n\n```toml\n[[vendor]]\npreset = \"{}\"\n\n{model}```\n\nEvery field that you write replaces the one of the preset \
+        "**In the file.** `tollgate vendor add {}{command} --config tollgate.toml` writes it, or write:\n\n```toml\n[[vendor]]\npreset = \"{}\"\n{values}\n{model}```\n\nEvery field that you write replaces the one of the preset \
          ([how presets apply](../prices.md#presets)).\n",
         preset.name, preset.name
     );
+    page += &logins(preset);
     if !about.notes.is_empty() {
         page += "**Good to know**\n\n";
         for note in &about.notes {
@@ -59,6 +70,30 @@ fn page(preset: &Preset) -> String {
         page += &models(preset);
     }
     page + "This page is generated: `SETTINGS_WRITE=1 cargo test --lib --all-features config::` writes it.\n"
+}
+
+fn logins(preset: &Preset) -> String {
+    let mut page = String::new();
+    for (name, login) in &preset.about.logins {
+        let secret = login.key_env.as_ref();
+        let secret = secret.map_or(String::new(), |variable| {
+            format!(" Its secret is in the environment of the gateway as `{variable}`.")
+        });
+        let _ = writeln!(
+            page,
+            "**Login `{name}`**: {}. `vendor add --login {name}` writes `login = {{ preset = \"{name}\" }}`.{secret}\n",
+            login.title
+        );
+        let usual: Vec<_> = preset.values(None).map(|(value, _)| value).collect();
+        for (value, about) in preset
+            .values(Some(name))
+            .filter(|(it, _)| !usual.contains(it))
+        {
+            let _ = writeln!(page, "- `{value}`, the {}: {}.", about.title, about.find);
+        }
+        page.push('\n');
+    }
+    page.replace("\n\n\n", "\n\n")
 }
 
 fn models(preset: &Preset) -> String {

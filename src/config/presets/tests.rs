@@ -7,25 +7,42 @@ const HEAD: &str = "[admin]\nkey = \"${ADMIN_KEY}\"\n[[rate.source]]\nfixed = \"
 /// Returns a file with one vendor and each of its models, all from the preset, and the environment that the file needs.
 fn whole(preset: &Preset) -> String {
     let models = preset.about.models.keys();
-    let models = models.map(|model| {
-        let own = format!("[[model]]\npreset = \"{0}/{model}\"\n", preset.name);
-        match preset.about.folder {
-            None => own,
-            Some(_) => {
-                let called = preset.vendor_model(model).unwrap().replace(FOLDER, "b1g");
-                own + &format!(
-                    "routes = [{{ vendor = \"{0}\", preset = \"{0}/{model}\", model = \"{called}\" }}]\n",
-                    preset.name
-                )
-            }
-        }
-    });
-    let vendor = format!("[[vendor]]\npreset = \"{}\"\n", preset.name);
+    let models = models.map(|model| format!("[[model]]\npreset = \"{}/{model}\"\n", preset.name));
+    let vendor = vendor(preset, None);
     HEAD.to_owned() + &vendor + &models.collect::<String>()
 }
 
+/// Returns the section of a preset's vendor, with the values that it needs.
+fn vendor(preset: &Preset, login: Option<&str>) -> String {
+    let values = preset.values(login);
+    let values = values.map(|(name, about)| format!("{name} = \"{}\"", about.example));
+    let values = values.collect::<Vec<_>>().join(", ");
+    let values = match values.is_empty() {
+        true => String::new(),
+        false => format!("values = {{ {values} }}\n"),
+    };
+    let login = login.map(|name| format!("login = {{ preset = \"{name}\" }}\n"));
+    let login = login.unwrap_or_default();
+    format!("[[vendor]]\npreset = \"{}\"\n{values}{login}", preset.name)
+}
+
 fn with_keys(text: &str) -> Result<crate::config::Config, crate::config::ConfigErrors> {
-    crate::config::Config::parse(text, &|name| Some(format!("{name}-0123456789abcdef")))
+    crate::config::Config::parse(text, &|name| {
+        Some(match name {
+            "VERTEX_SERVICE_ACCOUNT" => service_account(),
+            _ => format!("{name}-0123456789abcdef"),
+        })
+    })
+}
+
+/// Returns the key file of a service account of Google.
+fn service_account() -> String {
+    let key = include_str!("../../logins/test_key.pem");
+    serde_json::json!({
+        "type": "service_account", "private_key_id": "1", "private_key": key,
+        "client_email": "gate@p.iam.gserviceaccount.com", "token_uri": "https://oauth2.googleapis.com/token",
+    })
+    .to_string()
 }
 
 #[test]
@@ -52,6 +69,155 @@ fn every_preset_is_a_valid_vendor_with_valid_models() {
             .find(|it| it.problem.contains("below cost"));
         assert!(below.is_none(), "{below:?}");
     }
+}
+
+#[test]
+fn values_and_logins_of_a_cloud_fill_its_addresses_and_requests() {
+    let route = |name: &str, login: Option<&str>| {
+        let preset = Preset::named(name).unwrap();
+        let model = preset.about.models.keys().next().unwrap();
+        let model = format!("[[model]]\npreset = \"{name}/{model}\"\n");
+        let config = with_keys(&format!("{HEAD}{}{model}", vendor(preset, login))).unwrap();
+        std::sync::Arc::clone(&config.live.models[0].routes[0])
+    };
+    for (name, address, model) in [
+        (
+            "azure",
+            "https://acme-eastus2.openai.azure.com/openai/v1/chat/completions",
+            "gpt-4.1",
+        ),
+        (
+            "vertex",
+            "https://aiplatform.googleapis.com/v1/projects/acme-prod-421/locations/global/endpoints/openapi/chat/completions",
+            "google/gemini-3.1-flash-lite",
+        ),
+        (
+            "vertex-claude",
+            "https://aiplatform.googleapis.com/v1/projects/acme-prod-421/locations/global/publishers/anthropic/models/\
+             claude-fable-5:streamRawPredict",
+            "claude-fable-5",
+        ),
+        (
+            "bedrock",
+            "https://bedrock-runtime.us-east-1.amazonaws.com/openai/v1/chat/completions",
+            "deepseek.v3.2",
+        ),
+        (
+            "bedrock-claude",
+            "https://bedrock-runtime.us-east-1.amazonaws.com/anthropic/v1/messages",
+            "global.anthropic.claude-fable-5",
+        ),
+        (
+            "yandexgpt",
+            "https://ai.api.cloud.yandex.net/v1/chat/completions",
+            "gpt://b1gexample0123456789/aliceai-llm",
+        ),
+    ] {
+        let preset = Preset::named(name).unwrap();
+        let logins = preset.about.logins.keys().map(|name| Some(name.as_str()));
+        for login in std::iter::once(None).chain(logins) {
+            let route = route(name, login);
+            assert_eq!(route.vendor.endpoint, address, "{name} {login:?}");
+            assert_eq!(&*route.model, model);
+            let is_login = matches!(
+                route.vendor.authentication,
+                tollgate_layers::model::Authentication::Login(_)
+            );
+            let is_signed = login.is_some() || name.starts_with("vertex");
+            assert_eq!(is_login, is_signed, "{name} {login:?}");
+        }
+    }
+    let header = |name| route(name, None).vendor.credentials[0].clone();
+    assert_eq!(header("azure"), "AZURE_OPENAI_API_KEY-0123456789abcdef");
+    assert_eq!(
+        header("bedrock-claude"),
+        "Bearer AWS_BEARER_TOKEN_BEDROCK-0123456789abcdef"
+    );
+}
+
+#[test]
+fn missing_value_of_a_cloud_is_reported_once_with_the_page_that_shows_it() {
+    let errors = |vendor: &str| {
+        let text = format!("{HEAD}[[vendor]]\n{vendor}\n[[model]]\npreset = \"azure/gpt-5.4\"\n");
+        with_keys(&text).unwrap_err().to_string()
+    };
+    let missing = errors("preset = \"azure\"");
+    assert_eq!(
+        missing,
+        "line 8: vendor[0].values.resource: missing; write the name of the Azure resource, like values = { resource = \
+         \"acme-eastus2\" }. Azure portal, the resource's page Keys and Endpoint: the first part of the endpoint's host"
+    );
+    for (vendor, problem) in [
+        (
+            "preset = \"azure\"\nvalues = { resurce = \"a\", resource = \"a\" }",
+            "vendor[0].values.resurce: is not a value of preset \"azure\"; did you mean resource?",
+        ),
+        (
+            "preset = \"azure\"\nvalues = { resource = \"a/b\" }",
+            "vendor[0].values.resource: must have only letters",
+        ),
+        (
+            "preset = \"azure\"\nvalues = { resource = \"a\" }\nlogin = { preset = \"entr\" }",
+            "vendor[0].login.preset: \"entr\" is not a preset; did you mean entra?",
+        ),
+        (
+            "preset = \"azure\"\nvalues = { resource = \"a\" }\nlogin = { preset = \"entra\" }",
+            "vendor[0].values.client: missing; write the id of the Entra application",
+        ),
+        (
+            "name = \"azure\"\nvalues = { resource = \"a\" }",
+            "vendor[0].values: is for the placeholders of a preset",
+        ),
+    ] {
+        let errors = errors(vendor);
+        assert!(errors.contains(problem), "{errors}");
+    }
+    // An address of the operator's own needs no value.
+    let own = "preset = \"azure\"\nurl = \"https://eu.example/openai/v1\"\n";
+    let text = format!("{HEAD}[[vendor]]\n{own}[[model]]\npreset = \"azure/gpt-5.4\"\n");
+    assert_eq!(with_keys(&text).unwrap().live.models.len(), 1);
+}
+
+#[test]
+fn names_of_models_contain_the_values_of_the_vendor_of_each_route() {
+    let vendors = "[[vendor]]\npreset = \"yandexgpt\"\nvalues = { folder = \"b1g1\" }\n\
+                   [[vendor]]\npreset = \"yandexgpt\"\nname = \"second\"\nvalues = { folder = \"b1g2\" }\n";
+    let routes = |model: &str| {
+        let config = with_keys(&format!("{HEAD}{vendors}[[model]]\n{model}")).unwrap();
+        let routes = config.live.models[0].routes.iter();
+        routes.map(|it| it.model.to_string()).collect::<Vec<_>>()
+    };
+    let preset = "preset = \"aliceai-llm\"\n";
+    assert_eq!(
+        routes(preset),
+        ["gpt://b1g1/aliceai-llm", "gpt://b1g2/aliceai-llm"]
+    );
+    let own = "routes = [{ vendor = \"second\", preset = \"aliceai-llm\" }]\n";
+    assert_eq!(
+        routes(&format!("{preset}{own}")),
+        ["gpt://b1g2/aliceai-llm"]
+    );
+
+    let text = format!("{HEAD}[[vendor]]\npreset = \"yandexgpt\"\n[[model]]\n{preset}");
+    let errors = with_keys(&text).unwrap_err().to_string();
+    assert!(
+        errors.contains("vendor[0].values.folder: missing"),
+        "{errors}"
+    );
+    let foreign = "[[vendor]]\npreset = \"openai\"\nname = \"second\"\n[[model]]\n";
+    let errors = with_keys(&format!("{HEAD}{foreign}{preset}{own}"));
+    let errors = errors.unwrap_err().to_string();
+    assert!(
+        errors.contains("model[0].routes[0].model: missing; write the vendor's name of the model"),
+        "{errors}"
+    );
+}
+
+#[test]
+fn model_of_a_cloud_is_named_with_its_vendor() {
+    assert_eq!(Preset::of_model("gpt-5.4")[0].0.name, "openai");
+    assert_eq!(Preset::of_model("gpt-5.4").len(), 1);
+    assert_eq!(Preset::of_model("azure/gpt-5.4")[0].0.name, "azure");
 }
 
 #[test]
@@ -152,11 +318,21 @@ fn configuration_without_presets_uses_none() {
 #[test]
 fn key_is_the_only_secret_of_a_preset_and_its_setting_is_known() {
     for preset in presets() {
-        let setting = preset.key_setting();
-        assert!(setting.is_some(), "{}", preset.name);
-        assert_eq!(preset.text.matches("${").count(), 1, "{}", preset.name);
+        assert!(preset.key_setting(None).is_some(), "{}", preset.name);
+        let mut secrets = 1;
+        for (name, login) in &preset.about.logins {
+            let setting = preset.key_setting(Some(name));
+            assert_eq!(setting.is_some(), login.key_env.is_some(), "{name}");
+            secrets += usize::from(setting.is_some());
+        }
+        assert_eq!(
+            preset.text.matches("${").count(),
+            secrets,
+            "{}",
+            preset.name
+        );
     }
-    let setting = |name| Preset::named(name).unwrap().key_setting().unwrap();
+    let setting = |name| Preset::named(name).unwrap().key_setting(None).unwrap();
     assert_eq!(setting("deepseek"), "key");
     assert_eq!(setting("gigachat"), "login.basic");
 }

@@ -14,6 +14,9 @@ pub(in crate::config) struct RawVendor {
     /// Preset of a vendor, like "deepseek", which supplies all settings that are not written here (`tollgate preset
     /// list` lists the presets). Absent: no preset.
     pub(in crate::config) preset: Option<String>,
+    /// Facts of your account that the preset needs, like { resource = "acme-eastus2" }. Each replaces the placeholder with
+    /// its name in the preset's settings and in its names of models.
+    pub(in crate::config) values: BTreeMap<String, String>,
     /// Name of the vendor, by which routes refer to it.
     pub(in crate::config) name: Option<String>,
     /// Format of the vendor's API: "chat", "messages" or "responses".
@@ -46,6 +49,10 @@ pub(in crate::config) struct RawVendor {
     /// Messages format only: beginnings of names in the caller's header anthropic-beta. Names with these beginnings are
     /// not forwarded, because such betas change the price; ["context-1m"].
     pub(in crate::config) betas_removed: Option<Vec<String>>,
+    /// Messages format only, for a vendor that expects the name of the model in the path instead of the body:
+    /// "vertex-2023-10-16" or "bedrock-2023-05-31". The gateway sends it as the field anthropic_version of the body, in
+    /// place of the field model. Absent: the body has the field model.
+    pub(in crate::config) anthropic_version: Option<String>,
     /// Proxy for connections to the vendor: http://HOST:PORT or socks5://HOST:PORT. With a password (user:password@
     /// before the host), the whole URL must be a secret. Absent: no proxy.
     pub(in crate::config) proxy: Option<String>,
@@ -77,6 +84,9 @@ pub(in crate::config) struct RawVendor {
 #[derive(Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields, expecting = "a table")]
 pub(in crate::config) struct RawLogin {
+    /// Name of another login of the vendor's preset, like "entra" (`tollgate preset show` lists the logins). Absent: the
+    /// preset's usual login.
+    pub(in crate::config) preset: Option<String>,
     /// "key": by key or keys; "none": no authentication; "command": by a token that a program prints; "oauth": by a
     /// token for OAuth client credentials; "service_account": by a token for a key file of Google or Yandex Cloud;
     /// "aws": by signatures (AWS Signature Version 4); "key".
