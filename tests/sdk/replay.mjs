@@ -93,12 +93,12 @@ function* pieces(bytes, seed) {
 
 /**
  * Starts a gateway whose models are the vendor's recordings: `{ url, admin, adminKey, stop }`. The `fields` of a
- * recording are added to the configuration of its model.
+ * recording are added to the configuration of its model, whose route may be its `route`; `vendors` are further vendors.
  */
-export async function startGateway(vendor, all) {
+export async function startGateway(vendor, all, vendors = "") {
   const folder = await mkdtemp(join(tmpdir(), "tollgate-recordings-"));
   const file = join(folder, "tollgate.toml");
-  await writeFile(file, config(vendor, all));
+  await writeFile(file, config(vendor, all, vendors));
   const env = { PATH: process.env.PATH, ADMIN_KEY, VENDOR_KEY: "key-of-the-vendor" };
   const gateway = spawn(GATEWAY, ["serve", "--config", file], { env, stdio: ["ignore", "ignore", "pipe"] });
   const kill = () => gateway.kill("SIGKILL");
@@ -131,16 +131,16 @@ export async function startGateway(vendor, all) {
   };
 }
 
-function config(vendor, all) {
+function config(vendor, all, vendors) {
   const models = all.map(
-    ({ name, format, fields = "" }) => `
+    ({ name, format, fields = "", route = `{ vendor = "${format}", model = "${name}" }` }) => `
 [[model]]
 id = "${name}"
 family = "Recordings"
 ${fields}
 usdt_mtok = { input = "1.00", cached_input = "0.10", output = "5.00", cache_write = "1.25" }
 output_tokens_max = 64000
-routes = [ { vendor = "${format}", model = "${name}" } ]
+routes = [ ${route} ]
 `,
   );
   return `
@@ -170,5 +170,6 @@ name = "responses"
 format = "responses"
 url = "${vendor.url}/v1"
 key = "\${VENDOR_KEY}"
+${vendors}
 ${models.join("")}`;
 }
