@@ -50,6 +50,7 @@ mod proxy;
 mod rate;
 mod raw;
 mod receivers;
+mod routes;
 mod schema;
 mod secret;
 pub(crate) mod sections;

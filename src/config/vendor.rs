@@ -1,4 +1,4 @@
-//! Checks the sections `[[vendor]]` and `model.routes`.
+//! Checks the sections `[[vendor]]`.
 
 use std::{
     collections::{BTreeMap, HashMap, btree_map::Entry},
@@ -10,30 +10,27 @@ use http::{HeaderMap, HeaderName, HeaderValue, Uri, header};
 use secrecy::{ExposeSecret, SecretString};
 use tollgate_layers::{
     call::Format,
-    model::{
-        CacheMarks, Dialect, Egress, ModelKind, OnDisconnect, OutputField, Protocol, Route,
-        SystemRole, Thinking, Vendor,
-    },
+    model::{Egress, OnDisconnect, Protocol, Vendor},
 };
 
 use super::{
     check::{Check, web_address, without_query},
     login::{NOT_PRINTABLE, VendorLogin},
     proxy::proxy,
-    raw::{RawDialect, RawRoute, RawVendor},
+    raw::RawVendor,
     secret::referred,
 };
-use crate::text::{percent::encoded, similar::nearest};
+use crate::text::percent::encoded;
 
 /// Vendors by name; the value is `None` for a vendor whose section has mistakes.
 pub(super) type Vendors = BTreeMap<String, Option<Arc<Vendor>>>;
 
 /// Path appended to the base URL of a vendor of the chat format.
-const CHATS: &str = "/chat/completions";
-const EMBEDDINGS: &str = "/embeddings";
+pub(super) const CHATS: &str = "/chat/completions";
+pub(super) const EMBEDDINGS: &str = "/embeddings";
 
 /// Placeholder for the vendor's name of the model in a path.
-const MODEL: &str = "{model}";
+pub(super) const MODEL: &str = "{model}";
 
 /// Versions of the messages format that clouds take from the body.
 const BODY_VERSIONS: [&str; 2] = ["vertex-2023-10-16", "bedrock-2023-05-31"];
@@ -467,149 +464,6 @@ impl Check<'_> {
         Some(egress)
     }
 
-    /// Returns the routes of a model, by priority.
-    pub(super) fn routes(
-        &mut self,
-        raw: Vec<RawRoute>,
-        path: &str,
-        id: Option<&str>,
-        usual: (ModelKind, Dialect),
-        vendors: &Vendors,
-    ) -> Option<Vec<Arc<Route>>> {
-        if raw.is_empty() {
-            self.errors.missing(
-                path,
-                "give at least one, like [ { vendor = \"openai\", model = \"gpt-5-mini\" } ]",
-            );
-        }
-        let mut places = HashMap::new();
-        let routes: Vec<_> = raw
-            .into_iter()
-            .enumerate()
-            .map(|(index, raw)| {
-                let path = format!("{path}[{index}]");
-                let model = raw
-                    .model
-                    .clone()
-                    .filter(|model| !model.is_empty())
-                    .or_else(|| id.map(str::to_owned));
-                let place = (raw.vendor.clone().unwrap_or_default(), model.clone());
-                if let Some(first) = places.insert(place, index) {
-                    let problem = format!(
-                        "leads to the same model of the same vendor as routes[{first}]: keep one of \
-                         them, with the weight of both"
-                    );
-                    self.errors.add(&path, problem);
-                    return None;
-                }
-                self.route(&raw, &path, model, usual, vendors)
-            })
-            .collect();
-        let mut routes = routes.into_iter().collect::<Option<Vec<_>>>()?;
-        routes.sort_by_key(|route| route.priority);
-        Some(routes)
-    }
-
-    fn route(
-        &mut self,
-        raw: &RawRoute,
-        path: &str,
-        model: Option<String>,
-        (kind, dialect): (ModelKind, Dialect),
-        vendors: &Vendors,
-    ) -> Option<Arc<Route>> {
-        let at = |field: &str| format!("{path}.{field}");
-        let weight = self.whole(raw.weight, &at("weight"), 1, 1..=1_000_000);
-        let priority = self.whole(raw.priority, &at("priority"), 0, 0..=1_000_000);
-        let dialect = self.dialect(&raw.dialect(), dialect, &at);
-        let name = self.required(
-            raw.vendor.clone(),
-            &at("vendor"),
-            "name one of the [[vendor]]s",
-        )?;
-        let Some(vendor) = vendors.get(&name) else {
-            let hint = match nearest(&name, vendors.keys().map(String::as_str)) {
-                Some(near) => format!("did you mean {near:?}?"),
-                None => "add it or correct the name".to_owned(),
-            };
-            self.errors.add(
-                at("vendor"),
-                format!("there is no [[vendor]] with the name {name:?}: {hint}"),
-            );
-            return None;
-        };
-        let vendor = match (kind, vendor.as_ref()?) {
-            (ModelKind::Embedding, vendor) => self.keep(embedding_vendor(vendor), &at("vendor"))?,
-            (_, vendor) => Arc::clone(vendor),
-        };
-        let model = model?;
-        let vendor = match with_model(&vendor, &model) {
-            None => vendor,
-            Some(vendor) => self.keep(vendor, &at("model"))?,
-        };
-        let route = Route::new(vendor, model)
-            .weight(weight?)
-            .priority(priority?)
-            .dialect(dialect?);
-        Some(Arc::new(route))
-    }
-
-    pub(super) fn dialect(
-        &mut self,
-        raw: &RawDialect<'_>,
-        usual: Dialect,
-        at: &dyn Fn(&str) -> String,
-    ) -> Option<Dialect> {
-        let output_field = self.choice_or(
-            raw.output_field,
-            usual.output_field,
-            &at("output_field"),
-            [
-                ("max_completion_tokens", OutputField::MaxCompletionTokens),
-                ("max_tokens", OutputField::MaxTokens),
-            ],
-        );
-        let system_role = self.choice_or(
-            raw.system_role,
-            usual.system_role,
-            &at("system_role"),
-            [
-                ("system", Some(SystemRole::System)),
-                ("developer", Some(SystemRole::Developer)),
-            ],
-        );
-        let thinking = self.choice_or(
-            raw.thinking,
-            usual.thinking,
-            &at("thinking"),
-            [
-                ("effort", Thinking::Effort),
-                ("budget", Thinking::Budget),
-                ("none", Thinking::None),
-            ],
-        );
-        let cache_marks = self.choice_or(
-            raw.cache_marks,
-            usual.cache_marks,
-            &at("cache_marks"),
-            [("auto", CacheMarks::Auto), ("never", CacheMarks::Never)],
-        );
-        let dialect = usual
-            .output_field(output_field?)
-            .system_role(system_role?)
-            .reasoning_effort(raw.reasoning_effort.unwrap_or(usual.reasoning_effort))
-            .sampling(raw.sampling.unwrap_or(usual.sampling))
-            .thinking(thinking?)
-            .json_schema(raw.json_schema.unwrap_or(usual.json_schema))
-            .verbosity(raw.verbosity.unwrap_or(usual.verbosity))
-            .reasoning_summary(raw.reasoning_summary.unwrap_or(usual.reasoning_summary))
-            .encrypted_reasoning(raw.encrypted_reasoning.unwrap_or(usual.encrypted_reasoning))
-            .cache_marks(cache_marks?)
-            .functions(raw.functions.unwrap_or(usual.functions))
-            .prompt_cache_key(raw.prompt_cache_key.or(usual.prompt_cache_key));
-        Some(dialect)
-    }
-
     pub(super) fn choice_or<T: Copy, const N: usize>(
         &mut self,
         given: Option<&str>,
@@ -627,59 +481,6 @@ struct Suffix {
     path: Option<String>,
     /// The query, from its `?`; may be empty.
     query: String,
-}
-
-/// Returns the vendor with its embeddings endpoint, which belongs to the chat format.
-fn embedding_vendor(vendor: &Arc<Vendor>) -> Result<Arc<Vendor>, String> {
-    let vendor = vendor.speaking(Format::Chat);
-    let base = match vendor.format {
-        Format::Chat => vendor.endpoint.path().strip_suffix(CHATS),
-        _ => None,
-    };
-    let endpoint =
-        base.and_then(|base| with_path(&vendor.endpoint, &format!("{base}{EMBEDDINGS}")));
-    let Some(endpoint) = endpoint else {
-        return Err(format!(
-            "{:?} takes no embeddings: name a [[vendor]] of the format \"chat\"{}",
-            vendor.name,
-            match vendor.format {
-                Format::Chat => ", whose path ends in /chat/completions",
-                _ => "",
-            }
-        ));
-    };
-    let mut vendor = Vendor::clone(vendor);
-    vendor.endpoint = endpoint;
-    vendor.others = Vec::new();
-    Ok(Arc::new(vendor))
-}
-
-/// Returns the vendor with the model in its path; `None` if the path has no placeholder for it.
-fn with_model(vendor: &Arc<Vendor>, model: &str) -> Option<Result<Arc<Vendor>, &'static str>> {
-    let path = vendor.endpoint.path();
-    if !path.contains(MODEL) {
-        return None;
-    }
-    let endpoint = with_path(&vendor.endpoint, &path.replace(MODEL, &encoded(model)));
-    Some(
-        endpoint
-            .ok_or("is too long for the vendor's path")
-            .map(|endpoint| {
-                let mut vendor = Vendor::clone(vendor);
-                vendor.endpoint = endpoint;
-                Arc::new(vendor)
-            }),
-    )
-}
-
-/// Returns the address with another path and the same query.
-fn with_path(address: &Uri, path: &str) -> Option<Uri> {
-    let mut parts = address.clone().into_parts();
-    let query = address
-        .query()
-        .map_or(String::new(), |query| format!("?{query}"));
-    parts.path_and_query = Some(format!("{path}{query}").parse().ok()?);
-    Uri::from_parts(parts).ok()
 }
 
 /// Returns the base for `/v1/messages`. With several formats, the shared base URL already ends in `/v1`, which is

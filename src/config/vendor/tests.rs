@@ -1,3 +1,5 @@
+use tollgate_layers::model::{Dialect, OutputField, Route, Thinking};
+
 use super::*;
 use crate::config::testing::{assert_mistakes, changed, parse};
 
