@@ -36,9 +36,28 @@ pub(super) enum PricesCommand {
     /// The result is checked before it replaces the file; a running gateway reads it by itself and gives its tariff a new
     /// version. A class or rule that the file lacks is not added, because it would be sold: it is named.
     #[command(
-        after_help = "Example:\n  tollgate prices diff --config tollgate.toml || tollgate prices apply --config tollgate.toml"
+        after_help = "Examples:\n  tollgate prices diff --config tollgate.toml || tollgate prices apply --config tollgate.toml\n  \
+                      tollgate prices apply --valid-from 2027-01-01 --config tollgate.toml"
     )]
-    Apply(PricesArgs),
+    Apply {
+        #[command(flatten)]
+        args: PricesArgs,
+        /// Write the differences as rules that come into force at this time, like 2027-01-01 (UTC) or
+        /// 2027-01-01T00:00:00+03:00; until then the old prices apply
+        #[arg(long, value_name = "DATE", value_parser = valid_from)]
+        valid_from: Option<String>,
+    },
+}
+
+/// Parses a date, or a time. The configuration's check decides whether it is a time.
+fn valid_from(text: &str) -> Result<String, String> {
+    let is_date = text.len() == 10 && text.bytes().all(|it| it.is_ascii_digit() || it == b'-');
+    let is_time = text.contains('T') && !text.contains(['"', '\\']);
+    match (is_date, is_time) {
+        (true, _) => Ok(format!("{text}T00:00:00Z")),
+        (_, true) => Ok(text.to_owned()),
+        _ => Err("write a date like 2027-01-01, or a time like 2027-01-01T00:00:00+03:00".into()),
+    }
 }
 
 #[derive(Debug, Args)]
@@ -66,7 +85,10 @@ const CHANGE: &[Cell] = &[
 ];
 
 pub(super) fn prices(command: &PricesCommand) -> Result<(), Failure> {
-    let (PricesCommand::Diff(args) | PricesCommand::Apply(args)) = command;
+    let (args, from) = match command {
+        PricesCommand::Diff(args) => (args, None),
+        PricesCommand::Apply { args, valid_from } => (args, valid_from.as_deref()),
+    };
     let file = &args.config;
     let before = fs::read_to_string(file).map_err(|error| unusable(file, &error))?;
     let (config, _) = checked(&before, file)?;
@@ -74,14 +96,14 @@ pub(super) fn prices(command: &PricesCommand) -> Result<(), Failure> {
         None => PriceSource::Presets,
         Some(map) => source(map)?,
     };
-    let diff = PriceDiff::new(&before, &source, config.live.tariff);
+    let diff = PriceDiff::new(&before, &source, config.live.tariff, from);
     let diff = diff.map_err(|errors| mistakes(file, &errors))?;
     if !args.json {
         for note in &diff.notes {
             eprintln!("{}: {note}", file.display());
         }
     }
-    let is_applied = matches!(command, PricesCommand::Apply(_)) && diff.text != before;
+    let is_applied = matches!(command, PricesCommand::Apply { .. }) && diff.text != before;
     if is_applied {
         checked(&diff.text, file)?;
         // A link stays a link.

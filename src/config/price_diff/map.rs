@@ -4,7 +4,10 @@ use rust_decimal::Decimal;
 use serde_json::{Map, Value};
 use tollgate_layers::price::Currency;
 
-use super::listed::{Listed, Rates, When};
+use super::{
+    listed::{Listed, Rates, When},
+    off_peak::peak_hours,
+};
 
 /// Our class: the map's field.
 const CLASSES: [(&str, &str); 10] = [
@@ -47,15 +50,30 @@ pub(super) fn prices(map: &Map<String, Value>, preset: &str, model: &str) -> Opt
     let provider = match preset {
         "google" => "gemini",
         "qwen" => "dashscope",
+        "vertex" | "vertex-claude" => "vertex_ai",
+        "bedrock-claude" => "bedrock_converse",
+        "bedrock" => match map.get(model) {
+            Some(entry) if entry["litellm_provider"] == "bedrock_converse" => "bedrock_converse",
+            _ => "bedrock/us-east-1",
+        },
         other => other,
     };
+    let model = model.strip_prefix("google/").unwrap_or(model);
     let bare = map
         .get(model)
         .filter(|entry| entry["litellm_provider"] == provider);
     let entry = bare.or_else(|| map.get(&format!("{provider}/{model}")));
     let entry = Entry(entry?.as_object()?);
-    let rates = entry.rates("", entry.0)?;
+    let mut rates = entry.rates("", entry.0)?;
     let mut rules = entry.rules(&rates);
+    let mut unread = entry.unread();
+    if rules.is_empty()
+        && let Some((cheap, peak)) = entry.off_peak(&rates, preset)
+    {
+        rules = peak;
+        rates = cheap;
+        unread.retain(|field| field != OFF_PEAK);
+    }
     for rule in &mut rules {
         rule.1.retain(|class, _| rates.contains_key(class));
     }
@@ -63,9 +81,11 @@ pub(super) fn prices(map: &Map<String, Value>, preset: &str, model: &str) -> Opt
         currency: Currency::Usdt,
         rates,
         rules,
-        unread: entry.unread(),
+        unread,
     })
 }
+
+const OFF_PEAK: &str = "off_peak_pricing";
 
 struct Entry<'m>(&'m Map<String, Value>);
 
@@ -182,6 +202,16 @@ impl Entry<'_> {
         rules
     }
 
+    /// Returns the rates outside peak hours, and rules with the usual rates in them; `None` if the map has no such
+    /// windows.
+    fn off_peak(&self, usual: &Rates, preset: &str) -> Option<(Rates, Vec<(When, Rates)>)> {
+        let cheap = self.0.get(OFF_PEAK)?;
+        let peak = peak_hours(cheap.get("windows")?, preset)?;
+        let cheap = self.rates("", cheap.as_object()?)?;
+        let rules = peak.into_iter().map(|when| (when, usual.clone()));
+        Some((filled(Some(&cheap), usual), rules.collect()))
+    }
+
     /// Returns speed, region and factor of the token prices, the usual one first.
     fn uplifts(&self) -> Vec<(&'static str, &'static str, Decimal)> {
         let special = self.0.get("provider_specific_entry");
@@ -214,8 +244,7 @@ impl Entry<'_> {
                 || CLASSES.iter().any(|(_, known)| field == *known)
         };
         let fields = self.0.keys().filter(|field| {
-            let is_price =
-                field.contains("cost") || field.contains("uplift") || *field == "off_peak_pricing";
+            let is_price = field.contains("cost") || field.contains("uplift") || *field == OFF_PEAK;
             let is_elsewhere = ELSEWHERE.iter().any(|part| field.contains(part));
             is_price && !is_known(field) && !is_elsewhere
         });

@@ -3,9 +3,11 @@
 //!
 //! Works on the text and not on the checked configuration, because a change replaces a value at its place.
 
+mod dated;
 pub(super) mod file;
 mod listed;
 mod map;
+mod off_peak;
 mod source;
 mod warnings;
 
@@ -66,11 +68,17 @@ pub struct PriceChange {
 }
 
 impl PriceDiff {
-    /// Compares a configuration's text with a source.
+    /// Compares a configuration's text with a source. With `from`, a time like 2027-01-01T00:00:00Z, the changes are
+    /// written as rules that come into force then.
     ///
     /// # Errors
     /// If the text is not TOML.
-    pub fn new(text: &str, source: &PriceSource, tariff: Tariff) -> Result<Self, ConfigErrors> {
+    pub fn new(
+        text: &str,
+        source: &PriceSource,
+        tariff: Tariff,
+        from: Option<&str>,
+    ) -> Result<Self, ConfigErrors> {
         let mut errors = Errors::default();
         let Some(document) = Document::parse(text, &mut errors) else {
             return Err(errors.finish(|_| None));
@@ -80,6 +88,7 @@ impl PriceDiff {
             text,
             source,
             tariff,
+            is_dated: from.is_some(),
             vendors: vendors(root),
             edits: Vec::new(),
             changes: Vec::new(),
@@ -88,14 +97,25 @@ impl PriceDiff {
         for model in tables(root, "model") {
             comparison.model(model);
         }
+        let Comparison {
+            mut edits,
+            changes,
+            mut notes,
+            ..
+        } = comparison;
+        if let Some(from) = from {
+            let (dated, unwritten) = dated::rules(root, text, edits, from);
+            edits = dated;
+            notes.extend(unwritten);
+        }
         let mut changed = text.to_owned();
-        comparison.edits.sort_by_key(|(place, _)| place.start);
-        for (place, new) in comparison.edits.into_iter().rev() {
+        edits.sort_by_key(|(place, _)| place.start);
+        for (place, new) in edits.into_iter().rev() {
             changed.replace_range(place, &new);
         }
         Ok(Self {
-            changes: comparison.changes,
-            notes: comparison.notes,
+            changes,
+            notes,
             text: changed,
         })
     }
@@ -105,6 +125,8 @@ struct Comparison<'a> {
     text: &'a str,
     source: &'a PriceSource,
     tariff: Tariff,
+    /// Whether the changes become rules with a date.
+    is_dated: bool,
     /// The vendors by name, each with the preset that has its prices.
     vendors: BTreeMap<&'a str, Option<&'static Preset>>,
     edits: Vec<(Range<usize>, String)>,
@@ -300,6 +322,7 @@ impl<'a> Comparison<'a> {
         let sale = Prices::read(table, "", "price_rules");
         let loses = sale.is_some_and(|sale| routes.iter().any(|(.., listed)| lacks(&sale, listed)));
         let end = own.iter().map(|(_, value)| value.span().end).max();
+        let is_written = is_written || self.is_dated;
         let (Some(end), false, false) = (end, is_written, loses) else {
             self.notes.push(format!(
                 "{id}: takes prices from a preset, which a file cannot change in part: write usdt_mtok, price_rules and routes by hand"

@@ -1,4 +1,7 @@
+use tollgate_ledger::price::Condition;
+
 use super::{source::without_date, *};
+use crate::config::UsdtRates;
 
 const HEAD: &str = "[admin]\nkey = \"${ADMIN_KEY}\"\n[[rate.source]]\nfixed = \"90.50\"\n[tariff]\n\
                     sell_rate_multiplier = \"1.15\"\n";
@@ -9,7 +12,7 @@ const TARIFF: Tariff = Tariff {
 };
 
 fn diff(text: &str, source: &PriceSource) -> PriceDiff {
-    PriceDiff::new(&format!("{HEAD}{text}"), source, TARIFF).unwrap()
+    PriceDiff::new(&format!("{HEAD}{text}"), source, TARIFF, None).unwrap()
 }
 
 fn parse(text: &str) -> crate::config::Config {
@@ -114,7 +117,7 @@ fn price_that_equals_the_cost_follows_the_vendor_and_another_one_stays() {
 #[test]
 fn applied_file_has_no_difference() {
     let once = diff(OLD, &flash(""));
-    let twice = PriceDiff::new(&once.text, &flash(""), Tariff::AT_COST).unwrap();
+    let twice = PriceDiff::new(&once.text, &flash(""), Tariff::AT_COST, None).unwrap();
     assert_eq!((lines(&twice), twice.text), (Vec::new(), once.text));
 }
 
@@ -213,7 +216,7 @@ fn date_at_the_end_of_a_models_name_is_left_out() {
     );
     assert_eq!(without_date("gpt-5-mini"), None);
     let example = include_str!("../../../deploy/tollgate.toml");
-    let diff = PriceDiff::new(example, &PriceSource::Presets, Tariff::AT_COST).unwrap();
+    let diff = PriceDiff::new(example, &PriceSource::Presets, Tariff::AT_COST, None).unwrap();
     assert!(
         !diff.notes.iter().any(|it| it.contains("no price of \"")),
         "{:?}",
@@ -259,6 +262,40 @@ fn map_is_read_like_the_script_reads_it() {
         .map(|(when, rates)| (when.to_owned(), rates.to_owned()))
         .into();
     assert_eq!(rules, expected);
+}
+
+#[test]
+fn off_peak_windows_of_a_map_are_the_rules_of_the_preset() {
+    let map = |windows: &str| {
+        let map = format!(
+            r#"{{ "deepseek-flash": {{ "litellm_provider": "deepseek", "input_cost_per_token": 3e-7, "output_cost_per_token": 1.2e-6,
+            "cache_read_input_token_cost": 6e-9, "off_peak_pricing": {{ "input_cost_per_token": 1.5e-7,
+            "output_cost_per_token": 6e-7, "cache_read_input_token_cost": 3e-9, "windows": {windows} }} }} }}"#
+        );
+        let map: serde_json::Value = serde_json::from_str(&map).unwrap();
+        map::prices(map.as_object().unwrap(), "deepseek", "deepseek-flash").unwrap()
+    };
+    let windows = r#"[{ "hours_utc": ["00:00-01:00", "04:00-06:00", "10:00-00:00"], "weekdays": [1, 2, 3, 4, 5] },
+                      { "hours_utc": "00:00-00:00", "weekdays": [6, 7] }]"#;
+    let listed = map(windows);
+    let preset = Preset::named("deepseek").unwrap();
+    let of_preset = source::preset_prices(preset, "deepseek-flash").unwrap();
+    assert_eq!(
+        (&listed.rates, &listed.rules),
+        (&of_preset.rates, &of_preset.rules)
+    );
+    assert_eq!(listed.unread, [""; 0]);
+    // A window over midnight ends on the next day.
+    let rules = map(r#"[{ "hours_utc": "22:00-02:00" }]"#).rules;
+    assert_eq!(rules.len(), 1);
+    assert_eq!(rules[0].0["hours_utc"], "[\"02:00-22:00\"]");
+    // A window of an unknown form is named, and the dearer prices apply.
+    let listed = map(r#"[{ "days": "all" }]"#);
+    assert_eq!(
+        (listed.rules.len(), &*listed.unread[0]),
+        (0, "off_peak_pricing")
+    );
+    assert_eq!(listed.rates["input"].to_string(), "0.3");
 }
 
 fn warned(text: &str) -> Vec<String> {
@@ -326,4 +363,65 @@ fn class_that_the_vendor_bills_and_the_model_lacks_is_warned_of() {
         "{found}"
     );
     assert!(found.contains("web_search_call 0.01"), "{found}");
+}
+
+#[test]
+fn dated_change_becomes_a_rule_and_leaves_the_price_in_force() {
+    const FROM: &str = "2027-01-01T00:00:00Z";
+    let dated = |text: &str| {
+        let text = format!("{HEAD}{text}");
+        PriceDiff::new(&text, &flash(""), Decimal::ONE, Some(FROM)).unwrap()
+    };
+    let new = r#"usdt_mtok = { cache_write = "0.3", cached_input = "0.006", input = "0.3", output = "1.2" }"#;
+    let inline_route = OLD.split("[[model.routes]]").next().unwrap().to_owned()
+        + r#"price_rules = [ { service_tier = "flex", usdt_mtok = { input = "0.6", cached_input = "0.006", output = "2", cache_write = "0.6" } } ]
+routes = [ { vendor = "ds", model = "deepseek-flash", cost_usdt_mtok = { input = "0.6", cached_input = "0.006", output = "2.4", cache_write = "0.6" } } ] # ours
+"#;
+    let hours = "\n[[model.price_rules]] # at night\nhours_utc = [\"01:00-04:00\"]\nusdt_mtok = { input = \"0.6\", \
+                 cached_input = \"0.006\", output = \"2\", cache_write = \"0.6\" } # dear\n";
+    let tables = OLD
+        .split("[model.routes.cost_usdt_mtok]")
+        .next()
+        .unwrap()
+        .to_owned()
+        + hours;
+    for (text, rules, costs) in [(inline_route.as_str(), 2, 1), (&tables, 2, 0)] {
+        let diff = dated(text);
+        assert!(!diff.changes.is_empty());
+        // The dated rules are added to the text, of which nothing is removed.
+        let mut rest = diff.text.chars();
+        let is_kept = format!("{HEAD}{text}")
+            .chars()
+            .all(|it| rest.any(|kept| kept == it));
+        assert!(is_kept, "{}", diff.text);
+        if costs > 0 {
+            assert!(diff.text.contains(new), "{}", diff.text);
+        }
+        let config = parse(&diff.text);
+        let model = &config.live.models[0];
+        let dated_of = |rules: &[(Condition, UsdtRates)]| {
+            let dated = rules
+                .iter()
+                .filter(|(when, _)| when.valid_from_ms.is_some());
+            dated.count()
+        };
+        assert_eq!(dated_of(&model.price_rules), rules, "{}", diff.text);
+        assert_eq!(model.usdt_mtok.input.to_string(), "0.6");
+        let dated_costs = model.route_costs.iter().map(|it| dated_of(&it.rules));
+        assert_eq!(dated_costs.sum::<usize>(), costs, "{}", diff.text);
+        // Written again, the rules are there already.
+        let again = PriceDiff::new(&diff.text, &flash(""), Decimal::ONE, Some(FROM)).unwrap();
+        assert_eq!(again.text, diff.text);
+        assert!(
+            again.notes.join("\n").contains("already"),
+            "{:?}",
+            again.notes
+        );
+    }
+    // Costs in a table of their own cannot be followed by a rule.
+    let notes = dated(OLD).notes.join("\n");
+    assert!(
+        notes.contains("flash: write cost_rules by hand: { valid_from"),
+        "{notes}"
+    );
 }
