@@ -18,7 +18,7 @@ mod tests;
 mod token;
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::HashMap,
     fmt,
     sync::{Arc, LazyLock, Mutex, PoisonError, Weak},
 };
@@ -63,7 +63,6 @@ pub(crate) struct TokenHeader {
 
 /// A vendor's login. Logins with the same settings and secrets are equal.
 pub(crate) struct VendorLogin {
-    vendor: String,
     form: &'static str,
     identity: Identity,
     inner: Box<dyn RenewedLogin>,
@@ -109,7 +108,6 @@ pub(crate) fn login(vendor: &str, form: Form, egress: &Egress) -> (Arc<VendorLog
         Form::Aws(aws) => ("aws", Box::new(AwsLogin::new(vendor, aws))),
     };
     let login = Arc::new(VendorLogin {
-        vendor: vendor.to_owned(),
         form: name,
         identity: identity.clone(),
         inner,
@@ -118,24 +116,13 @@ pub(crate) fn login(vendor: &str, form: Form, egress: &Egress) -> (Arc<VendorLog
     (login, value)
 }
 
-/// Returns the state of each vendor's credential that expires, by the vendor's name. During a reload a vendor may have
-/// two; the younger one counts.
-pub(crate) fn credentials() -> BTreeMap<String, CredentialState> {
+/// Returns the state of the credential of the login with this identity; `None` if the login has no credential that
+/// expires.
+pub(crate) fn credential_state(identity: &HeaderValue) -> Option<CredentialState> {
+    let identity = Identity(identity.to_str().ok()?.to_owned());
     let in_use = IN_USE.lock().unwrap_or_else(PoisonError::into_inner);
-    let mut states: BTreeMap<String, CredentialState> = BTreeMap::new();
-    for login in in_use.values().filter_map(Weak::upgrade) {
-        let Some(state) = login.inner.state() else {
-            continue;
-        };
-        let kept = states.entry(login.vendor.clone()).or_insert(state);
-        if kept
-            .age
-            .is_none_or(|kept| state.age.is_some_and(|age| age < kept))
-        {
-            *kept = state;
-        }
-    }
-    states
+    let login = in_use.get(&identity).and_then(Weak::upgrade)?;
+    login.inner.state()
 }
 
 impl Identity {

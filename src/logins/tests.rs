@@ -6,7 +6,7 @@ use std::{
     time::{Duration, UNIX_EPOCH},
 };
 
-use http::{HeaderName, Response, header::DATE};
+use http::{HeaderName, HeaderValue, Response, header::DATE};
 use serde_json::json;
 use tokio::time::{Instant, sleep};
 use tollgate_layers::model::Egress;
@@ -20,7 +20,7 @@ use crate::text::time::now_ms;
 
 const LIFE_S: u64 = 1800;
 
-/// An endpoint of tokens and temporary keys, which knows until when each is valid.
+/// An endpoint of tokens and temporary keys, with the time until which each is valid.
 struct Endpoint {
     server: TokenServer,
     issued: Arc<Mutex<Vec<Instant>>>,
@@ -81,7 +81,7 @@ impl Endpoint {
         self.issued.lock().unwrap().len()
     }
 
-    fn login(&self, name: &str) -> Arc<VendorLogin> {
+    fn login(&self, name: &str) -> (Arc<VendorLogin>, HeaderValue) {
         let oauth = |path, credentials| {
             let oauth = OAuth {
                 url: self.server.url(path),
@@ -116,7 +116,7 @@ impl Endpoint {
                 credentials: AwsCredentials::Instance(self.server.url("/")),
             }),
         };
-        super::login(name, form, &Egress::default()).0
+        super::login(name, form, &Egress::default())
     }
 }
 
@@ -138,7 +138,7 @@ async fn failed(endpoint: &Endpoint, login: &VendorLogin, calls: u32, step: Dura
 #[tokio::test(start_paused = true)]
 async fn none_of_100_000_calls_fails_over_fifty_renewals_of_a_token() {
     let endpoint = Endpoint::start(0, 0..0).await;
-    let login = endpoint.login("gigachat");
+    let (login, _) = endpoint.login("gigachat");
     let step = Duration::from_millis(800);
     assert_eq!(failed(&endpoint, &login, 100_000, step).await, 0);
     let issued = endpoint.issued();
@@ -150,7 +150,7 @@ async fn no_call_fails_while_the_token_endpoint_is_down_for_two_minutes() {
     for name in ["gigachat", "entra", "google", "role"] {
         // The endpoint is down when the login renews its first token.
         let endpoint = Endpoint::start(0, 1400..1520).await;
-        let login = endpoint.login(name);
+        let (login, _) = endpoint.login(name);
         let step = Duration::from_secs(1);
         assert_eq!(failed(&endpoint, &login, 4000, step).await, 0, "{name}");
         assert!(endpoint.issued() >= 3, "{name}");
@@ -162,7 +162,7 @@ async fn no_call_fails_if_the_clock_differs_from_the_endpoints_by_five_minutes()
     for offset_s in [-300, 300] {
         for name in ["gigachat", "entra", "google"] {
             let endpoint = Endpoint::start(offset_s, 0..0).await;
-            let login = endpoint.login(name);
+            let (login, _) = endpoint.login(name);
             let step = Duration::from_secs(10);
             assert_eq!(
                 failed(&endpoint, &login, 1000, step).await,
@@ -178,8 +178,8 @@ async fn no_call_fails_if_the_clock_differs_from_the_endpoints_by_five_minutes()
 #[tokio::test(start_paused = true)]
 async fn age_and_life_of_a_token_and_failures_to_renew_it_are_known() {
     let endpoint = Endpoint::start(0, 2000..9000).await;
-    let login = endpoint.login("entra");
-    let state = || super::credentials()["entra"];
+    let (login, identity) = endpoint.login("entra");
+    let state = || super::credential_state(&identity).unwrap();
     let seconds = |time: Option<Duration>| time.map(|it| it.as_secs());
     assert_eq!(
         (state().age, state().left, state().failures),
@@ -197,5 +197,5 @@ async fn age_and_life_of_a_token_and_failures_to_renew_it_are_known() {
     assert!(state().failures > 3, "{:?}", state());
     assert_eq!(seconds(state().left), Some(0));
     drop(login);
-    assert!(!super::credentials().contains_key("entra"));
+    assert!(super::credential_state(&identity).is_none());
 }

@@ -32,19 +32,24 @@ impl Sources {
     fn read(&self) -> Readings {
         let (holds_open, hold_oldest) = self.calls.holds();
         let backlog = self.store.backlog();
+        let snapshot = self.live.snapshot();
+        let credentials = snapshot.vendors().filter_map(|vendor| {
+            let state = logins::credential_state(vendor.credentials.first()?)?;
+            Some((vendor.name.to_string(), state))
+        });
         let (outbox_rows, waited) =
             backlog.map_or((0, None), |backlog| (backlog.calls, backlog.oldest));
         Readings {
             holds_open,
             hold_oldest,
             vendors: self.health.snapshot(),
-            credentials: logins::credentials(),
+            credentials: credentials.collect(),
             outbox_rows,
             outbox_oldest: waited.unwrap_or_default(),
             leases: self.store.lease_counts(),
             rates: self.rates.counts(),
             connections: self.connections.count(),
-            rate: self.live.snapshot().rate(),
+            rate: snapshot.rate(),
             is_ready: self.readiness.check().is_ok(),
         }
     }

@@ -2,21 +2,23 @@
 
 use std::{
     sync::{
-        Arc,
+        Arc, Mutex,
         atomic::{AtomicUsize, Ordering},
     },
-    time::Duration,
+    time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
+use http::Method;
 use serde_json::json;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 use tollgate::demo::vendor::{Received, Reply, ScriptedVendor};
 
 use crate::{
     checks::{API, cost_nothing, refused},
-    harness::{Setup, VENDOR_KEY, World, chat_body},
+    harness::{Setup, VENDOR_KEY, World, chat_body, messages_body},
     ops::Op,
     replies::{answer, refusal, usage},
+    secrets::TOKEN,
 };
 
 const NAME: &str = "name = \"chat-vendor\"\n";
@@ -29,22 +31,27 @@ async fn with_lines(lines: &str) -> World {
 
 /// A gateway that gets tokens for its chat vendor from this endpoint.
 async fn with_tokens_of(endpoint: &ScriptedVendor) -> World {
-    with_lines(&format!(
-        "login = {{ kind = \"oauth\", url = \"http://{}/oauth\", basic = \"${{VENDOR_KEY}}\", scope = \"S\" }}",
-        endpoint.address()
-    ))
-    .await
+    with_lines(&login_at(endpoint)).await
 }
 
-/// An endpoint that issues the tokens `t-0`, `t-1`, …, each valid for half an hour.
-async fn token_endpoint() -> ScriptedVendor {
+/// The login of a vendor whose tokens come from this endpoint.
+pub fn login_at(endpoint: &ScriptedVendor) -> String {
+    format!(
+        "login = {{ kind = \"oauth\", url = \"http://{}/oauth\", basic = \"${{VENDOR_KEY}}\", scope = \"S\" }}",
+        endpoint.address()
+    )
+}
+
+/// An endpoint that issues the tokens `TOKEN-0`, `TOKEN-1`, …, each valid for half an hour. `TOKEN` is among the secrets for
+/// which all logs, answers and files of this binary are searched.
+pub async fn token_endpoint() -> ScriptedVendor {
     let endpoint = ScriptedVendor::start().await.unwrap();
     let issued = AtomicUsize::new(0);
     endpoint.script(move |_| {
         let number = issued.fetch_add(1, Ordering::SeqCst);
         Reply::json(
             200,
-            &json!({ "access_token": format!("t-{number}"), "expires_in": 1800 }),
+            &json!({ "access_token": format!("{TOKEN}-{number}"), "expires_in": 1800 }),
         )
     });
     endpoint
@@ -55,9 +62,9 @@ fn accept_from(world: &World, first: &Arc<AtomicUsize>) {
     let first = Arc::clone(first);
     world.vendor.script(move |received: &Received| {
         let sent = received.headers["authorization"].to_str().unwrap();
-        let number = sent.strip_prefix("Bearer t-").unwrap();
+        let (_, number) = sent.rsplit_once('-').unwrap();
         if number.parse::<usize>().unwrap() < first.load(Ordering::SeqCst) {
-            return refusal(401, "Token has expired");
+            return refusal(401, &format!("Token has expired: {sent}"));
         }
         Reply::json(200, &answer(Op::Chat, "hello", &usage(Op::Chat, 10, 5)))
     });
@@ -96,6 +103,154 @@ async fn one_login_token_serves_all_calls_until_the_vendor_refuses_it() {
     // 40 calls with 10 input and 5 output tokens were charged. Attempts that the vendor refused cost nothing.
     let account = world.settled(&key).await;
     assert_eq!(account["balance_rub"], "999.92", "{account}");
+}
+
+#[tokio::test]
+async fn calls_continue_if_the_vendor_ends_tokens_early() {
+    const LIFE: Duration = Duration::from_millis(1300);
+    let endpoint = token_endpoint().await;
+    let world = with_tokens_of(&endpoint).await;
+    // The vendor accepts each token for `LIFE` from its first use, and not for half an hour.
+    let first_uses = Mutex::new(Vec::new());
+    world.vendor.script(move |received: &Received| {
+        let sent = received.headers["authorization"].to_str().unwrap();
+        let (_, number) = sent.rsplit_once('-').unwrap();
+        let mut uses = first_uses.lock().unwrap();
+        let number: usize = number.parse().unwrap();
+        if number == uses.len() {
+            uses.push(Instant::now());
+        }
+        if uses[number].elapsed() > LIFE {
+            return refusal(401, "Token has expired");
+        }
+        Reply::json(200, &answer(Op::Chat, "hello", &usage(Op::Chat, 10, 5)))
+    });
+    let key = world.key().await;
+    let body = chat_body("x");
+    let (began, mut calls) = (Instant::now(), 0);
+    while began.elapsed() < 3 * LIFE {
+        let answers = (0..4).map(|_| world.chat(&key, &body));
+        for answer in futures_util::future::join_all(answers).await {
+            assert_eq!(answer.status, 200, "{answer:?}");
+            calls += 1;
+        }
+    }
+    let refused = world.vendor.received().len() - calls;
+    let tokens = endpoint.received().len();
+    assert!((3..=4).contains(&tokens), "{tokens} tokens");
+    // Each of the calls in flight is repeated at most once per token that ended.
+    assert!((tokens - 1..=4 * tokens).contains(&refused), "{refused}");
+}
+
+#[tokio::test]
+async fn metrics_have_the_age_of_a_vendors_token_and_the_failures_of_its_login() {
+    let endpoint = token_endpoint().await;
+    let world = with_tokens_of(&endpoint).await;
+    let value = async |name: &str| {
+        let text = world.admin(Method::GET, "/metrics", None).await.text();
+        let start = format!("{name}{{vendor=\"chat-vendor\"}} ");
+        let line = text.lines().find_map(|line| line.strip_prefix(&start));
+        line.map(|value| value.parse::<f64>().unwrap())
+    };
+    assert_eq!(value("tollgate_vendor_token_age_seconds").await, None);
+    assert_eq!(value("tollgate_vendor_login_failures").await, Some(0.0));
+    let key = world.key().await;
+    assert_eq!(world.chat(&key, &chat_body("x")).await.status, 200);
+    let age = value("tollgate_vendor_token_age_seconds").await.unwrap();
+    let left = value("tollgate_vendor_token_left_seconds").await.unwrap();
+    assert!((0.0..60.0).contains(&age), "{age}");
+    assert!((1700.0..=1790.0).contains(&left), "{left}");
+
+    // The vendor refuses the token, and the endpoint issues no other one.
+    endpoint.script(|_| Reply::json(500, &json!({})));
+    world.vendor.script(|_| refusal(401, "Token has expired"));
+    sleep(Duration::from_millis(1100)).await;
+    assert_eq!(world.chat(&key, &chat_body("x")).await.status, 503);
+    assert_eq!(value("tollgate_vendor_token_age_seconds").await, None);
+    assert_eq!(value("tollgate_vendor_login_failures").await, Some(1.0));
+}
+
+#[tokio::test]
+async fn signature_of_a_clock_five_minutes_off_is_corrected_within_one_call() {
+    for offset_s in [-300_i64, 300] {
+        // Logins with equal settings share their clock, so each has a key of its own.
+        let world = with_lines(&format!(
+            "login = {{ kind = \"aws\", region = \"eu-west-1\", access_key_id = \"AKID{offset_s}\", \
+             secret_access_key = \"${{VENDOR_KEY}}\" }}"
+        ))
+        .await;
+        // AWS refuses a signature whose time differs from its own by more than five minutes; the fake, by one.
+        world.vendor.script(move |received: &Received| {
+            let now = SystemTime::now()
+                .duration_since(UNIX_EPOCH)
+                .unwrap()
+                .as_secs();
+            let now = UNIX_EPOCH + Duration::from_secs(now.saturating_add_signed(offset_s));
+            let date = httpdate::fmt_http_date(now);
+            let near = [0, 1, 2, 3].map(|late| {
+                let at = httpdate::HttpDate::from(now - Duration::from_secs(late));
+                httpdate::fmt_http_date(at.into())
+            });
+            let sent = received.headers["x-amz-date"].to_str().unwrap();
+            let is_near = near.iter().any(|date| date.contains(&clock_of(sent)));
+            let reply = match is_near {
+                true => Reply::json(200, &answer(Op::Chat, "hello", &usage(Op::Chat, 10, 5))),
+                false => refusal(403, "Signature expired")
+                    .header("x-amzn-errortype", "InvalidSignatureException"),
+            };
+            reply.header("date", date)
+        });
+        let key = world.key().await;
+        for calls in [2, 3] {
+            assert_eq!(world.chat(&key, &chat_body("x")).await.status, 200);
+            assert_eq!(world.vendor.received().len(), calls, "{offset_s}");
+        }
+    }
+}
+
+/// Returns the time of day of a date like 20261129T170502Z, like 17:05:02.
+fn clock_of(date: &str) -> String {
+    let (_, time) = date.split_once('T').unwrap();
+    format!("{}:{}:{}", &time[..2], &time[2..4], &time[4..6])
+}
+
+/// The fake answers as Vertex AI's `streamRawPredict` does by Anthropic's and Google's pages: a body with `model` or
+/// without `anthropic_version` is refused.
+#[tokio::test]
+async fn model_is_in_the_path_and_the_version_in_the_body_for_vertex() {
+    let lines = "name = \"messages-vendor\"\npath = \"/models/{model}:streamRawPredict\"\n\
+                 anthropic_version = \"vertex-2023-10-16\"\nlogin = { prefix = \"Bearer \" }\n";
+    let world = Setup::default()
+        .edit("name = \"messages-vendor\"\n", lines)
+        .start()
+        .await;
+    world.vendor.script(|received: &Received| {
+        let body = received.json();
+        let is_good =
+            body.get("model").is_none() && body["anthropic_version"] == "vertex-2023-10-16";
+        match is_good && body["max_tokens"].is_u64() {
+            true => Reply::json(
+                200,
+                &answer(Op::Messages, "hello", &usage(Op::Messages, 10, 5)),
+            ),
+            false => refusal(400, "model: Extra inputs are not permitted"),
+        }
+    });
+    let key = world.key().await;
+    let answer = world.messages(&key, &messages_body("x")).await;
+    assert_eq!(answer.status, 200, "{answer:?}");
+    // A call of the chat format is translated.
+    let mut chat = chat_body("x");
+    chat["model"] = "messages".into();
+    let answer = world.chat(&key, &chat).await;
+    assert_eq!(answer.status, 200, "{answer:?}");
+    for received in world.vendor.received() {
+        assert_eq!(received.path, "/models/vendor-messages-1:streamRawPredict");
+        assert_eq!(
+            received.headers["authorization"],
+            format!("Bearer {VENDOR_KEY}")
+        );
+    }
 }
 
 #[tokio::test]

@@ -29,6 +29,7 @@ use crate::{
         Key, RedisServer, Setup, World, chat_body, client, config_text, eventually, messages_body,
         request, secret, whole, with,
     },
+    logins::{login_at, token_endpoint},
     ops::{BOTH, Op, limits},
     price_rules::with_rules,
     replies::{Running, answer, events, refusal, usage},
@@ -168,8 +169,14 @@ async fn documented_metrics_equal_those_of_a_scrape() {
     let cost = "{ input = \"1\", cached_input = \"1\", output = \"1\", cache_write = \"1\" }";
     let with_cost = format!("model = \"vendor-chat-1\", cost_usdt_mtok = {cost} }}");
     let hook = "[[webhook]]\nname = \"w\"\nurl = \"https://hooks.example/\"\nsecrets = [\"${WEBHOOK_SECRET}\"]\n[ledger]";
-    let setup = Setup::default().edit(route, &with_cost);
+    let (name, endpoint) = ("name = \"chat-vendor\"\n", token_endpoint().await);
+    let login = format!("{name}{}\n", login_at(&endpoint));
+    let setup = Setup::default().edit(route, &with_cost).edit(name, &login);
     let world = setup.edit("[ledger]", hook).start().await;
+    // A vendor's token exists only after the first call.
+    says(&world, Op::Chat, 9, 2);
+    let key = world.key().await;
+    assert_eq!(world.chat(&key, &chat_body("x")).await.status, 200);
     // A series of refusals exists only after the first refusal with its code.
     let refused = world.get("/v1/models", &[]).await;
     assert_eq!(refused.status, 401);
