@@ -17,6 +17,7 @@ VENDORS = {
     "openai": ("/v1", "/chat/completions", "authorization", "Bearer ", CHAT),
     "anthropic": ("", "/v1/messages", "x-api-key", "", MESSAGE),
     "deepseek": ("", "/chat/completions", "authorization", "Bearer ", CHAT),
+    "azure": ("/openai/v1", "/chat/completions", "api-key", "", CHAT),
     "gigachat": ("/api/v1", "/chat/completions", "authorization", "Bearer ", CHAT),
     "yandexgpt": ("/v1", "/chat/completions", "authorization", "Bearer ", CHAT),
 }

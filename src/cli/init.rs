@@ -3,16 +3,16 @@
 use std::{
     collections::BTreeSet,
     fs,
-    io::{self, BufRead as _, IsTerminal as _, Write as _},
+    io::{self, IsTerminal as _},
     net::{Ipv4Addr, SocketAddr},
     path::{Path, PathBuf},
 };
 
 use clap::Args;
-use rustix::termios::{LocalModes, OptionalActions, tcgetattr, tcsetattr};
 use tollgate_layers::model::ModelKind;
 
 use super::{
+    ask::{ask, ask_values, without_echo},
     failure::Failure,
     show::{self, counted},
     vendor_add::{advice, checked, unusable},
@@ -146,8 +146,8 @@ fn questions(args: &mut InitArgs) -> Result<(&'static Preset, Option<String>), F
         return Ok((preset, None));
     }
     let about = &preset.about;
-    args.args = ask_values(preset, std::mem::take(&mut args.args))?;
     let key = ask_key(preset, &mut args.args)?;
+    ask_values(&mut args.args, preset)?;
     if about.models.is_empty() && args.args.models.is_empty() {
         let question =
             "Model, as the vendor names it (or ID=NAME, if your customers use another name): ";
@@ -174,28 +174,6 @@ fn questions(args: &mut InitArgs) -> Result<(&'static Preset, Option<String>), F
     Ok((preset, key))
 }
 
-/// Asks for the values that the preset needs and the options lack, if standard input is a terminal.
-pub(super) fn ask_values(preset: &Preset, mut args: VendorArgs) -> Result<VendorArgs, Failure> {
-    if !io::stdin().is_terminal() {
-        return Ok(args);
-    }
-    let missing: Vec<_> = args
-        .missing(preset)
-        .map(|(name, _)| name.to_owned())
-        .collect();
-    for name in missing {
-        let about = &preset.about.values[&name];
-        let (title, find, example) = (&about.title, &about.find, &about.example);
-        let question = format!("{find}.\nThe {title}, like {example}: ");
-        let value = ask(&question, |text| match text {
-            "" => Err(Failure::Usage("the preset needs it".into())),
-            text => Ok(text.to_owned()),
-        })?;
-        args.values.push((name, value));
-    }
-    Ok(args)
-}
-
 /// Asks for the key, or for the file that has it. Returns a key that was typed.
 fn ask_key(preset: &Preset, args: &mut VendorArgs) -> Result<Option<String>, Failure> {
     let login = args.login.as_deref();
@@ -207,7 +185,7 @@ fn ask_key(preset: &Preset, args: &mut VendorArgs) -> Result<Option<String>, Fai
     let page = preset.about.key_page.as_ref().filter(|_| login.is_none());
     let page = page.map(|page| format!(" from {page}")).unwrap_or_default();
     if preset.key_setting(login).as_deref() == Some(KEY_FILE) {
-        let question = format!("File with the key at {title}{page}: ");
+        let question = format!("File with the key{page} (JSON of {title}): ");
         args.key_file = Some(ask(&question, |text| {
             let file = PathBuf::from(text);
             match file.is_file() {
@@ -231,46 +209,6 @@ fn address(text: &str) -> Result<SocketAddr, Failure> {
             Failure::Usage("write an IP address with a port, like 0.0.0.0:8080".into())
         }),
     }
-}
-
-/// Asks until the answer is valid.
-fn ask<T>(question: &str, parse: impl Fn(&str) -> Result<T, Failure>) -> Result<T, Failure> {
-    let unreadable = |error: io::Error| Failure::Io(format!("standard input: {error}"));
-    loop {
-        eprint!("{question}");
-        let _ = io::stderr().flush();
-        let mut line = String::new();
-        if io::stdin()
-            .lock()
-            .read_line(&mut line)
-            .map_err(unreadable)?
-            == 0
-        {
-            return Err(Failure::Usage(
-                "the answers ended too early; nothing was written".into(),
-            ));
-        }
-        match parse(line.trim()) {
-            Ok(answer) => return Ok(answer),
-            Err(failure) => eprintln!("{}", failure.text()),
-        }
-    }
-}
-
-/// Runs `read` while the terminal does not show what is typed.
-fn without_echo<T>(read: impl FnOnce() -> T) -> T {
-    let stdin = io::stdin();
-    let before = tcgetattr(&stdin).ok();
-    if let Some(mut silent) = before.clone() {
-        silent.local_modes.remove(LocalModes::ECHO);
-        let _ = tcsetattr(&stdin, OptionalActions::Now, &silent);
-    }
-    let answer = read();
-    if let Some(before) = before {
-        let _ = tcsetattr(&stdin, OptionalActions::Now, &before);
-        eprintln!();
-    }
-    answer
 }
 
 /// Returns 256 random bits in hexadecimal.

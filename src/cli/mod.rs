@@ -2,6 +2,7 @@
 //! commands are defined in its file, next to the code that runs it.
 
 mod account;
+mod ask;
 mod audit;
 mod ceilings;
 mod check;

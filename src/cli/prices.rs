@@ -143,3 +143,56 @@ fn row(change: &PriceChange) -> Value {
         "margin_percent": change.margin_percent.map(|it| it.to_string()),
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+    use tempfile::TempDir;
+
+    use super::*;
+    use crate::cli::{Cli, Command};
+
+    const FILE: &str = "[admin]\nkey = \"${ADMIN_KEY}\"\n[[rate.source]]\nfixed = \"90.50\"\n[tariff]\nsell_rate_multiplier = \"1.15\"\n\
+                        [[vendor]]\npreset = \"groq\"\n[[model]]\nid = \"oss\"   # ours\nfamily = \"GPT-OSS\"\n\
+                        usdt_mtok = { input = \"9\", cached_input = \"9\", output = \"9\", cache_write = \"9\" } # of May\n\
+                        output_tokens_max = 8192\nroutes = [ { vendor = \"groq\", model = \"openai/gpt-oss-20b\" } ]\n";
+
+    /// Runs `prices apply` with these options on a file. Returns the result and the file's text after it.
+    fn applied(options: &str) -> (Result<(), Failure>, String) {
+        let dir = TempDir::new().unwrap();
+        let file = dir.path().join("tollgate.toml");
+        fs::write(&file, FILE).unwrap();
+        let line = format!(
+            "tollgate prices apply {options} --config {}",
+            file.display()
+        );
+        let cli = Cli::try_parse_from(line.split_whitespace()).unwrap();
+        let Command::Prices { command } = cli.command else {
+            panic!("{line}")
+        };
+        (prices(&command), fs::read_to_string(&file).unwrap())
+    }
+
+    #[test]
+    fn prices_of_a_later_day_are_written_below_those_in_force() {
+        let (result, text) = applied("--valid-from 2027-01-01");
+        assert!(result.is_ok(), "{result:?}");
+        let (before, after) = text.split_once("price_rules = [\n").unwrap();
+        assert!(FILE.starts_with(before.trim_end()), "{before}");
+        let (rules, after) = after.split_once("]\n").unwrap();
+        assert!(FILE.ends_with(after), "{after}");
+        assert!(
+            rules.contains("valid_from = \"2027-01-01T00:00:00Z\"") && !rules.contains("\"9\""),
+            "{rules}"
+        );
+    }
+
+    #[test]
+    fn invalid_date_of_prices_leaves_the_file_as_it_was() {
+        let (result, text) = applied("--valid-from 2027-13-01");
+        let failure = result.unwrap_err();
+        assert!(failure.text().contains("valid_from"), "{failure:?}");
+        assert_eq!(text, FILE);
+        assert!(valid_from("tomorrow").is_err());
+    }
+}

@@ -5,9 +5,9 @@ use std::{cell::RefCell, collections::BTreeSet, fmt::Write as _, fs, path::Path}
 use serde_json::json;
 
 use super::{
+    ask::ask_values,
     check::mistakes,
     failure::Failure,
-    init::ask_values,
     show::{self, counted},
 };
 use crate::{
@@ -52,10 +52,11 @@ pub(super) fn vendor_add(
     as_json: bool,
 ) -> Result<(), Failure> {
     let preset = preset(preset_name).map_err(Failure::Usage)?;
-    let args = &ask_values(preset, args.clone())?;
+    let mut args = args.clone();
+    ask_values(&mut args, preset)?;
     let before = fs::read_to_string(file).map_err(|error| unusable(file, &error))?;
     let own = Taken::read(&before).map_err(|errors| mistakes(file, &errors))?;
-    let sections = Sections::new(preset, args, &own.models).map_err(Failure::Usage)?;
+    let sections = Sections::new(preset, &args, &own.models).map_err(Failure::Usage)?;
     let name = &sections.name;
     if own.vendors.contains(name) {
         return Err(Failure::Usage(format!(
