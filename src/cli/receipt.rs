@@ -94,11 +94,15 @@ macro_rules! classes {
 classes! {
     "cache_write_1h" "per million",
     "cache_write_12h" "per million",
+    "cached_input_audio" "per million",
+    "cached_input_image" "per million",
     "input_audio" "per million",
     "input_image" "per million",
     "output_audio" "per million",
     "output_image" "per million",
+    "output_reasoning" "per million",
     "web_search_call" "each",
+    "request_call" "each",
 }
 
 /// Returns the cells of all facts that a receipt may have.

@@ -153,6 +153,22 @@ const fn class_column(class: Class) -> Column {
             Cell::number("input image tokens", "/usage/classes/input_image"),
             "input_image_tokens",
         ),
+        Class::CachedInputAudio => (
+            Cell::number("cached audio tokens", "/usage/classes/cached_input_audio"),
+            "cached_input_audio_tokens",
+        ),
+        Class::CachedInputImage => (
+            Cell::number("cached image tokens", "/usage/classes/cached_input_image"),
+            "cached_input_image_tokens",
+        ),
+        Class::OutputReasoning => (
+            Cell::number("reasoning tokens", "/usage/classes/output_reasoning"),
+            "output_reasoning_tokens",
+        ),
+        Class::RequestCall => (
+            Cell::number("billed requests", "/usage/classes/request_call"),
+            "request_calls",
+        ),
         Class::OutputAudio => (
             Cell::number("output audio tokens", "/usage/classes/output_audio"),
             "output_audio_tokens",

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use rust_decimal::Decimal;
 use tollgate_layers::{
     model::ModelKind,
-    price::{CallTimes, Class, Condition, Currency, Label, Served},
+    price::{CallTimes, Class, Condition, Currency, Label, Served, Within},
 };
 
 use super::{
@@ -326,7 +326,13 @@ impl BaseRates {
     fn of_class(&self, name: &str) -> Option<Decimal> {
         let own = self.by_name().find(|(class, _)| *class == name);
         let own = own.map(|(_, rate)| rate);
-        own.or_else(|| (name == Class::InputImage.name()).then_some(self.input))
+        own.or_else(|| match Class::named(name)?.within()? {
+            Within::Input => Some(self.input),
+            Within::CachedInput => Some(self.cached_input),
+            Within::Output => Some(self.output),
+            Within::Class(class) => self.of_class(class.name()),
+            Within::Nothing => Some(Decimal::ZERO),
+        })
     }
 }
 

@@ -221,6 +221,10 @@ pub(super) fn class_in_words(class: Class) -> &'static str {
     match class {
         Class::CacheWrite1h => english("Input tokens written to the cache for an hour"),
         Class::CacheWrite12h => english("Input tokens written to the cache for 12 hours"),
+        Class::CachedInputAudio => english("Audio input tokens from the cache"),
+        Class::CachedInputImage => english("Image input tokens from the cache"),
+        Class::OutputReasoning => english("Reasoning tokens"),
+        Class::RequestCall => english("Fee for the call"),
         Class::InputAudio => english("Audio input tokens"),
         Class::InputImage => english("Image input tokens"),
         Class::OutputAudio => english("Audio output tokens"),

@@ -285,6 +285,10 @@ fn place(class: Class, language: Language) -> (Option<usize>, &'static str) {
     let image = say(language, "изображения", "images");
     let audio = say(language, "звук", "audio");
     match class {
+        Class::CachedInputImage => (Some(1), image),
+        Class::CachedInputAudio => (Some(1), audio),
+        Class::OutputReasoning => (Some(2), say(language, "рассуждения", "reasoning")),
+        Class::RequestCall => (None, say(language, "каждый запрос", "each request")),
         Class::InputImage => (Some(0), image),
         Class::InputAudio => (Some(0), audio),
         Class::OutputImage => (Some(2), image),

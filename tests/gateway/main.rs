@@ -91,6 +91,7 @@ mod page; // the price list for people
 mod parallel; // two hundred calls on money for thirty-seven
 mod passthrough; // data forwarded between caller and vendor
 mod payments; // payments by customers: providers faked on real sockets
+mod price_classes;
 mod price_currencies;
 mod price_hours;
 mod price_lists;

@@ -25,7 +25,7 @@ pub struct Usage {
     pub cached_input: u64,
     /// The input that was written to the vendor's cache.
     pub cache_write: u64,
-    /// The output, reasoning included.
+    /// The output, including reasoning that no price distinguishes.
     pub output: u64,
     /// The tokens and units that some vendors bill separately.
     #[serde(default, skip_serializing_if = "Counts::is_empty")]
@@ -460,6 +460,8 @@ pub struct Reading {
     pub others: [Option<Usage>; 2],
     /// The part of the usage's `cache_write` that the vendor reported with the usual cache lifetime.
     pub cache_write_usual: u64,
+    /// The part of the usage's output that the vendor reported as reasoning.
+    pub reasoning: u64,
     /// How the vendor reported that it served the call.
     pub served: Served,
     /// Whether the usage's output is a final count, and not the first guess that messages streams begin with.

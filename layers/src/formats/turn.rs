@@ -141,7 +141,10 @@ impl Counts {
                 .cache_write
                 .saturating_add(class(Class::CacheWrite1h))
                 .saturating_add(class(Class::CacheWrite12h)),
-            cached: usage.cached_input,
+            cached: usage
+                .cached_input
+                .saturating_add(class(Class::CachedInputAudio))
+                .saturating_add(class(Class::CachedInputImage)),
             output,
             reasoning: reasoning.map(|reasoning| reasoning.min(output)),
         }

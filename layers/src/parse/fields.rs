@@ -89,6 +89,7 @@ const FIELDS: &[(&str, [Fate; 4])] = &[
     ("compaction", [Bought; 4]),
     ("container", [Bought; 4]),
     ("enable_search", [Bought; 4]),
+    ("fallback_credit_token", [Bought; 4]),
     ("fallbacks", [Bought; 4]),
     ("mcp_servers", [Bought; 4]),
     ("models", [Bought; 4]),

@@ -94,6 +94,25 @@ fn class_counts_of_chat_usage_are_parts_of_its_totals() {
             [65, 0, 15, 50],
             vec![(Class::CacheWrite12h, 20)],
         ),
+        // The vendor reports which cached tokens are sound and images.
+        (
+            json!({ "audio_tokens": 40, "image_tokens": 20, "cached_tokens": 35,
+                "cached_tokens_details": { "audio_tokens": 10, "image_tokens": 5, "text_tokens": 20 } }),
+            Value::Null,
+            [20, 20, 0, 50],
+            vec![
+                (Class::CachedInputAudio, 10),
+                (Class::CachedInputImage, 5),
+                (Class::InputAudio, 30),
+                (Class::InputImage, 15),
+            ],
+        ),
+        (
+            json!({ "audio_tokens": 5, "cached_tokens": 9, "cached_tokens_details": { "audio_tokens": 70 } }),
+            Value::Null,
+            [91, 4, 0, 50],
+            vec![(Class::CachedInputAudio, 5)],
+        ),
         // Sound that was read from the cache counts as sound, and not as cached text.
         (
             json!({ "audio_tokens": 90, "cached_tokens": 30 }),

@@ -22,6 +22,9 @@ pub(super) struct ChatUsage {
     half_day_tokens: Count,
     input_audio: Count,
     input_image: Count,
+    /// Parts of the cached tokens by what they encode.
+    cached_audio: Count,
+    cached_image: Count,
     reasoning_tokens: Count,
     /// `reasoning_tokens` outside the details object, where some vendors report it.
     top_reasoning_tokens: Count,
@@ -76,8 +79,8 @@ impl ChatUsage {
             searches,
         ] = members(json, names).ok()?;
         let of_prompt = of_prompt.filter(|json| *json != "null");
-        let of_prompt = of_prompt.map_or(Some([None; 7]), |json| {
-            const NAMES: [&str; 7] = [
+        let of_prompt = of_prompt.map_or(Some([None; 8]), |json| {
+            const NAMES: [&str; 8] = [
                 "cached_tokens",
                 "cache_write_tokens",
                 "audio_tokens",
@@ -86,6 +89,7 @@ impl ChatUsage {
                 // One vendor uses the name that this count has in the messages format.
                 "cache_creation_input_tokens",
                 "cache_creation",
+                "cached_tokens_details",
             ];
             members(json, &NAMES).ok()
         })?;
@@ -97,7 +101,10 @@ impl ChatUsage {
             lives,
             created,
             lives_created,
+            cached_parts,
         ] = of_prompt;
+        let [cached_audio, cached_image] =
+            details(cached_parts, &["audio_tokens", "image_tokens"])?;
         let [ttl_30m, half_day_tokens] = details(lives, &["ttl_30m_tokens", "ttl_12h_tokens"])?;
         let [ttl_5m, hour_tokens] = details(
             lives_created,
@@ -119,6 +126,8 @@ impl ChatUsage {
             half_day_tokens,
             input_audio: count(input_audio)?,
             input_image: count(input_image)?,
+            cached_audio,
+            cached_image,
             reasoning_tokens,
             top_reasoning_tokens: count(top_reasoning)?,
             output_audio,
@@ -239,18 +248,25 @@ impl ChatUsage {
             input -= taken;
             taken
         };
+        let part = |count: Count, whole: u64| count.tokens.unwrap_or(0).min(whole);
         let input_audio = take(self.input_audio.tokens.unwrap_or(0));
+        let cached_audio = part(self.cached_audio, input_audio).min(cached);
+        let (input_audio, cached) = (input_audio - cached_audio, cached - cached_audio);
         let (hour, half_day) = (take(hour), take(half_day));
         let longer = hour + half_day;
         let cached_input = take(cached);
         let cache_write = take(written.saturating_sub(longer));
-        let input_image = take(self.input_image.tokens.unwrap_or(0));
+        let images = self.input_image.tokens.unwrap_or(0);
+        let cached_image = part(self.cached_image, cached_input).min(images);
+        let input_image = take(images - cached_image);
         // The vendor may count the same sound as cached.
         let overlap = input_audio;
         let overflows = cached - cached_input > overlap
             || written - cache_write.saturating_add(longer).min(written) > overlap;
         let mut classes = Counts::default();
         for (class, count) in [
+            (Class::CachedInputAudio, cached_audio),
+            (Class::CachedInputImage, cached_image),
             (Class::InputAudio, input_audio),
             (Class::InputImage, input_image),
             (Class::CacheWrite1h, hour),
@@ -269,7 +285,7 @@ impl ChatUsage {
         }
         let usage = Usage {
             input,
-            cached_input,
+            cached_input: cached_input - cached_image,
             cache_write,
             output,
             classes,

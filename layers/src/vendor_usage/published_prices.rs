@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 
 use super::{MessagesUsage, chat_usage, embeddings_usage, responses_usage};
-use crate::price::{CallTimes, Class, Condition, Price, PriceList, Rate};
+use crate::price::{CallTimes, Class, Condition, Currency, Price, PriceList, Rate};
 
 /// Numbers by the name of a rate class.
 type Numbers<T> = BTreeMap<String, T>;
@@ -22,6 +22,9 @@ struct Published {
     made: bool,
     #[serde(default, rename = "notes")]
     _notes: String,
+    /// The currency of the prices.
+    #[serde(default)]
+    currency: Currency,
     usual: Numbers<String>,
     rules: Vec<PublishedRule>,
 }
@@ -41,6 +44,9 @@ struct Row {
     /// For a stream: the usage of each event, in order.
     usage: Vec<Box<serde_json::value::RawValue>>,
     service_tier: Option<String>,
+    /// When the call was made, if that decides: Unix milliseconds, and the same time for people.
+    #[serde(default)]
+    at: Option<(u64, String)>,
     /// The counts by rate class that a person would derive from the usage.
     counts: Numbers<u64>,
     /// The condition of the price that applies, empty for the usual price.
@@ -71,31 +77,34 @@ fn billionths(text: &str) -> i128 {
 }
 
 /// Returns the rate in micro-rubles per million tokens, or per call, rounded up as in the catalog.
-fn rate(row: &Row, usd: &str) -> i128 {
-    let product = billionths(usd) * billionths(&row.exchange_rate) / 1000
-        * billionths(&row.multiplier)
-        / 1000;
+fn rate(row: &Row, currency: Currency, price: &str) -> i128 {
+    let exchange_rate = match currency {
+        Currency::Usdt => row.exchange_rate.as_str(),
+        Currency::Rub => "1",
+    };
+    let product =
+        billionths(price) * billionths(exchange_rate) / 1000 * billionths(&row.multiplier) / 1000;
     // The product has units of 10⁻⁹ · 10⁻⁶ · 10⁻⁶ rubles. The divisions by 1000 are exact for numbers of six digits.
     (product + 999_999_999_999_999) / 1_000_000_000_000_000
 }
 
 /// Returns the cost in micro-rubles, rounded up once at the end.
-fn reckoned(row: &Row, rates: &Numbers<String>) -> i128 {
+fn reckoned(row: &Row, currency: Currency, rates: &Numbers<String>) -> i128 {
     let mut sum = 0;
     for (class, count) in &row.counts {
-        let unit = if class == "web_search_call" {
+        let unit = if class.ends_with("_call") {
             1_000_000
         } else {
             1
         };
-        sum += i128::from(*count) * rate(row, &rates[class]) * unit;
+        sum += i128::from(*count) * rate(row, currency, &rates[class]) * unit;
     }
     (sum + 999_999) / 1_000_000
 }
 
-fn price(row: &Row, rates: &Numbers<String>, condition: Condition) -> Price {
+fn price(row: &Row, list: &Published, rates: &Numbers<String>, condition: Condition) -> Price {
     let of = |class: &str| {
-        let micro = rate(row, rates.get(class)?);
+        let micro = rate(row, list.currency, rates.get(class)?);
         Some(Rate::new(u64::try_from(micro).unwrap()))
     };
     // An embeddings model has a price only for input.
@@ -114,6 +123,7 @@ fn price(row: &Row, rates: &Numbers<String>, condition: Condition) -> Price {
             .map(|class| (class, of(class.name())))
             .collect(),
         condition,
+        currency: list.currency,
         ..Price::default()
     }
 }
@@ -140,21 +150,23 @@ fn said(row: &Row) -> super::VendorUsage {
 #[test]
 fn reported_usage_costs_exactly_the_published_prices() {
     let (lists, rows) = (lists(), rows());
-    assert!(rows.len() >= 60, "{}", rows.len());
+    assert!(rows.len() >= 100, "{}", rows.len());
     let mut met = std::collections::BTreeSet::new();
     for (number, row) in (1..).zip(&rows) {
         let list = &lists[&row.list];
         let name = format!("usages.jsonl:{number}: {}", row.source);
         let conditions: Vec<_> = list.rules.iter().map(|rule| rule.when).collect();
         assert_eq!(crate::price::ambiguous(&conditions), None, "{name}");
-        let prices = PriceList::from(price(row, &list.usual, Condition::default())).rules(
+        let prices = PriceList::from(price(row, list, &list.usual, Condition::default())).rules(
             list.rules
                 .iter()
-                .map(|rule| price(row, &rule.rates, rule.when)),
+                .map(|rule| price(row, list, &rule.rates, rule.when)),
         );
         let said = said(row);
         assert!(!said.suspect && !said.unknown, "{name}: {said:?}");
-        let charge = prices.charge(said.usage, &said.served, &CallTimes::at(0));
+        let times = CallTimes::at(row.at.as_ref().map_or(0, |(ms, _)| *ms));
+        let usage = prices.distinguished(said.usage, said.reasoning.unwrap_or(0));
+        let charge = prices.charge(usage, &said.served, &times);
         assert!(!charge.unpriced, "{name}: {charge:?}");
         assert_eq!(charge.price.condition.to_string(), row.rule, "{name}");
         let rates = list
@@ -164,7 +176,7 @@ fn reported_usage_costs_exactly_the_published_prices() {
         let rates = rates.map_or(&list.usual, |rule| &rule.rates);
         assert_eq!(
             i128::from(charge.cost.micro()),
-            reckoned(row, rates),
+            reckoned(row, list.currency, rates),
             "{name}: {charge:?}"
         );
         // The usage and the price on the receipt must give the receipt's cost.
@@ -189,6 +201,9 @@ fn reported_usage_costs_exactly_the_published_prices() {
         assert_eq!(counts, row.counts, "{name}");
         met.extend(row.counts.keys().cloned());
         met.insert(row.rule.clone());
+        if let Some((ms, text)) = &row.at {
+            assert_eq!(crate::calendar::rfc3339(*ms), *text, "{name}");
+        }
     }
     // The recorded usages must cover every rate class, and every condition on which a price depends.
     for class in Class::ALL {
@@ -204,7 +219,16 @@ fn reported_usage_costs_exactly_the_published_prices() {
 fn every_published_price_and_recorded_usage_names_its_source() {
     let lists = lists();
     for (name, list) in &lists {
-        let vendors = ["gpt-", "claude-", "gemini-", "text-embedding-"];
+        let vendors = [
+            "gpt-",
+            "claude-",
+            "gemini-",
+            "text-embedding-",
+            "deepseek-",
+            "GigaChat",
+            "yandexgpt",
+            "aliceai",
+        ];
         assert_ne!(
             list.made,
             vendors.iter().any(|it| name.starts_with(it)),

@@ -21,6 +21,9 @@ use super::{
 const COUNTED_IN: &[(&str, &str)] = &[
     ("cache_write_1h", "cache_write"),
     ("cache_write_12h", "cache_write"),
+    ("cached_input_audio", "cached_input"),
+    ("cached_input_image", "cached_input"),
+    ("output_reasoning", "output"),
     ("input_audio", "input"),
     ("input_image", "input"),
     ("output_audio", "output"),

@@ -40,8 +40,8 @@ Files, whose kind is recognised; docs/statements.md shows how to request them:
              /v1/organizations/cost_report (group_by[]=description)
   others     CSV with the columns day,model,class,count,cost: a day of UTC, the vendor's model, one of input,
              cached_input, cache_write, cache_write_1h, cache_write_12h, output, input_audio, output_audio, input_image,
-             output_image, web_search_call, other, calls; the count, the cost in USD or in the currency of
-             cost_rub_mtok, or both
+             output_image, cached_input_audio, cached_input_image, output_reasoning, web_search_call, request_call, other,
+             calls; the count, the cost in USD (in rubles for a vendor with cost_rub_mtok), or both
 Put all pages of one answer into one file, in order. Request usage of only the gateway's keys or project.
 
 Exit codes: 0 all within the tolerance; 1 drift, and no other error; 65 a file of another kind; 74 a file that cannot be

@@ -10,7 +10,7 @@ use super::{
 };
 
 /// Our class: the map's field.
-const CLASSES: [(&str, &str); 10] = [
+const CLASSES: [(&str, &str); 12] = [
     ("input", "input_cost_per_token"),
     ("cached_input", "cache_read_input_token_cost"),
     ("output", "output_cost_per_token"),
@@ -23,6 +23,8 @@ const CLASSES: [(&str, &str); 10] = [
         "cache_write_12h",
         "cache_creation_input_token_cost_above_12hr",
     ),
+    ("cached_input_audio", "cache_read_input_audio_token_cost"),
+    ("cached_input_image", "cache_read_input_image_token_cost"),
     ("input_audio", "input_cost_per_audio_token"),
     ("input_image", "input_cost_per_image_token"),
     ("output_audio", "output_cost_per_audio_token"),
@@ -125,6 +127,8 @@ impl Entry<'_> {
         if rates.get("input_image") == Some(&input) {
             rates.remove("input_image");
         }
+        let fee = own.get("input_cost_per_request").and_then(number);
+        rates.extend(fee.map(|fee| ("request_call".to_owned(), fee.normalize())));
         let searches = self
             .0
             .get("search_context_cost_per_query")
@@ -240,7 +244,7 @@ impl Entry<'_> {
                 Some((start, size)) if size.ends_with("k_tokens") => start,
                 _ => field,
             };
-            field == "output_cost_per_reasoning_token"
+            ["output_cost_per_reasoning_token", "input_cost_per_request"].contains(&field)
                 || CLASSES.iter().any(|(_, known)| field == *known)
         };
         let fields = self.0.keys().filter(|field| {

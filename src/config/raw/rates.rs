@@ -41,6 +41,10 @@ raw_rates! {
     /// no such rate, a request for it gets 400 if a vendor of the model speaks the caller's format; otherwise the call
     /// is translated without it.
     cache_write_12h: CacheWrite12h,
+    /// Audio input read from the vendor's cache, if the vendor counts it separately. Absent: the rate of input_audio.
+    cached_input_audio: CachedInputAudio,
+    /// Image input read from the vendor's cache, if the vendor counts it separately. Absent: the rate of cached_input.
+    cached_input_image: CachedInputImage,
     /// Audio input (input_audio). If the model's price has no such rate, a call with audio is refused with 400.
     input_audio: InputAudio,
     /// Image input. Absent: the rate of input.
@@ -51,7 +55,11 @@ raw_rates! {
     /// Image output (modalities). If the model's price has no such rate, a call that requests images is refused with
     /// 400.
     output_image: OutputImage,
+    /// Reasoning, if the vendor counts it within the output. Absent: the rate of output.
+    output_reasoning: OutputReasoning,
     /// Web searches that the vendor runs, per search. If the model's price has no such rate, a call with such a tool is
     /// refused with 400.
     web_search_call: WebSearchCall,
+    /// Fee for each call that is charged, in addition to its tokens. Absent: no fee.
+    request_call: RequestCall,
 }

@@ -216,7 +216,8 @@ const CASES: &[(&str, &str, &str)] = &[
 pub(super) fn base() -> Value {
     let prices = json!({
         "input": "1", "cached_input": "0.1", "output": "2", "cache_write": "1", "cache_write_1h": "2",
-        "cache_write_12h": "3", "input_image": "1", "input_audio": "1", "output_audio": "2", "output_image": "2", "web_search_call": "0.01",
+        "cache_write_12h": "3", "input_image": "1", "input_audio": "1", "output_audio": "2", "output_image": "2", "web_search_call": "0.01", "request_call": "0.001",
+        "cached_input_audio": "1", "cached_input_image": "0.1", "output_reasoning": "3",
     });
     json!({
         "admin": {

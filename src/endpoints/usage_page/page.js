@@ -138,6 +138,10 @@
   const classWords = {
     cache_write_1h: ['запись в кэш на час', 'cache write, one hour'],
     cache_write_12h: ['запись в кэш на 12 часов', 'cache write, 12 hours'],
+    cached_input_audio: ['звук из кэша', 'cached audio'],
+    cached_input_image: ['изображения из кэша', 'cached images'],
+    output_reasoning: ['рассуждения', 'reasoning'],
+    request_call: ['каждый запрос', 'each request'],
     input_audio: ['звук на входе', 'audio input'],
     input_image: ['изображения на входе', 'image input'],
     output_audio: ['звук в ответе', 'audio output'],

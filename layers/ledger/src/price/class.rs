@@ -10,25 +10,74 @@ use serde::{
 
 use super::Rate;
 
-/// A class of usage that some vendors bill separately from the four classes of [`Usage`](crate::usage::Usage). A token
-/// that is counted here is not counted there.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[non_exhaustive]
-pub enum Class {
+/// Declares the classes: a sentence, the variant, its name, its unit, and where it counts without a rate.
+macro_rules! classes {
+    ($($(#[$about:meta])* $class:ident $name:literal $kind:ident $within:expr;)*) => {
+        /// A class of usage that some vendors bill separately from the four classes of [`Usage`](crate::usage::Usage). A
+        /// token that is counted here is not counted there.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        #[non_exhaustive]
+        pub enum Class {
+            $($(#[$about])* $class,)*
+        }
+
+        const COUNT: usize = [$($name),*].len();
+
+        impl Class {
+            /// All classes, in display order.
+            pub const ALL: [Self; COUNT] = [$(Self::$class),*];
+
+            /// Returns the class's name in configuration, catalog, receipts and metrics.
+            #[must_use]
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $(Self::$class => $name,)*
+                }
+            }
+
+            /// Returns the unit in which the class is counted.
+            #[must_use]
+            pub const fn kind(self) -> Kind {
+                match self {
+                    $(Self::$class => Kind::$kind,)*
+                }
+            }
+
+            /// Returns where usage of the class is counted if a price has no rate for it; `None` for a class that must
+            /// have a rate.
+            #[must_use]
+            pub const fn within(self) -> Option<Within> {
+                match self {
+                    $(Self::$class => $within,)*
+                }
+            }
+        }
+    };
+}
+
+classes! {
     /// Input written to a cache that keeps it for one hour.
-    CacheWrite1h,
+    CacheWrite1h "cache_write_1h" Input None;
     /// Input written to a cache that keeps it for twelve hours.
-    CacheWrite12h,
+    CacheWrite12h "cache_write_12h" Input None;
+    /// The tokens of audio input that the vendor read from its cache.
+    CachedInputAudio "cached_input_audio" Input Some(Within::Class(Class::InputAudio));
+    /// The tokens of image input that the vendor read from its cache.
+    CachedInputImage "cached_input_image" Input Some(Within::CachedInput);
     /// The tokens of audio input.
-    InputAudio,
+    InputAudio "input_audio" Input None;
     /// The tokens of image input.
-    InputImage,
+    InputImage "input_image" Input Some(Within::Input);
     /// The tokens of audio output.
-    OutputAudio,
+    OutputAudio "output_audio" Output None;
     /// The tokens of image output.
-    OutputImage,
+    OutputImage "output_image" Output None;
+    /// The tokens of reasoning, if a price distinguishes them from other output.
+    OutputReasoning "output_reasoning" Output Some(Within::Output);
     /// Web searches that the vendor ran for the model. Counted in calls, not in tokens.
-    WebSearchCall,
+    WebSearchCall "web_search_call" Call None;
+    /// The call itself, if a price has a fee for it.
+    RequestCall "request_call" Call Some(Within::Nothing);
 }
 
 /// The unit in which a class is counted.
@@ -42,47 +91,36 @@ pub enum Kind {
     Call,
 }
 
+/// Where usage is counted if a price does not distinguish its class.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Within {
+    /// In ordinary input.
+    Input,
+    /// In cached input.
+    CachedInput,
+    /// In ordinary output.
+    Output,
+    /// In another class.
+    Class(Class),
+    /// Nowhere: without a rate it is free.
+    Nothing,
+}
+
 impl Class {
-    /// All classes, in display order.
-    pub const ALL: [Self; COUNT] = [
-        Self::CacheWrite1h,
-        Self::CacheWrite12h,
-        Self::InputAudio,
-        Self::InputImage,
-        Self::OutputAudio,
-        Self::OutputImage,
-        Self::WebSearchCall,
-    ];
-
-    /// Returns the class's name in configuration, catalog, receipts and metrics.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::CacheWrite1h => "cache_write_1h",
-            Self::CacheWrite12h => "cache_write_12h",
-            Self::InputAudio => "input_audio",
-            Self::InputImage => "input_image",
-            Self::OutputAudio => "output_audio",
-            Self::OutputImage => "output_image",
-            Self::WebSearchCall => "web_search_call",
-        }
-    }
-
     /// Returns the class with this name.
     #[must_use]
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|class| class.name() == name)
     }
 
-    /// Returns the unit in which the class is counted.
-    #[must_use]
-    pub const fn kind(self) -> Kind {
+    /// Returns the largest count of the class in a call that may use `asked`. As in
+    /// [`Asked::classes`](super::Asked::classes), a count of tokens only states whether the class may occur.
+    pub(super) const fn possible(self, asked: &Counts) -> u64 {
         match self {
-            Self::CacheWrite1h | Self::CacheWrite12h | Self::InputAudio | Self::InputImage => {
-                Kind::Input
-            }
-            Self::OutputAudio | Self::OutputImage => Kind::Output,
-            Self::WebSearchCall => Kind::Call,
+            Self::CachedInputAudio => asked.get(Self::InputAudio),
+            Self::CachedInputImage => asked.get(Self::InputImage),
+            Self::OutputReasoning | Self::RequestCall => 1,
+            asked_for => asked.get(asked_for),
         }
     }
 }
@@ -92,8 +130,6 @@ impl fmt::Display for Class {
         f.write_str(self.name())
     }
 }
-
-const COUNT: usize = 7;
 
 /// A value per class. Most classes have the default. As JSON: an object with only the classes that have another value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::{
-    Class, Condition, Counts, Kind, Price, Rate, Rates, Served,
+    Class, Condition, Counts, Kind, Price, Rate, Rates, Served, Within,
     sum::{micro_millionths, rounded_up},
     time::{CallTimes, PossibleTimes, week_from},
 };
@@ -125,13 +125,35 @@ impl PriceList {
         self.costs.as_deref().unwrap_or_default()
     }
 
+    /// Returns the usage of a call with the classes that some price distinguishes and that vendors count within others:
+    /// the reasoning within the output, and the call itself.
+    #[must_use]
+    pub fn distinguished(&self, mut usage: Usage, reasoning: u64) -> Usage {
+        if self.bills(Class::OutputReasoning) {
+            let reasoning = reasoning.min(usage.output);
+            usage.output -= reasoning;
+            *usage.classes.get_mut(Class::OutputReasoning) = reasoning;
+        }
+        if self.bills(Class::RequestCall) {
+            *usage.classes.get_mut(Class::RequestCall) = 1;
+        }
+        usage
+    }
+
+    /// Returns whether some price of the list, or of a vendor, distinguishes this class.
+    fn bills(&self, class: Class) -> bool {
+        let costs = self.route_costs().iter();
+        let costs = costs.flat_map(|route| route.prices.prices());
+        let mut prices = self.prices().chain(costs);
+        prices.any(|price| price.classes.get(class).is_some())
+    }
+
     /// Returns the first part of the request that the list does not sell.
     #[must_use]
     pub fn unpriced(&self, asked: &Asked) -> Option<Unpriced> {
-        let class =
-            asked.classes.iter().map(|(class, _)| class).find(|class| {
-                *class != Class::InputImage && self.usual.classes.get(*class).is_none()
-            });
+        let mut classes = asked.classes.iter().map(|(class, _)| class);
+        let class = classes
+            .find(|class| class.within().is_none() && self.usual.classes.get(*class).is_none());
         if let Some(class) = class {
             return Some(Unpriced::Class(class));
         }
@@ -372,12 +394,13 @@ impl Bound {
             output: price.output,
             calls: 0,
         };
-        if classes.is_empty() {
+        if price.classes.is_empty() {
             return bound;
         }
-        for (class, count) in classes.iter() {
-            let rate = price.classes.get(class).unwrap_or_default();
+        for (class, rate) in price.classes.iter() {
+            let (count, rate) = (class.possible(classes), rate.unwrap_or_default());
             match class.kind() {
+                _ if count == 0 => {}
                 Kind::Input => bound.input = bound.input.max(rate),
                 Kind::Output => bound.output = bound.output.max(rate),
                 Kind::Call => {
@@ -429,10 +452,19 @@ impl Price {
     /// Moves the counts of classes that this price does not distinguish to their ordinary class. Also returns the
     /// counts of classes that have neither a rate nor an ordinary class.
     fn apart(&self, mut usage: Usage) -> (Usage, Option<Counts>) {
-        // Vendors that do not bill images separately count them as ordinary input.
-        if self.classes.get(Class::InputImage).is_none() {
-            let images = std::mem::take(usage.classes.get_mut(Class::InputImage));
-            usage.input = usage.input.saturating_add(images);
+        for class in Class::ALL {
+            let (Some(within), None) = (class.within(), self.classes.get(class)) else {
+                continue;
+            };
+            let count = std::mem::take(usage.classes.get_mut(class));
+            let whole = match within {
+                Within::Input => &mut usage.input,
+                Within::CachedInput => &mut usage.cached_input,
+                Within::Output => &mut usage.output,
+                Within::Class(class) => usage.classes.get_mut(class),
+                Within::Nothing => continue,
+            };
+            *whole = whole.saturating_add(count);
         }
         let missing = usage.classes.iter();
         let missing: Counts = missing
@@ -586,13 +618,17 @@ mod tests {
             (Class::OutputAudio, 20),
             (Class::OutputImage, 20),
             (Class::WebSearchCall, 70),
+            (Class::CachedInputAudio, 40),
+            (Class::CachedInputImage, 0),
+            (Class::OutputReasoning, 20),
+            (Class::RequestCall, 0),
         ] {
             let usage = Usage {
                 classes: Counts::default().with(class, 10),
                 ..Usage::default()
             };
             let charge = prices.charge(usage, &Served::default(), &NOW);
-            let priced = matches!(class, Class::InputAudio | Class::InputImage);
+            let priced = class == Class::InputAudio || class.within().is_some();
             assert_eq!(
                 (charge.cost.micro(), charge.unpriced),
                 (cost, !priced),
@@ -862,7 +898,7 @@ mod tests {
     /// Generates a list with a condition for every combination of two words in two fields, a threshold, and two sets of
     /// hours.
     fn list() -> impl Strategy<Value = PriceList> {
-        let price = || (rates(), prop::array::uniform7(0u64..10_000_000_000));
+        let price = || (rates(), prop::array::uniform11(0u64..10_000_000_000));
         let words = prop::sample::subsequence(vec!["flex", "priority"], 0..=2);
         (
             price(),
@@ -883,7 +919,7 @@ mod tests {
                     threshold,
                     (one, other, moment, first, second),
                 )| {
-                    let make = |condition, (rates, classes): ([u64; 4], [u64; 7])| Price {
+                    let make = |condition, (rates, classes): ([u64; 4], [u64; 11])| Price {
                         classes: std::iter::zip(Class::ALL, classes)
                             .map(|(class, rate)| (class, Some(Rate::new(rate))))
                             .collect(),
@@ -945,8 +981,8 @@ mod tests {
             prices in list(),
             asked_tier in prop::sample::select(&TIERS[..]), asked_speed in prop::sample::select(&SPEEDS[..]),
             same in any::<(bool, bool)>(),
-            asked_classes in prop::array::uniform7(0u64..3),
-            parts in prop::array::uniform7(0u64..1000), output in 0u64..1000, spare in (0u64..50, 0u64..50),
+            asked_classes in prop::array::uniform11(0u64..3),
+            parts in prop::array::uniform11(0u64..1000), output in 0u64..1000, spare in (0u64..50, 0u64..50),
             // Minutes of two weeks; minutes until the first byte and the end, which may come too late.
             request in 0u64..20_160, longest in 0u64..12_000, answer in (0u64..200, 0u64..20_000), known in any::<bool>(),
         ) {
@@ -966,12 +1002,13 @@ mod tests {
             for ((class, most), count) in std::iter::zip(Class::ALL, asked_classes).zip(parts) {
                 *usage.classes.get_mut(class) = match class.kind() {
                     Kind::Call => count.min(most),
-                    _ if most > 0 || class == Class::InputImage => count,
+                    _ if most > 0 || class == Class::InputImage || class == Class::OutputReasoning => count,
                     _ => 0,
                 };
             }
-            // If the usage has images, the request declares them.
-            let asked = Asked { classes: asked.classes.with(Class::InputImage, 1), ..asked };
+            // If the usage has images or cached sound, the request declares them. Each call is one request.
+            usage.classes = usage.classes.with(Class::RequestCall, 1);
+            let asked = Asked { classes: asked.classes.with(Class::InputImage, 1).with(Class::InputAudio, 1), ..asked };
             let (most_input, most_output) = (usage.input_total() + spare.0, usage.output_total() + spare.1);
             let bound = prices.bound(most_input, &asked);
             let charge = prices.charge(usage, &how, &times);
@@ -1003,7 +1040,7 @@ mod tests {
         }
 
         #[test]
-        fn each_used_class_adds_to_the_charge(prices in list(), counts in prop::array::uniform7(0u64..5), word in prop::sample::select(&TIERS[..])) {
+        fn each_used_class_adds_to_the_charge(prices in list(), counts in prop::array::uniform11(0u64..5), word in prop::sample::select(&TIERS[..])) {
             let usage = Usage { classes: std::iter::zip(Class::ALL, counts).collect(), ..Usage::default() };
             let least = prices.prices().flat_map(|price| {
                 [price.input].into_iter().chain(price.classes.iter().map(|(_, rate)| rate.unwrap()))

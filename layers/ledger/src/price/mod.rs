@@ -17,7 +17,7 @@ use std::{fmt, str::FromStr, sync::Arc};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 pub use self::{
-    class::{ByClass, Class, Counts, Kind, Rates},
+    class::{ByClass, Class, Counts, Kind, Rates, Within},
     condition::{Condition, Label, Served},
     list::{Asked, Bound, Charge, PriceList, RouteCost, Unpriced, ambiguous},
     time::{CallTimes, Hours, Moment, PossibleTimes, TimeError, Weekdays},

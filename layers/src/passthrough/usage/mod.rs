@@ -27,6 +27,7 @@ fn note(counts: Option<VendorUsage>, tier: Label, reading: &mut Reading) {
     if let Some(counts) = counts {
         reading.others = counts.others;
         reading.cache_write_usual = counts.cache_write_usual;
+        reading.reasoning = counts.reasoning.unwrap_or(0);
         reading.served = counts.served;
         reading.unknown = counts.unknown;
     }

@@ -21,8 +21,15 @@ pub(super) fn with_usage(
         ..
     } = *usage;
     let output = usage.output_total();
-    let [hour, half_day, sound, image, spoken, drawn, searches] =
-        Class::ALL.map(|class| classes.get(class));
+    let [hour, half_day] = [Class::CacheWrite1h, Class::CacheWrite12h].map(|it| classes.get(it));
+    let cached_parts = [Class::CachedInputAudio, Class::CachedInputImage];
+    let [cached_sound, cached_image] = cached_parts.map(|it| classes.get(it));
+    let fresh_parts = [Class::InputAudio, Class::InputImage];
+    let [sound, image] = fresh_parts.map(|it| classes.get(it));
+    let [spoken, drawn] = [Class::OutputAudio, Class::OutputImage].map(|it| classes.get(it));
+    let searches = classes.get(Class::WebSearchCall);
+    let cached_parts = cached_sound.saturating_add(cached_image);
+    let cached_input = cached_input.saturating_add(cached_parts);
     let written = cache_write.saturating_add(hour).saturating_add(half_day);
     let some = |count: u64, text: String| if count > 0 { text } else { String::new() };
     let usage = match format {
@@ -36,8 +43,18 @@ pub(super) fn with_usage(
                     cache_write.saturating_add(hour)
                 ),
             );
-            let parts = some(sound, format!(",\"audio_tokens\":{sound}"))
-                + &some(image, format!(",\"image_tokens\":{image}"));
+            let (all_sound, all_images) = (
+                sound.saturating_add(cached_sound),
+                image.saturating_add(cached_image),
+            );
+            let parts = some(all_sound, format!(",\"audio_tokens\":{all_sound}"))
+                + &some(all_images, format!(",\"image_tokens\":{all_images}"))
+                + &some(
+                    cached_parts,
+                    format!(
+                        ",\"cached_tokens_details\":{{\"audio_tokens\":{cached_sound},\"image_tokens\":{cached_image}}}"
+                    ),
+                );
             let made = some(
                 spoken.saturating_add(drawn),
                 format!(

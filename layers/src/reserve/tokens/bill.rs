@@ -136,7 +136,10 @@ impl TokenBill {
             false => reading.served.or_asked(self.asked.served),
         };
         let times = self.times.narrowed(reading.first_byte_at_ms, now_ms);
-        let price = |usage| (self.prices).charge_of(usage, &served, &times, vendor, vendor_model);
+        let price = |usage| {
+            let usage = self.prices.distinguished(usage, reading.reasoning);
+            (self.prices).charge_of(usage, &served, &times, vendor, vendor_model)
+        };
         let paid_for = self.with_searches_paid_for(usage, |usage| price(usage).0.cost);
         let overcount = overcount.or((paid_for != usage).then_some(Overcount {
             reported: usage,

@@ -324,7 +324,7 @@ fn prices(rates: &[u64]) -> PriceList {
             Label::default()
         }
     };
-    let mut all = rates.chunks(11).zip(0_u8..16).map(|(rates, set)| {
+    let mut all = rates.chunks(15).zip(0_u8..16).map(|(rates, set)| {
         let rate = |index: usize| Rate::new(rates[index]);
         let classes = Class::ALL.into_iter().zip(4..);
         Price {
@@ -433,7 +433,7 @@ proptest! {
     fn no_answer_to_a_request_costs_more_than_its_hold(
         op in prop::sample::select(vec![Operation::Chat, Operation::Messages, Operation::Responses]),
         strict in any::<bool>(), parts in parts(), wishes in wishes(), window in prop::option::of(500..100_000_u64),
-        rates in prop::collection::vec(0..10_000_000_000_u64, 16 * 11),
+        rates in prop::collection::vec(0..10_000_000_000_u64, 16 * 15),
         thousandths in prop::array::uniform10(0..=1000_u64), flags in prop::array::uniform4(any::<bool>()),
     ) {
         let mode = if strict { HoldMode::Strict } else { HoldMode::Usual };
@@ -513,7 +513,7 @@ proptest! {
     fn contradictory_vendor_counts_cost_at_most_what_the_request_allowed(
         op in prop::sample::select(vec![Operation::Chat, Operation::Messages, Operation::Responses]),
         strict in any::<bool>(), counts in prop::array::uniform7(any_count()), total in 0..3_usize, shown in 0..128_u8,
-        rates in prop::collection::vec(0..10_000_000_000_u64, 11), text_bytes in 0..400_u64,
+        rates in prop::collection::vec(0..10_000_000_000_u64, 15), text_bytes in 0..400_u64,
     ) {
         let mode = if strict { HoldMode::Strict } else { HoldMode::Usual };
         let text = "вопрос и ещё немного текста";

@@ -8,7 +8,9 @@ use crate::{
     call::InputSize,
     endpoint::Endpoint,
     model::{Route, Vendor},
-    price::{Condition, Counts, Hours, Moment, PossibleTimes, Price, PriceList, Rate, Rates},
+    price::{
+        Condition, Counts, Hours, Moment, PossibleTimes, Price, PriceList, Rate, Rates, RouteCost,
+    },
     reserve::Bill,
     text_sample::TextSample,
     usage::{CoveredOutput, End, EstimateInput, InputEstimate, Reading, StoppedBy, Usage},
@@ -115,6 +117,49 @@ fn searches_that_were_not_requested_are_charged_at_most_up_to_the_hold() {
             "{held} {asked:?}"
         );
         assert_eq!(item.bounded, searches < 7, "{held} {asked:?}");
+    }
+}
+
+/// A vendor that bills reasoning apart from output, and each call.
+#[test]
+fn reasoning_and_the_call_have_their_own_price_if_the_model_or_its_vendor_has_one() {
+    let apart = Rates::default()
+        .with(Class::OutputReasoning, Some(Rate::new(3_000_000)))
+        .with(Class::RequestCall, Some(Rate::new(7)));
+    let dear = |price: &Price| Price {
+        classes: apart,
+        ..price.clone()
+    };
+    let usual = Price::clone(&bill().prices.usual);
+    let cost = RouteCost {
+        vendor: "v".into(),
+        model: "m".into(),
+        prices: dear(&usual).into(),
+    };
+    // Columns: prices; the charge of 10 tokens of input and 20 of output, of which 15 are reasoning; the vendor's cost.
+    for (prices, charged, cost) in [
+        (PriceList::from(usual.clone()), 30, None),
+        (PriceList::from(dear(&usual)), 10 + 5 + 45 + 7, None),
+        (PriceList::from(usual).costs([cost]), 30, Some(67)),
+    ] {
+        let mut bill = bill();
+        bill.bound = prices.bound(100, &bill.asked);
+        bill.prices = prices;
+        let reading = Reading {
+            dispatched: true,
+            vendor: Some("v".into()),
+            vendor_model: Some("m".into()),
+            usage: usage(10, 20),
+            reasoning: 15,
+            output_counted: true,
+            end: Some(End::Finished),
+            ..Reading::default()
+        };
+        let (total, item) = bill.charge(&reading).unwrap();
+        assert_eq!(total.micro(), charged, "{item:?}");
+        assert_eq!(item.vendor_cost_rub.map(MicroRub::micro), cost);
+        assert_eq!(item.usage.output_total(), 20);
+        assert!(!item.unpriced && total <= bill.bound.cost(10, 20));
     }
 }
 
@@ -673,7 +718,7 @@ proptest! {
     /// The vendor reports any usage that the request allows, and may omit parts of it.
     #[test]
     fn hold_is_never_below_the_charge_for_requested_or_estimated_usage(
-        rates in prop::array::uniform4(0u64..10_000_000_000), others in prop::array::uniform7(0u64..10_000_000_000),
+        rates in prop::array::uniform4(0u64..10_000_000_000), others in prop::array::uniform11(0u64..10_000_000_000),
         asked in prop::array::uniform4(any::<bool>()),
         input in prop::array::uniform5(0u64..1000), output in prop::array::uniform2(0u64..1000),
         spare in (0u64..50, 0u64..50), estimate in 1u64..1000, sound in 0u64..1000, text_bytes in 0u64..10_000,
@@ -738,6 +783,7 @@ proptest! {
             dispatched: true,
             usage: told.then_some(usage),
             cache_write_usual: untold.min(usage.cache_write),
+            reasoning: untold,
             output_counted,
             text_bytes,
             text_tokens: text_bytes / 4,
