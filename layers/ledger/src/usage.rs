@@ -1,6 +1,8 @@
 //! Usage of a call: tokens by rate class, and the meter that the layers below the hold write and the hold's owner
 //! reads.
 
+mod end;
+
 use std::{
     fmt,
     sync::{
@@ -11,6 +13,7 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
+pub use self::end::{End, StoppedBy};
 use crate::{
     price::{Class, Counts, Kind, Served},
     timeline::Timeline,
@@ -352,91 +355,6 @@ impl Bounds {
 
 /// The largest plausible number of tool calls if the request offers no tools.
 const UNASKED_CALLS_MAX: u64 = 100;
-
-/// How a call ended. Stored on its receipt. Exhaustive on purpose: code must decide for every end who pays.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum End {
-    /// The answer was complete.
-    Finished,
-    /// The client disconnected before the end.
-    ClientLeft,
-    /// The vendor's answer broke off.
-    VendorCut,
-    /// The vendor reported an error inside its answer.
-    VendorError,
-    /// The gateway was killed; the call's last checkpoint was settled.
-    GatewayStopped,
-}
-
-impl End {
-    /// Returns the name of the end in receipts, logs and metrics.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Finished => "finished",
-            Self::ClientLeft => "client_left",
-            Self::VendorCut => "vendor_cut",
-            Self::VendorError => "vendor_error",
-            Self::GatewayStopped => "gateway_stopped",
-        }
-    }
-}
-
-/// Why the gateway stopped a call whose hold grows: a larger hold was refused. Stored on the call's receipt.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum StoppedBy {
-    /// The account's balance does not cover a larger hold.
-    Balance,
-    /// A ceiling of the key or of its group does not allow a larger hold.
-    Ceiling,
-    /// The key was disabled or deleted.
-    KeyDisabled,
-    /// The account was suspended.
-    AccountSuspended,
-    /// The ledger did not answer in time.
-    Ledger,
-}
-
-impl StoppedBy {
-    /// All reasons.
-    pub const ALL: [Self; 5] = [
-        Self::Balance,
-        Self::Ceiling,
-        Self::KeyDisabled,
-        Self::AccountSuspended,
-        Self::Ledger,
-    ];
-
-    /// Returns the name of the reason in receipts and logs.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Balance => "balance",
-            Self::Ceiling => "ceiling",
-            Self::KeyDisabled => "key_disabled",
-            Self::AccountSuspended => "account_suspended",
-            Self::Ledger => "ledger",
-        }
-    }
-
-    /// Returns the reason with this name.
-    #[must_use]
-    pub fn from_word(word: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|it| it.as_str() == word)
-    }
-
-    /// Reads the reason from a stored receipt. A reason of a later version becomes `None`, so that the receipt stays
-    /// readable.
-    #[cfg(feature = "settle")]
-    pub(crate) fn kept<'de, D: serde::Deserializer<'de>>(
-        deserializer: D,
-    ) -> Result<Option<Self>, D::Error> {
-        let word: Option<String> = Option::deserialize(deserializer)?;
-        Ok(word.and_then(|word| Self::from_word(&word)))
-    }
-}
 
 /// The state of a running call, as the layers below the hold have recorded it.
 #[derive(Clone, Debug, Default)]
