@@ -187,7 +187,11 @@ fn rounded_up(rubles: Decimal) -> Option<Rate> {
 
 #[cfg(test)]
 mod tests {
-    use tollgate_layers::price::{ByClass, Class};
+    use proptest::prelude::*;
+    use tollgate_layers::{
+        price::{Asked, ByClass, Class, Hours, Moment, PossibleTimes, Served},
+        usage::Usage,
+    };
 
     use super::*;
 
@@ -334,7 +338,7 @@ mod tests {
         u64::try_from(exact.div_ceil(10_u128.pow(21))).unwrap()
     }
 
-    fn base(rates: &serde_json::Value) -> BaseRates {
+    fn base(list: &serde_json::Value, rates: &serde_json::Value) -> BaseRates {
         let of = |class: &str| {
             Some(
                 rates
@@ -346,8 +350,9 @@ mod tests {
             )
         };
         let input = of("input").unwrap();
+        let currency = list.get("currency").cloned().unwrap_or("usdt".into());
         BaseRates {
-            currency: Currency::Usdt,
+            currency: serde_json::from_value(currency).unwrap(),
             input,
             cached_input: of("cached_input").unwrap_or(input),
             output: of("output").unwrap_or(input),
@@ -366,12 +371,12 @@ mod tests {
         for (name, list) in lists.as_object().unwrap() {
             let rules = list["rules"].as_array().unwrap();
             let usdt = BasePrices {
-                usual: base(&list["usual"]),
+                usual: base(list, &list["usual"]),
                 rules: rules
                     .iter()
                     .map(|rule| {
                         let when = serde_json::from_value(rule["when"].clone()).unwrap();
-                        (when, base(&rule["rates"]))
+                        (when, base(list, &rule["rates"]))
                     })
                     .collect(),
                 costs: Vec::new(),
@@ -394,6 +399,10 @@ mod tests {
                         let shown = price.get(class).unwrap_or(&price["classes"][class]);
                         let shown =
                             u64::try_from(billionths(shown.as_str().unwrap()) / 1000).unwrap();
+                        let exchange_rate = match list["currency"].as_str() {
+                            Some("rub") => "1",
+                            _ => exchange_rate,
+                        };
                         let expected = reckoned(usd.as_str().unwrap(), exchange_rate, multiplier);
                         assert_eq!(
                             shown, expected,
@@ -405,5 +414,99 @@ mod tests {
             }
         }
         assert!(seen > 400, "{seen}");
+    }
+
+    /// Rates in millionths: the four, that of reasoning, and the fee of a call.
+    type Millionths = [u32; 6];
+
+    fn millionths() -> impl Strategy<Value = Millionths> {
+        prop::array::uniform6(1u32..1_000_000_000)
+    }
+
+    fn rates(currency: Currency, rates: Millionths) -> BaseRates {
+        let [input, cached_input, output, cache_write, reasoning, fee] =
+            rates.map(|rate| Decimal::new(rate.into(), 6));
+        BaseRates {
+            currency,
+            input,
+            cached_input,
+            output,
+            cache_write,
+            classes: ByClass::default()
+                .with(Class::OutputReasoning, Some(reasoning))
+                .with(Class::RequestCall, Some(fee)),
+        }
+    }
+
+    fn currency() -> impl Strategy<Value = Currency> {
+        prop::sample::select(Currency::ALL.to_vec())
+    }
+
+    proptest! {
+        /// Prices and costs in either currency, with hours, a date and a fee: the hold covers the charge, the receipt
+        /// gives the charge again, and the vendor's cost is what integers give at the rate of the call.
+        #[test]
+        fn hold_covers_the_charge_and_costs_are_exact_in_either_currency(
+            sold_in in currency(), taken_in in currency(),
+            sold in prop::array::uniform4(millionths()), taken in millionths(),
+            multipliers in (1u32..5_000_000, 1u32..5_000_000), exchange_rate in 1u32..200_000_000,
+            hours in (0u16..1440, 1u16..1440), moment in prop::sample::select(vec![Moment::Request, Moment::FirstByte, Moment::End]),
+            date in 0u64..10_080, request in 0u64..10_080, answer in (0u64..30, 0u64..120), longest in 0u64..120,
+            counts in prop::array::uniform4(0u64..1_000_000), reasoning in 0u64..1_000_000, spare in 0u64..50,
+        ) {
+            const BEGIN: u64 = 1_795_996_800_000;
+            let minute = |minute: u64| BEGIN + minute * 60_000;
+            let end = (hours.0 + hours.1) % 1440;
+            let clock = |minute: u16| format!("{:02}:{:02}", minute / 60, minute % 60);
+            let spans = [format!("{}-{}", clock(hours.0), clock(end))];
+            let in_hours = Condition {
+                hours_utc: Hours::from_spans(&spans).unwrap(),
+                hours_at: moment,
+                ..Condition::default()
+            };
+            let dated = Condition { valid_from_ms: Some(minute(date)), ..Condition::default() };
+            let both = in_hours.and(&dated).unwrap();
+            let [usual, rest @ ..] = sold.map(|it| rates(sold_in, it));
+            let base = BasePrices {
+                usual,
+                rules: std::iter::zip([in_hours, dated, both], rest).collect(),
+                costs: vec![RouteCostConfig {
+                    route: 0,
+                    vendor: "v".into(),
+                    model: "m".into(),
+                    base: rates(taken_in, taken),
+                    rules: Vec::new(),
+                }],
+                rule: None,
+            };
+            let [sell_rate_multiplier, sell_rub_multiplier] =
+                [multipliers.0, multipliers.1].map(|it| Decimal::new(it.into(), 6));
+            let markup = Markup { tariff: Tariff { sell_rate_multiplier, sell_rub_multiplier }, version: 1 };
+            let prices = markup.rubles(&base, Decimal::new(exchange_rate.into(), 6)).unwrap();
+
+            let [input, cached_input, cache_write, output] = counts;
+            let usage = Usage { input, cached_input, cache_write, output, ..Usage::default() };
+            let possible = PossibleTimes { request_ms: minute(request), end_max_ms: minute(request + longest) };
+            let times = possible.narrowed(Some(minute(request + answer.0)), minute(request + answer.1));
+            let asked = Asked { times: Some(possible), ..Asked::default() };
+            let most = usage.input_total() + spare;
+            let hold = prices.bound(most, &asked).cost(most, output + spare);
+            let reported = prices.distinguished(usage, reasoning);
+            let (charge, cost) = prices.charge_of(reported, &Served::default(), &times, "v", "m");
+            prop_assert!(!charge.unpriced && charge.cost <= hold, "{charge:?} {hold:?}");
+            prop_assert_eq!(charge.price.cost(&charge.usage), charge.cost);
+            prop_assert_eq!(charge.price.currency, sold_in);
+
+            let reasoning = reasoning.min(output);
+            let used = [input, cached_input, output - reasoning, cache_write, reasoning, 1_000_000];
+            let sum: u128 = std::iter::zip(used, taken).map(|(count, rate)| {
+                let rate = match taken_in {
+                    Currency::Usdt => (u128::from(rate) * u128::from(exchange_rate)).div_ceil(1_000_000),
+                    Currency::Rub => rate.into(),
+                };
+                u128::from(count) * rate
+            }).sum();
+            prop_assert_eq!(cost.unwrap().micro().unsigned_abs(), u64::try_from(sum.div_ceil(1_000_000)).unwrap());
+        }
     }
 }

@@ -50,7 +50,7 @@ pub(super) fn classes_of(usage: &Usage) -> impl Iterator<Item = (&'static str, u
 }
 
 /// Why a receipt's counts may differ from the vendor's.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Reason {
     /// The counts are the gateway's own, because the vendor's were missing or implausible.
     Estimated,
@@ -640,6 +640,30 @@ mod tests {
             assert_eq!(suspects.largest[0].number.to_string(), number(MS + 5, 2));
             assert_eq!(suspects.largest[0].reasons, reasons);
         }
+    }
+
+    #[test]
+    fn calls_over_a_change_of_the_rate_and_regional_calls_are_listed_with_the_reason() {
+        let config = "[[model]]\nid = \"m\"\nusdt_mtok = { input = \"2\", output = \"8\" }\n\
+                      routes = [ { vendor = \"v\", model = \"vm\" } ]\n\
+                      price_rules = [ { hours_utc = [\"00:00-00:01\"], usdt_mtok = { input = \"4\" } } ]";
+        let names = Routes::read(config).unwrap().names(&vendors(), &[]);
+        let within = call(1, |call| call["at_ms"] = json!(MS + 59_999));
+        let over = call(2, |call| call["at_ms"] = json!(MS + 60_000));
+        let regional = call(3, |call| {
+            call["at_ms"] = json!(MS + 59_999);
+            call["price"] = json!({"input": "1", "cached_input": "1", "output": "1", "cache_write": "1", "version": 1,
+                "exchange_rate": "90", "condition": {"inference_geo": "us"}});
+        });
+        let (vendors, export) = (vendors(), export(&[within, over, regional]));
+        let books = read(&export, 4096, &names, &vendors).unwrap();
+        let suspects = &books.days[&(DAY, "vm".to_owned())].suspects;
+        let reasons: BTreeSet<_> = suspects.largest.iter().flat_map(|it| &it.reasons).collect();
+        let reasons: Vec<_> = reasons.into_iter().map(|it| it.as_str()).collect();
+        assert_eq!(
+            (suspects.calls, reasons),
+            (2, vec!["over_hours", "regional"])
+        );
     }
 
     #[test]
