@@ -691,6 +691,28 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn file_that_cannot_be_replaced_stays_and_the_answer_has_the_lines() {
+        let (dir, file, api) = folder();
+        let before = fs::read_to_string(&file).unwrap();
+        // A folder in the place of the temporary file: the file cannot be replaced, even by root.
+        fs::create_dir(dir.path().join("tollgate.toml.new")).unwrap();
+        let add = r#""change": "add_vendor", "preset": "deepseek", "key_in_file": true"#;
+        let (status, done) = change(&api, &format!("{add}, \"key_value\": \"{SECRET}\"")).await;
+        assert_eq!((status, &done["written"]), (200, &json!(false)), "{done}");
+        assert!(
+            done["problem"].as_str().unwrap().contains("tollgate.toml"),
+            "{done}"
+        );
+        let added = done["difference"][0]["added"].to_string();
+        assert!(added.contains("preset = \\\"deepseek\\\""), "{added}");
+        assert_eq!(fs::read_to_string(&file).unwrap(), before);
+        assert!(
+            !dir.path().join("deepseek.key").exists(),
+            "no key is left without its vendor"
+        );
+    }
+
+    #[tokio::test]
     async fn no_key_reference_leads_to_another_secret_of_the_machine() {
         let (dir, file, api) = folder();
         let before = fs::read_to_string(&file).unwrap();

@@ -101,7 +101,7 @@ impl Admin {
         let added = invitation.clone();
         changed(path, move |operators| {
             let operators = operators.inviting(added, now_ms());
-            operators.map_err(|problem| Refusal::Conflict(problem))
+            operators.map_err(Refusal::Conflict)
         })
         .await?;
         tracing::info!(target: "audit", who = who.name(), what = "operator.invite", name, role = role.as_str());
