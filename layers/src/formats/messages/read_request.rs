@@ -51,6 +51,7 @@ const DROPPED: &[&str] = &[
     "user_profile_id",
     "container",
     "mcp_servers",
+    "fallback_credit_token",
     "fallbacks",
     "thread",
     "previous_message_id",
