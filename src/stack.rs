@@ -19,7 +19,6 @@ use tower::{Service, ServiceBuilder};
 
 use self::parts::Parts;
 use crate::{
-    cabinet::Cabinet,
     edge::{
         body_limit::BodyLimitLayer,
         head::HeadLayer,
@@ -119,7 +118,6 @@ pub fn callers(shared: Shared<'_>) -> impl Service<Request<RequestBody>, Respons
         let live = Arc::clone(live);
         boxed(public.clone().service_fn(move |req: Request<RequestBody>| ready(answer(&live, &req))))
     };
-    let cabinet = shared.config.cabinet.as_ref().map(|config| Cabinet::new(config, store, live, shared.calls, paying));
     let service_of = |route: Route| -> BoxedService<RequestBody, PathBody> { match route {
         Route::Chat | Route::Messages | Route::Responses | Route::Embeddings => inference.clone(),
         Route::CountTokens => count.clone(),
@@ -133,7 +131,7 @@ pub fn callers(shared: Shared<'_>) -> impl Service<Request<RequestBody>, Respons
         Route::Catalog => document(catalog::answer),
         Route::Connect | Route::ConnectClient => document(connect::answer),
         Route::UsagePage | Route::UsagePageFile => document(usage_page::answer),
-        Route::Cabinet | Route::CabinetPage => cabinet.as_ref().map_or_else(page::unknown, |cabinet| boxed(notified.clone().service(handled(cabinet.clone())))),
+        Route::Cabinet | Route::CabinetPage => shared.cabinet.as_ref().map_or_else(page::unknown, |cabinet| boxed(notified.clone().service(handled(cabinet.clone())))),
         Route::OpenApi => document(openapi::answer),
         Route::Page => page::or_nothing(document(page::answer)),
         Route::Hello => page::hello(),

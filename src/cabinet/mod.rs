@@ -7,6 +7,7 @@
 mod calls;
 mod forms;
 mod frame;
+mod mails;
 mod pages;
 mod sign_in;
 mod sign_up;
@@ -25,7 +26,7 @@ use http::{
 use http_body_util::BodyExt;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, mpsc};
 use tollgate_layers::{
     Error,
     body::{AnswerBody, full},
@@ -35,7 +36,8 @@ use tollgate_layers::{
 };
 use tollgate_ledger::account::OWNER_MARK;
 
-use self::{frame::told, sign_in::SignIn};
+pub use self::mails::Mails;
+use self::{frame::told, mails::WAITING_MAX, sign_in::SignIn};
 use crate::{
     catalog::snapshot::Live,
     codes::Codes,
@@ -52,6 +54,7 @@ use crate::{
     endpoints::{
         handler::Handler, own_keys::OwnKeys, page::HTML, payments::KeyPayments, receipts::Receipts,
     },
+    events::Mailer,
     ledger::AnyLedger,
     members::{MemberRole, Members, SignedIn},
     observe::record::Calls,
@@ -92,7 +95,8 @@ struct Inner {
 }
 
 impl Cabinet {
-    /// Creates the pages, which read accounts from `store`, models from `live` and refused calls from `calls`.
+    /// Creates the pages, which read accounts from `store`, models from `live` and refused calls from `calls`; and the
+    /// task that mails links, which the node runs.
     #[must_use]
     pub fn new(
         config: &CabinetConfig,
@@ -100,11 +104,20 @@ impl Cabinet {
         live: &Arc<Live>,
         calls: &Calls,
         payments: &Payments,
-    ) -> Self {
+    ) -> (Self, Mails) {
         let members = Members::new(store.clone());
-        Self(Arc::new(Inner {
-            sign_in: SignIn::new(config, members.clone(), Arc::clone(live)),
-            codes: Codes::new(store.clone(), members.clone()),
+        let codes = Codes::new(store.clone(), members.clone());
+        let (want, wanted) = mpsc::channel(WAITING_MAX);
+        let mails = Mails {
+            wanted,
+            members: members.clone(),
+            codes: codes.clone(),
+            mailer: Mailer::new(&config.smtp),
+            live: Arc::clone(live),
+        };
+        let cabinet = Self(Arc::new(Inner {
+            sign_in: SignIn::new(config, want, members.clone(), Arc::clone(live)),
+            codes,
             terms: config.terms_url.clone(),
             members,
             keys: OwnKeys::new(Arc::clone(live), store.clone()),
@@ -114,7 +127,8 @@ impl Cabinet {
             live: Arc::clone(live),
             calls: calls.clone(),
             reports: Semaphore::new(REPORTS_MAX),
-        }))
+        }));
+        (cabinet, mails)
     }
 }
 

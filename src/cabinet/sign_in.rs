@@ -7,17 +7,17 @@ use std::{net::IpAddr, sync::Arc, time::Duration};
 
 use askama::Template;
 use http::{HeaderMap, HeaderValue, StatusCode, header, request::Parts};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::mpsc;
 use tollgate_layers::{
     Error,
     facts::ClientAddr,
     rate_limit::{Gcra, Limiter, Quota},
-    respond::Language,
 };
 
 use super::{
     Answer,
     frame::{Page, bare, written},
+    mails::Wanted,
     see,
 };
 use crate::{
@@ -26,11 +26,10 @@ use crate::{
     console::{
         form::Form,
         sign_in::{cookie, is_tls},
-        texts::{chosen, english, filled, translated},
+        texts::{chosen, english, filled},
     },
     endpoints::key_info::no_books,
-    events::Mailer,
-    members::{AGE_MS, LINK_MS, MailAddress, Members, SignedIn, random},
+    members::{AGE_MS, MailAddress, Members, SignedIn, random},
     text::time::now_ms,
 };
 
@@ -46,16 +45,14 @@ const LINKS: Quota = Quota {
     burst: 10,
 };
 const ADDRESSES_MAX: usize = 10_000;
-/// The maximum number of requests for links that are processed at once.
-const MAILS_MAX: usize = 32;
 
 /// Signs members in and out.
 pub(super) struct SignIn {
     members: Members,
-    mailer: Arc<Mailer>,
+    /// Requests for links, which a task of the node processes.
+    wanted: mpsc::Sender<Wanted>,
     live: Arc<Live>,
     addresses: Gcra<IpAddr>,
-    mails: Arc<Semaphore>,
     has_sign_up: bool,
 }
 
@@ -91,13 +88,17 @@ struct EnterHtml<'a> {
 }
 
 impl SignIn {
-    pub(super) fn new(config: &CabinetConfig, members: Members, live: Arc<Live>) -> Self {
+    pub(super) fn new(
+        config: &CabinetConfig,
+        wanted: mpsc::Sender<Wanted>,
+        members: Members,
+        live: Arc<Live>,
+    ) -> Self {
         Self {
             members,
-            mailer: Arc::new(Mailer::new(&config.smtp)),
+            wanted,
             live,
             addresses: Gcra::new(ADDRESSES_MAX),
-            mails: Arc::new(Semaphore::new(MAILS_MAX)),
             has_sign_up: config.terms_url.is_some(),
         }
     }
@@ -131,21 +132,15 @@ impl SignIn {
             let problem = english("Enter a mail address, like name@example.com.");
             return Ok(shown(StatusCode::UNPROCESSABLE_ENTITY, Some(problem)));
         };
-        let permit = match self.admit(head, &shown).await {
-            Ok(permit) => permit,
-            Err(answer) => return Ok(answer),
+        let wanted = Wanted {
+            to: mail.clone(),
+            browser,
+            language: chosen(),
+            sign_up: None,
         };
-        let (members, mailer) = (self.members.clone(), self.mailer());
-        let root = self.live.snapshot().urls().root_url().to_owned();
-        let (language, to) = (chosen(), mail.clone());
-        #[expect(
-            clippy::disallowed_methods,
-            reason = "the answer must not wait for the mail; permits bound the tasks"
-        )]
-        tokio::spawn(async move {
-            send_link(&members, &mailer, &root, &to, &browser, language).await;
-            drop(permit);
-        });
+        if let Err(answer) = self.admit(head, wanted, &shown).await {
+            return Ok(answer);
+        }
         let page = bare(english("Check your mail"), None);
         let mail = mail.as_str();
         Ok(written(StatusCode::OK, &SentHtml { page, mail }))
@@ -184,12 +179,14 @@ impl SignIn {
         cookie(&head.headers, BROWSER).filter(is_ours)
     }
 
-    /// Counts a request for a link. The error is the answer to a client that sends too many.
+    /// Counts a request for a link, and hands it to the task that sends links. The error is the answer to a client that
+    /// sends too many.
     pub(super) async fn admit(
         &self,
         head: &Parts,
+        wanted: Wanted,
         shown: &impl Fn(StatusCode, Option<&str>) -> Answer,
-    ) -> Result<OwnedSemaphorePermit, Answer> {
+    ) -> Result<(), Answer> {
         if let Some(address) = head.extensions.get().map(ClientAddr::block)
             && let Err(wait) = self.addresses.admit(address, LINKS).await
         {
@@ -201,15 +198,10 @@ impl SignIn {
                 .insert(header::RETRY_AFTER, HeaderValue::from(seconds));
             return Err(res);
         }
-        let permit = Arc::clone(&self.mails).try_acquire_owned();
-        permit.map_err(|_| {
+        self.wanted.try_send(wanted).map_err(|_| {
             let problem = english("Too many sign-ins at the moment. Try again.");
             shown(StatusCode::SERVICE_UNAVAILABLE, Some(problem))
         })
-    }
-
-    pub(super) fn mailer(&self) -> Arc<Mailer> {
-        Arc::clone(&self.mailer)
     }
 
     fn form(&self, status: StatusCode, problem: Option<&str>, mail: &str) -> Answer {
@@ -313,61 +305,5 @@ impl SignIn {
             .expect("a cookie of letters and digits is a valid header value");
         res.headers_mut().append(header::SET_COOKIE, cookie);
         res
-    }
-}
-
-/// Makes a link and mails it, if a member has this address.
-async fn send_link(
-    members: &Members,
-    mailer: &Mailer,
-    root: &str,
-    to: &MailAddress,
-    browser: &str,
-    language: Language,
-) {
-    let token = match members.new_link(to, browser, now_ms()).await {
-        Ok(Some(token)) => token,
-        Ok(None) => {
-            tracing::info!(target: "audit", who = %to.person(), what = "cabinet.link_not_sent");
-            return;
-        }
-        Err(error) => {
-            tracing::warn!(%error, "a sign-in link could not be stored");
-            return;
-        }
-    };
-    let text = english(
-        "To sign in, open this link in the browser in which you requested it: {0} The link works once, within {1} minutes. If you did not request it, ignore this mail: without your browser the link is useless.",
-    );
-    let link = format!("{root}/cabinet/enter?token={token}");
-    mail_link(mailer, to, (&link, text), language).await;
-}
-
-/// Mails a link; `text` is an English text with places for the link and for its minutes.
-pub(super) async fn mail_link(
-    mailer: &Mailer,
-    to: &MailAddress,
-    (link, text): (&str, &str),
-    language: Language,
-) {
-    let minutes = LINK_MS / 60_000;
-    let link = format!("\n\n{link}\n\n");
-    let text = filled(text, language, &[&link, &minutes]);
-    // The link is in a paragraph of its own, without the spaces around it.
-    let text = text.replace(" \n\n", "\n\n").replace("\n\n ", "\n\n");
-    let subject = translated(english("Sign-in link"), language);
-    let who = to.person();
-    let message = to.as_str().parse().map(|address| {
-        let message = mailer.message().to(address).subject(subject);
-        message.body(text).map_err(|error| error.to_string())
-    });
-    let sent = match message {
-        Ok(Ok(message)) => mailer.send(message).await,
-        Ok(Err(error)) => Err(error),
-        Err(error) => Err(error.to_string()),
-    };
-    match sent {
-        Ok(()) => tracing::info!(target: "audit", %who, what = "cabinet.link_sent"),
-        Err(error) => tracing::warn!(error, "a sign-in link could not be mailed"),
     }
 }

@@ -7,7 +7,7 @@ use tollgate_layers::Error;
 use super::{
     Answer, Cabinet,
     frame::{Page, bare, told, written},
-    sign_in::mail_link,
+    mails::Wanted,
 };
 use crate::{
     console::{
@@ -94,37 +94,15 @@ impl Cabinet {
             let problem = english("Accept the terms to open an account.");
             return Ok(shown(unprocessable, Some(problem)));
         }
-        let permit = match sign_in.admit(head, &shown).await {
-            Ok(permit) => permit,
-            Err(answer) => return Ok(answer),
+        let wanted = Wanted {
+            to: mail.clone(),
+            browser,
+            language: chosen(),
+            sign_up: Some((form.get("code").to_owned(), form.get("name").to_owned())),
         };
-        let (codes, mailer) = (self.0.codes.clone(), sign_in.mailer());
-        let (code, name) = (form.get("code").to_owned(), form.get("name").to_owned());
-        let root = self.0.live.snapshot().urls().root_url().to_owned();
-        let (language, to) = (chosen(), mail.clone());
-        #[expect(
-            clippy::disallowed_methods,
-            reason = "the answer must not wait for the mail; permits bound the tasks"
-        )]
-        tokio::spawn(async move {
-            let who = to.person();
-            let made = codes.sign_up(&code, (&to, &name), &browser, now_ms()).await;
-            match made {
-                Ok(Some(token)) => {
-                    tracing::info!(target: "audit", %who, mail = to.as_str(), what = "cabinet.sign_up", terms = "accepted");
-                    let text = english(
-                        "To open the account, open this link in the browser in which you filled in the form: {0} The link works once, within {1} minutes. If you did not request it, ignore this mail: without your browser the link is useless.",
-                    );
-                    let link = format!("{root}/cabinet/welcome?token={token}");
-                    mail_link(&mailer, &to, (&link, text), language).await;
-                }
-                Ok(None) => {
-                    tracing::info!(target: "audit", %who, what = "cabinet.sign_up_refused");
-                }
-                Err(error) => tracing::warn!(%error, "a sign-up could not be stored"),
-            }
-            drop(permit);
-        });
+        if let Err(answer) = sign_in.admit(head, wanted, &shown).await {
+            return Ok(answer);
+        }
         let page = bare(english("Check your mail"), None);
         let mail = mail.as_str();
         Ok(written(StatusCode::OK, &InvitedHtml { page, mail }))

@@ -19,6 +19,7 @@ use super::{
 };
 use crate::{
     admin::Admin,
+    cabinet::Cabinet,
     catalog::{rate_feed::RateFeed, snapshot::Live, tariffs},
     config::Config,
     console::ConsoleLayer,
@@ -110,6 +111,9 @@ impl Gateway {
             metrics.payments.clone(),
             settler.calls(),
         );
+        let cabinet = config.cabinet.as_ref();
+        let cabinet = cabinet.map(|config| Cabinet::new(config, &store, &live, &calls, &payments));
+        let (cabinet, mails) = cabinet.unzip();
         let service = stack::callers(Shared {
             config,
             limits: &limits,
@@ -121,6 +125,7 @@ impl Gateway {
             upstream: &upstream,
             calls: &calls,
             payments: &payments,
+            cabinet: cabinet.as_ref(),
         });
 
         let (draining, drained) = watch::channel(false);
@@ -141,6 +146,9 @@ impl Gateway {
         let tail = Tail::new(store.clone());
         loops.spawn(tail.clone().run());
         loops.spawn(watcher.run());
+        if let Some(mails) = mails {
+            loops.spawn(mails.run());
+        }
         let dispatcher = Dispatcher::new(tail, Arc::clone(&metrics));
         let deliveries = dispatcher.replace(&config.receivers);
         dispatcher.begin().await;

@@ -23,6 +23,7 @@ use tollgate_layers::{
 };
 
 use crate::{
+    cabinet::Cabinet,
     catalog::snapshot::Live,
     config::Config,
     edge::{cors::CorsLayer, routes::Routes},
@@ -63,6 +64,8 @@ pub struct Shared<'a> {
     pub calls: &'a Calls,
     /// The payments at providers.
     pub payments: &'a Payments,
+    /// The pages for members of accounts; `None`: there are no such pages.
+    pub cabinet: Option<&'a Cabinet>,
 }
 
 /// A limiter of requests per address, for callers' and for public paths.
