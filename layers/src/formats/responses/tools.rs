@@ -13,7 +13,7 @@ use crate::{
     error::{Error, Problem},
     formats::{
         text::{Json, inner, joined, literal, made, optional, quoted, shortened, string},
-        turn::request::{self, Named, Takes, flag, whole_schema},
+        turn::request::{self, Choice, Named, Takes, flag, whole_schema},
         wire::{Object, Value},
     },
     path::Path,
@@ -51,16 +51,6 @@ pub(super) struct Tool<'a> {
     pub(super) strict: bool,
     /// Whether the tool takes free text.
     pub(super) custom: bool,
-}
-
-/// Which tools the model may or must call.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Choice<'a> {
-    Auto,
-    None,
-    Required,
-    /// The model must call the tool with this flat name.
-    Named(Cow<'a, str>),
 }
 
 /// The caller's names of a tool, if its flat name differs from them or if it takes free text.
@@ -138,13 +128,7 @@ impl<'a> Tools<'a> {
     }
 
     /// Returns the tools, the choice and whether calls may be parallel, for the writer of a vendor's format.
-    pub(super) fn neutral(
-        self,
-    ) -> (
-        Vec<request::Tool<'a>>,
-        Option<request::Choice<'a>>,
-        Option<bool>,
-    ) {
+    pub(super) fn neutral(self) -> (Vec<request::Tool<'a>>, Option<Choice<'a>>, Option<bool>) {
         let tools = self.list.into_iter().map(|tool| request::Tool {
             name: tool.flat,
             description: tool.description,
@@ -155,16 +139,7 @@ impl<'a> Tools<'a> {
             },
             mark: None,
         });
-        let choice = self.choice.map(|choice| match choice {
-            Choice::Auto => request::Choice::Auto,
-            Choice::None => request::Choice::None,
-            Choice::Required => request::Choice::Required,
-            Choice::Named(name) => request::Choice::Tool(Named {
-                name: quoted(&[&name]),
-                custom: false,
-            }),
-        });
-        (tools.collect(), choice, self.parallel)
+        (tools.collect(), self.choice, self.parallel)
     }
 
     /// Adds the tools that items of the conversation list.
@@ -273,8 +248,9 @@ impl<'a> Tools<'a> {
         let kind = named.need("type")?;
         match &*kind.string()? {
             "function" | "custom" => {
-                let flat = Index::of(&self.list).find(&named)?;
-                self.set(Choice::Named(flat), choice)
+                let name = quoted(&[&Index::of(&self.list).find(&named)?]);
+                let custom = false;
+                self.set(Choice::Tool(Named { name, custom }), choice)
             }
             "allowed_tools" => self.allow(&named, choice),
             _ => Err(kind.refuse(Problem::NotTranslated)),
@@ -286,11 +262,9 @@ impl<'a> Tools<'a> {
             self.choice = Some(chosen);
             return Ok(());
         }
-        match chosen {
-            Choice::Auto | Choice::None => Ok(()),
-            Choice::Required | Choice::Named(_) => {
-                Err(choice.refuse(Problem::Contradicts("tools")))
-            }
+        match chosen.is_forced() {
+            false => Ok(()),
+            true => Err(choice.refuse(Problem::Contradicts("tools"))),
         }
     }
 
