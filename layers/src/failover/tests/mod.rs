@@ -318,6 +318,7 @@ fn route(name: &str) -> Route {
         credentials: vec![HeaderValue::from_static("one")],
         authentication: Authentication::default(),
         headers: HeaderMap::new(),
+        anthropic_version: None,
         betas_removed: vec![],
         on_disconnect: OnDisconnect::Cancel,
         egress: Arc::new(egress()),
