@@ -101,7 +101,7 @@ pub(crate) struct CodeId(String);
 
 impl CodeId {
     /// Returns the id of a code as a person types it.
-    fn of(typed: &str) -> Self {
+    fn from_typed(typed: &str) -> Self {
         let plain = typed.chars().filter(char::is_ascii_alphanumeric);
         let plain: String = plain.take(64).collect();
         Self(digest(&plain.to_ascii_lowercase())[..24].to_owned())
@@ -144,7 +144,7 @@ impl Codes {
             let apart = if place > 0 && place % 5 == 0 { "-" } else { "" };
             let _ = write!(text, "{apart}{}", digit.to_ascii_uppercase());
         }
-        let id = CodeId::of(&text);
+        let id = CodeId::from_typed(&text);
         self.store.write_value(&id.document(), 0, code).await?;
         Ok((id, text))
     }
@@ -179,7 +179,7 @@ impl Codes {
         account: &AccountId,
         now_ms: u64,
     ) -> Result<MicroRub, CodeError> {
-        let id = CodeId::of(typed);
+        let id = CodeId::from_typed(typed);
         let record = |found: Option<Code>| {
             let code = found.filter(|code| !code.opens_account);
             let mut code = code.ok_or(CodeError::Invalid)?;
@@ -216,7 +216,7 @@ impl Codes {
         browser: &str,
         now_ms: u64,
     ) -> Result<Option<String>, BookError> {
-        let id = CodeId::of(typed);
+        let id = CodeId::from_typed(typed);
         let secret = random()?;
         let name: String = name.chars().filter(|c| !c.is_control()).collect();
         let sign_up = SignUp {

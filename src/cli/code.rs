@@ -23,7 +23,7 @@ pub(super) enum CodeCommand {
                             tollgate code create --amount 0 --opens-account"
     )]
     Create {
-        /// What each use credits, in rubles
+        /// Amount that each use credits, in rubles
         #[arg(long)]
         amount: MicroRub,
         /// Makes an invitation, which opens an account
