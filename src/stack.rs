@@ -131,7 +131,7 @@ pub fn callers(shared: Shared<'_>) -> impl Service<Request<RequestBody>, Respons
         Route::Catalog => document(catalog::answer),
         Route::Connect | Route::ConnectClient => document(connect::answer),
         Route::UsagePage | Route::UsagePageFile => document(usage_page::answer),
-        Route::Cabinet | Route::CabinetPage => shared.cabinet.as_ref().map_or_else(page::unknown, |cabinet| boxed(notified.clone().service(handled(cabinet.to_owned())))),
+        Route::Cabinet | Route::CabinetPage => shared.cabinet.map_or_else(page::unknown, |cabinet| boxed(notified.clone().service(handled(cabinet.clone())))),
         Route::OpenApi => document(openapi::answer),
         Route::Page => page::or_nothing(document(page::answer)),
         Route::Hello => page::hello(),

@@ -1,7 +1,7 @@
 use tollgate_ledger::price::Condition;
 
 use super::{source::without_date, *};
-use crate::config::UsdtRates;
+use crate::config::BaseRates;
 
 const HEAD: &str = "[admin]\nkey = \"${ADMIN_KEY}\"\n[[rate.source]]\nfixed = \"90.50\"\n[tariff]\n\
                     sell_rate_multiplier = \"1.15\"\n";
@@ -370,7 +370,7 @@ fn dated_change_becomes_a_rule_and_leaves_the_price_in_force() {
     const FROM: &str = "2027-01-01T00:00:00Z";
     let dated = |text: &str| {
         let text = format!("{HEAD}{text}");
-        PriceDiff::new(&text, &flash(""), Decimal::ONE, Some(FROM)).unwrap()
+        PriceDiff::new(&text, &flash(""), Tariff::AT_COST, Some(FROM)).unwrap()
     };
     let new = r#"usdt_mtok = { cache_write = "0.3", cached_input = "0.006", input = "0.3", output = "1.2" }"#;
     let inline_route = OLD.split("[[model.routes]]").next().unwrap().to_owned()
@@ -399,18 +399,18 @@ routes = [ { vendor = "ds", model = "deepseek-flash", cost_usdt_mtok = { input =
         }
         let config = parse(&diff.text);
         let model = &config.live.models[0];
-        let dated_of = |rules: &[(Condition, UsdtRates)]| {
+        let dated_of = |rules: &[(Condition, BaseRates)]| {
             let dated = rules
                 .iter()
                 .filter(|(when, _)| when.valid_from_ms.is_some());
             dated.count()
         };
         assert_eq!(dated_of(&model.price_rules), rules, "{}", diff.text);
-        assert_eq!(model.usdt_mtok.input.to_string(), "0.6");
+        assert_eq!(model.base.input.to_string(), "0.6");
         let dated_costs = model.route_costs.iter().map(|it| dated_of(&it.rules));
         assert_eq!(dated_costs.sum::<usize>(), costs, "{}", diff.text);
         // Written again, the rules are there already.
-        let again = PriceDiff::new(&diff.text, &flash(""), Decimal::ONE, Some(FROM)).unwrap();
+        let again = PriceDiff::new(&diff.text, &flash(""), Tariff::AT_COST, Some(FROM)).unwrap();
         assert_eq!(again.text, diff.text);
         assert!(
             again.notes.join("\n").contains("already"),
