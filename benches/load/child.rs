@@ -21,7 +21,7 @@ pub(crate) struct Child {
     name: &'static str,
     process: std::process::Child,
     lines: BufReader<ChildStdout>,
-    said: BTreeMap<String, String>,
+    reported: BTreeMap<String, String>,
 }
 
 impl Child {
@@ -61,7 +61,7 @@ impl Child {
             name,
             process,
             lines: BufReader::new(lines),
-            said: BTreeMap::new(),
+            reported: BTreeMap::new(),
         };
         child.listen()?;
         Ok(child)
@@ -72,12 +72,12 @@ impl Child {
     }
 
     pub(crate) fn address(&self) -> anyhow::Result<SocketAddr> {
-        Ok(self.said("address")?.parse()?)
+        Ok(self.reported("address")?.parse()?)
     }
 
     /// The value of a fact that the process has printed.
-    pub(crate) fn said(&self, name: &str) -> anyhow::Result<&str> {
-        let value = self.said.get(name).map(String::as_str);
+    pub(crate) fn reported(&self, name: &str) -> anyhow::Result<&str> {
+        let value = self.reported.get(name).map(String::as_str);
         value.with_context(|| format!("the {} said no {name}", self.name))
     }
 
@@ -86,7 +86,7 @@ impl Child {
         &'a self,
         prefix: &'a str,
     ) -> impl Iterator<Item = (&'a str, &'a str)> {
-        self.said.iter().filter_map(move |(name, value)| {
+        self.reported.iter().filter_map(move |(name, value)| {
             let name = name.strip_prefix(prefix)?;
             Some((name, value.as_str()))
         })
@@ -108,7 +108,7 @@ impl Child {
                 None if line.trim_end() == "ready" => break,
                 Some(("error", what)) => anyhow::bail!("the {}: {what}", self.name),
                 Some((name, value)) => {
-                    self.said.insert(name.to_owned(), value.to_owned());
+                    self.reported.insert(name.to_owned(), value.to_owned());
                 }
                 None => {}
             }

@@ -152,7 +152,10 @@ fn hold(target: &Target, streams: u32) -> anyhow::Result<Child> {
         ("--open", open.as_str()),
     ];
     let holder = Child::start(RoleName::Holder, &args)?;
-    ensure!(holder.said("open")? == open, "not all streams were opened");
+    ensure!(
+        holder.reported("open")? == open,
+        "not all streams were opened"
+    );
     Ok(holder)
 }
 

@@ -165,7 +165,8 @@ impl Target {
         let mut command = Command::new(concat!(env!("CARGO_MANIFEST_DIR"), "/benches/peers"));
         command.args([name, &vendor.to_string()]);
         let child = Child::run(name, command)?;
-        let pids: Result<Vec<u32>, _> = child.said("pids")?.split(' ').map(str::parse).collect();
+        let pids: Result<Vec<u32>, _> =
+            child.reported("pids")?.split(' ').map(str::parse).collect();
         let mut headers = HeaderMap::new();
         for (header, value) in child.all_said("header ") {
             headers.insert(HeaderName::try_from(header)?, value.try_into()?);
@@ -174,7 +175,7 @@ impl Target {
             name,
             address: child.address()?,
             processes: Processes::new(pids?),
-            path: child.said("path").ok().map(ToOwned::to_owned),
+            path: child.reported("path").ok().map(ToOwned::to_owned),
             headers,
             child: Some(child),
             ..Self::nothing(vendor)
@@ -239,7 +240,7 @@ impl Target {
             address: child.address()?,
             processes: Processes::new([child.pid()].into_iter().chain(server_pid)),
             server: Processes::new(server_pid),
-            key: Some(child.said("key")?.to_owned()),
+            key: Some(child.reported("key")?.to_owned()),
             path: None,
             headers: HeaderMap::new(),
             answered: 0,
@@ -356,7 +357,7 @@ impl Target {
         };
         child.stop()?;
         if self.key.is_some() {
-            let charged: u64 = child.said("charged")?.parse()?;
+            let charged: u64 = child.reported("charged")?.parse()?;
             ensure!(
                 charged == self.answered,
                 "the gateway {} has answered {} calls and charged {charged}",

@@ -223,7 +223,7 @@ where
     let settings = IdempotencySettings {
         // Short, so that millions of stored answers do not accumulate. About one repeat in ten thousand finds no stored
         // answer and runs as a call.
-        kept: Duration::from_millis(100),
+        stored: Duration::from_millis(100),
         ..IdempotencySettings::default()
     };
     IdempotencyLayer::new(store, NobodyDied, settings, |_| {}).layer(inner)
@@ -576,7 +576,7 @@ impl Desk {
         let mut req = runtime
             .block_on(
                 layer
-                    .layer(service_fn(kept::<Call>))
+                    .layer(service_fn(stored::<Call>))
                     .oneshot(posted(canned, Full::new(body))),
             )
             .expect("the bench's request is well-formed");
@@ -588,7 +588,7 @@ impl Desk {
         let layer = SelectLayer::new(Arc::clone(&self.live), Rich);
         let req = self.called(runtime, canned, stream);
         runtime
-            .block_on(layer.layer(service_fn(kept::<Priced>)).oneshot(req))
+            .block_on(layer.layer(service_fn(stored::<Priced>)).oneshot(req))
             .expect("the model is in the catalog")
     }
 
@@ -603,9 +603,9 @@ impl Desk {
     fn outbound(&self, runtime: &Runtime, canned: Canned, stream: bool) -> Request<Outbound> {
         let req = self.attempt(runtime, canned, stream);
         let slot = Arc::new(std::sync::Mutex::new(None));
-        let kept = Arc::clone(&slot);
+        let stored = Arc::clone(&slot);
         let vendor = service_fn(move |req: Request<Outbound>| {
-            *kept.lock().expect("nobody panics") = Some(req);
+            *stored.lock().expect("nobody panics") = Some(req);
             ready(Ok::<_, Error>(Response::new(tollgate_layers::body::full(
                 "",
             ))))
@@ -618,7 +618,7 @@ impl Desk {
 }
 
 /// The service under a layer, which returns the request that the layer passes on.
-fn kept<T>(req: Request<T>) -> Ready<Result<Request<T>, Error>> {
+fn stored<T>(req: Request<T>) -> Ready<Result<Request<T>, Error>> {
     ready(Ok(req))
 }
 

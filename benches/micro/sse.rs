@@ -31,7 +31,7 @@ use tollgate_layers::{
     sse::{Event, Splitter},
     translate::{
         Origin, chat, messages,
-        responses::{Asked, ChatEvents, IntoChat, IntoMessages, MessagesEvents},
+        responses::{ChatEvents, IntoChat, IntoMessages, MessagesEvents, RequestEcho},
         wire::AnswerCx,
     },
     usage::Meter,
@@ -126,13 +126,13 @@ fn translated(group: &mut BenchmarkGroup<'_, WallTime>, name: &str, chunks: &[By
         chunks,
         messages::Events::new(Origin::default(), ANSWER)
     );
-    let asked = asked();
+    let requested = requested();
     translation!(
         group,
         "to responses",
         name,
         chunks,
-        ChatEvents::new(asked.clone())
+        ChatEvents::new(requested.clone())
     );
 }
 
@@ -141,13 +141,13 @@ fn from_others(group: &mut BenchmarkGroup<'_, WallTime>) {
     const EACH: &str = "a chunk an event";
     let chunks = messages_events();
     translation!(group, "to chat", EACH, &chunks, chat::Events::new(ANSWER));
-    let asked = asked();
+    let requested = requested();
     translation!(
         group,
         "from messages to responses",
         EACH,
         &chunks,
-        MessagesEvents::new(asked.clone())
+        MessagesEvents::new(requested.clone())
     );
     let chunks = responses_events();
     translation!(
@@ -166,10 +166,10 @@ fn from_others(group: &mut BenchmarkGroup<'_, WallTime>) {
     );
 }
 
-fn asked() -> Asked {
+fn requested() -> RequestEcho {
     let number = RequestNumber::now_v7().uuid().simple();
     let body = br#"{"model":"m","input":"x","stream":true}"#;
-    Asked::read(body, number, ANSWER.created, "vendor").expect("it is a request")
+    RequestEcho::read(body, number, ANSWER.created, "vendor").expect("it is a request")
 }
 
 fn split(chunks: &[Bytes], mut each: impl FnMut(Event)) {

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use crate::{
     endpoint::Endpoint,
     model::{Model, ModelKind, Route},
-    price::{Asked, Class, Label, PriceList, Unpriced},
+    price::{Class, Extras, Label, PriceList, Unpriced},
     session::SessionId,
     text_sample::TextSample,
     usage::Meter,
@@ -146,7 +146,7 @@ impl InputSize {
 /// messages.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Asks {
-    asked: Asked,
+    extras: Extras,
     /// For each kind of part without a price, the first field that requests it.
     fields: Vec<(Unpriced, Box<str>)>,
     /// The first field that requests something that has no price at any model.
@@ -184,10 +184,10 @@ impl Ask {
 impl Asks {
     /// Adds the feature `ask`. `field` returns the path of the field that requests it.
     pub fn add(&mut self, ask: Ask, field: impl FnOnce() -> String) {
-        let served = &mut self.asked.served;
+        let served = &mut self.extras.served;
         let kind = match ask {
             Ask::Class(class, count) => {
-                let most = self.asked.classes.get_mut(class);
+                let most = self.extras.classes.get_mut(class);
                 *most = most.saturating_add(count);
                 Unpriced::Class(class)
             }
@@ -223,8 +223,8 @@ impl Asks {
 
     /// Returns all requested parts, as the price list expects them.
     #[must_use]
-    pub const fn asked(&self) -> &Asked {
-        &self.asked
+    pub const fn extras(&self) -> &Extras {
+        &self.extras
     }
 
     /// Returns the first field of the request that requests this kind of part.
@@ -245,7 +245,7 @@ impl Asks {
     pub fn output_class(&self) -> Option<Class> {
         [Class::OutputAudio, Class::OutputImage]
             .into_iter()
-            .find(|class| self.asked.classes.get(*class) > 0)
+            .find(|class| self.extras.classes.get(*class) > 0)
     }
 
     /// Returns the first field that has sound of unknown length.
@@ -274,7 +274,7 @@ impl Asks {
         let mut asks = self.clone();
         asks.unknown = None;
         for class in [Class::CacheWrite1h, Class::CacheWrite12h] {
-            *asks.asked.classes.get_mut(class) = 0;
+            *asks.extras.classes.get_mut(class) = 0;
         }
         asks
     }
@@ -285,7 +285,7 @@ impl Asks {
     pub fn cache_write(&self) -> Option<Class> {
         [Class::CacheWrite12h, Class::CacheWrite1h]
             .into_iter()
-            .find(|class| self.asked.classes.get(*class) > 0)
+            .find(|class| self.extras.classes.get(*class) > 0)
     }
 }
 

@@ -24,7 +24,7 @@ mod tests {
 
     #[test]
     fn header_map_emptied_for_reuse_has_no_headers_and_little_capacity() {
-        for (count, kept) in [(1, true), (20, true), (50, false)] {
+        for (count, stored) in [(1, true), (20, true), (50, false)] {
             let mut headers = HeaderMap::new();
             for index in 0..count {
                 let name = HeaderName::try_from(format!("x-{index}")).unwrap();
@@ -35,7 +35,7 @@ mod tests {
             headers.append(COOKIE, HeaderValue::from_static("b"));
             let headers = emptied(headers);
             assert!(headers.is_empty() && headers.get(COOKIE).is_none());
-            assert_eq!(headers.capacity() > 0, kept, "{count} headers");
+            assert_eq!(headers.capacity() > 0, stored, "{count} headers");
         }
     }
 }

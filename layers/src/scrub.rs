@@ -113,7 +113,7 @@ mod tests {
 
     #[test]
     fn secrets_and_names_are_scrubbed_from_vendor_text_without_losing_its_meaning() {
-        for (said, kept) in [
+        for (reported, stored) in [
             ("max_tokens: 99 > 64", "max_tokens: 99 > 64"),
             (
                 "messages.0.content.1: wrong type.",
@@ -137,7 +137,7 @@ mod tests {
             ("at 10.0.0.1:8080", "at …:8080"),
             ("Неверный ключ: sk-1", "Неверный ключ: …"),
         ] {
-            assert_eq!(scrubbed(said), kept, "{said}");
+            assert_eq!(scrubbed(reported), stored, "{reported}");
         }
     }
 
@@ -153,8 +153,8 @@ mod tests {
             "mid-conversation-system-clear-at-2026-08-21",
             "long-context-1m-2025-08-07",
         ] {
-            let said = format!("Unexpected value(s) `{name}` for the `anthropic-beta` header");
-            assert_eq!(scrubbed(&said), said);
+            let reported = format!("Unexpected value(s) `{name}` for the `anthropic-beta` header");
+            assert_eq!(scrubbed(&reported), reported);
         }
         for secret in [
             "0123456789abcdef01234567-2025-05-14",

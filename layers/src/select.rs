@@ -229,8 +229,8 @@ where
         let output_tokens = call
             .output_tokens
             .or(model.output_tokens_default)
-            .map_or(model.output_tokens_max, |asked| {
-                asked.min(model.output_tokens_max)
+            .map_or(model.output_tokens_max, |requested| {
+                requested.min(model.output_tokens_max)
             });
         let priced = Priced {
             call: Arc::new(call),
@@ -283,14 +283,14 @@ fn check_asks(call: &Call, model: &Model, prices: &PriceList) -> Result<(), Erro
     let spoken = |route: &Arc<Route>| route.vendor.speaking(call.format).format;
     // Cache marks are ignored if all vendors have another format, because translation removes them.
     let of_format = |route: &Arc<Route>| spoken(route) == call.format;
-    let asked = match model.routes.is_empty() || model.routes.iter().any(of_format) {
+    let extras = match model.routes.is_empty() || model.routes.iter().any(of_format) {
         true => match asks.unknown() {
             Some(field) => return refuse(field),
-            None => *asks.asked(),
+            None => *asks.extras(),
         },
-        false => *asks.without_cache().asked(),
+        false => *asks.without_cache().extras(),
     };
-    if let Some(kind) = prices.unpriced(&asked) {
+    if let Some(kind) = prices.unpriced(&extras) {
         return refuse(asks.field(kind).unwrap_or_default());
     }
     if let Some(field) = asks.of_chat_alone() {
@@ -304,7 +304,7 @@ fn check_asks(call: &Call, model: &Model, prices: &PriceList) -> Result<(), Erro
     }
     // The request must limit the number of calls of a tool, because no hold can cover an unlimited number.
     let search = Class::WebSearchCall;
-    if asked.classes.get(search) == Ask::WITHOUT_END {
+    if extras.classes.get(search) == Ask::WITHOUT_END {
         let field = asks.field(Unpriced::Class(search)).unwrap_or_default();
         let tool = field.strip_suffix("type").unwrap_or_default();
         return Err(Error::invalid(format!("{tool}max_uses"), Problem::Missing));

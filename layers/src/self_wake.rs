@@ -152,17 +152,17 @@ mod tests {
         let mut wake = SelfWake::default();
         let waker = wake.waker(&task).clone();
 
-        let ((), heard) = suppress_wakes(|| waker.wake_by_ref());
+        let ((), received) = suppress_wakes(|| waker.wake_by_ref());
         assert_eq!(woken(), 0);
-        heard.expect("the suppressed waker is returned").wake();
+        received.expect("the suppressed waker is returned").wake();
         assert_eq!(woken(), 1);
 
-        let (_, heard) = suppress_wakes(|| {
+        let (_, received) = suppress_wakes(|| {
             std::thread::scope(|scope| {
                 scope.spawn(|| waker.wake_by_ref());
             });
         });
-        assert_eq!((woken(), heard.is_none()), (2, true));
+        assert_eq!((woken(), received.is_none()), (2, true));
 
         waker.wake_by_ref();
         assert_eq!(woken(), 3);
@@ -191,8 +191,8 @@ mod tests {
         waker.wake_by_ref();
         assert!(wake.was_woken(&task));
         assert!(!wake.was_woken(&task));
-        let ((), heard) = suppress_wakes(|| waker.wake_by_ref());
-        assert_eq!((heard.is_some(), wake.was_woken(&task)), (true, false));
+        let ((), received) = suppress_wakes(|| waker.wake_by_ref());
+        assert_eq!((received.is_some(), wake.was_woken(&task)), (true, false));
         assert!(wake.was_woken(&other), "another task has no waker of it");
     }
 

@@ -16,7 +16,7 @@ use super::{
     fields::Fields,
     ok,
     refusal::Refusal,
-    route::{Asked, Route, routes},
+    route::{AdminRequest, Route, routes},
 };
 use crate::api::fields;
 
@@ -32,7 +32,7 @@ pub(super) const ROUTES: &[Route] = routes! {
 const CHANGE_FIELDS: &[&str] = &["name", "status"];
 
 impl Admin {
-    async fn list_accounts(self: Arc<Self>, _: Asked) -> Result<Answer, Refusal> {
+    async fn list_accounts(self: Arc<Self>, _: AdminRequest) -> Result<Answer, Refusal> {
         let accounts = self
             .store
             .accounts()
@@ -41,9 +41,9 @@ impl Admin {
         ok(&BTreeMap::from([("accounts", accounts)]))
     }
 
-    async fn create_account(self: Arc<Self>, asked: Asked) -> Result<Answer, Refusal> {
-        let who = asked.who();
-        let mut fields = Fields::parse(&asked.body().await?, &["id", "name"])?;
+    async fn create_account(self: Arc<Self>, request: AdminRequest) -> Result<Answer, Refusal> {
+        let who = request.who();
+        let mut fields = Fields::parse(&request.body().await?, &["id", "name"])?;
         let id: AccountId = fields.required("id", fields::id)?;
         let name = fields.optional("name", fields::line)?.unwrap_or_default();
         let view = self
@@ -61,8 +61,8 @@ impl Admin {
         ok(&view)
     }
 
-    async fn show_account(self: Arc<Self>, asked: Asked) -> Result<Answer, Refusal> {
-        let id = account_id(asked.named())?;
+    async fn show_account(self: Arc<Self>, request: AdminRequest) -> Result<Answer, Refusal> {
+        let id = account_id(request.named())?;
         let of_ledger = |error: BookError| Refusal::of_ledger(&error, &format!("account {id}"));
         let view = self.store.account(&id).await.map_err(of_ledger)?;
         let keys = self.store.keys(&id).await.map_err(of_ledger)?;
@@ -70,10 +70,10 @@ impl Admin {
         ok(&AccountAnswer::new(&view, &keys, debt_rub))
     }
 
-    async fn change_account(self: Arc<Self>, asked: Asked) -> Result<Answer, Refusal> {
-        let id = account_id(asked.named())?;
-        let who = asked.who();
-        let mut fields = Fields::parse(&asked.body().await?, CHANGE_FIELDS)?;
+    async fn change_account(self: Arc<Self>, request: AdminRequest) -> Result<Answer, Refusal> {
+        let id = account_id(request.named())?;
+        let who = request.who();
+        let mut fields = Fields::parse(&request.body().await?, CHANGE_FIELDS)?;
         let name = fields.optional("name", fields::line)?;
         let suspended = fields.optional("status", suspended)?;
         if name.is_none() && suspended.is_none() {
@@ -94,10 +94,10 @@ impl Admin {
         ok(&view)
     }
 
-    async fn top_up(self: Arc<Self>, asked: Asked) -> Result<Answer, Refusal> {
-        let account = account_id(asked.named())?;
-        let who = asked.who();
-        let mut fields = Fields::parse(&asked.body().await?, &["id", "amount_rub"])?;
+    async fn top_up(self: Arc<Self>, request: AdminRequest) -> Result<Answer, Refusal> {
+        let account = account_id(request.named())?;
+        let who = request.who();
+        let mut fields = Fields::parse(&request.body().await?, &["id", "amount_rub"])?;
         let id = fields.required("id", fields::words)?;
         let amount = fields.required("amount_rub", fields::amount)?;
         if amount <= MicroRub::ZERO {
@@ -109,10 +109,10 @@ impl Admin {
             .await
     }
 
-    async fn adjust(self: Arc<Self>, asked: Asked) -> Result<Answer, Refusal> {
-        let account = account_id(asked.named())?;
-        let who = asked.who();
-        let mut fields = Fields::parse(&asked.body().await?, &["id", "amount_rub", "reason"])?;
+    async fn adjust(self: Arc<Self>, request: AdminRequest) -> Result<Answer, Refusal> {
+        let account = account_id(request.named())?;
+        let who = request.who();
+        let mut fields = Fields::parse(&request.body().await?, &["id", "amount_rub", "reason"])?;
         let id = fields.required("id", fields::words)?;
         let amount = fields.required("amount_rub", fields::amount)?;
         let reason = Some(fields.required("reason", fields::words)?);
@@ -171,15 +171,15 @@ impl Admin {
 }
 
 /// Checks that the entry that was booked under this id equals the requested entry.
-fn is_the_same(account: &AccountId, booked: &Entry, asked: &Entry) -> Result<(), Refusal> {
-    let otherwise = match (&booked.reason, &asked.reason) {
-        _ if booked.amount != asked.amount => "with another amount",
+fn is_the_same(account: &AccountId, booked: &Entry, request: &Entry) -> Result<(), Refusal> {
+    let otherwise = match (&booked.reason, &request.reason) {
+        _ if booked.amount != request.amount => "with another amount",
         (None, Some(_)) => "as a payment",
         (Some(_), None) => "as a correction",
-        (booked, asked) if booked != asked => "with another reason",
+        (booked, request) if booked != request => "with another reason",
         _ => return Ok(()),
     };
-    Err(booked_before(account, &asked.id, otherwise))
+    Err(booked_before(account, &request.id, otherwise))
 }
 
 fn booked_before(account: &AccountId, id: &str, otherwise: &str) -> Refusal {

@@ -19,7 +19,7 @@ use super::{
     fields::Fields,
     ok,
     refusal::Refusal,
-    route::{Asked, Route, routes},
+    route::{AdminRequest, Route, routes},
 };
 use crate::api::fields;
 
@@ -60,8 +60,8 @@ struct KeyAlertsAnswer<'a> {
 }
 
 impl Admin {
-    async fn show_alerts(self: Arc<Self>, asked: Asked) -> Result<Answer, Refusal> {
-        self.alerts_of(&account_id(asked.named())?).await
+    async fn show_alerts(self: Arc<Self>, request: AdminRequest) -> Result<Answer, Refusal> {
+        self.alerts_of(&account_id(request.named())?).await
     }
 
     async fn alerts_of(&self, account: &AccountId) -> Result<Answer, Refusal> {
@@ -88,10 +88,10 @@ impl Admin {
         ok(&answer)
     }
 
-    async fn set_alerts(self: Arc<Self>, asked: Asked) -> Result<Answer, Refusal> {
-        let account = account_id(asked.named())?;
-        let who = asked.who();
-        let levels = levels(&asked.body().await?)?;
+    async fn set_alerts(self: Arc<Self>, request: AdminRequest) -> Result<Answer, Refusal> {
+        let account = account_id(request.named())?;
+        let who = request.who();
+        let levels = levels(&request.body().await?)?;
         let of_change =
             |error: BookError| Refusal::of_change(&error, &format!("account {account}"));
         let set = self
@@ -103,8 +103,8 @@ impl Admin {
         self.alerts_of(&account).await
     }
 
-    async fn show_key_alerts(self: Arc<Self>, asked: Asked) -> Result<Answer, Refusal> {
-        let key = key_id(asked.named())?;
+    async fn show_key_alerts(self: Arc<Self>, request: AdminRequest) -> Result<Answer, Refusal> {
+        let key = key_id(request.named())?;
         let of_ledger = |error: BookError| Refusal::of_ledger(&error, &format!("key {key}"));
         let account = self
             .store
@@ -122,10 +122,10 @@ impl Admin {
         })
     }
 
-    async fn set_key_alerts(self: Arc<Self>, asked: Asked) -> Result<Answer, Refusal> {
-        let key = key_id(asked.named())?;
-        let who = asked.who();
-        let levels_rub = levels(&asked.body().await?)?;
+    async fn set_key_alerts(self: Arc<Self>, request: AdminRequest) -> Result<Answer, Refusal> {
+        let key = key_id(request.named())?;
+        let who = request.who();
+        let levels_rub = levels(&request.body().await?)?;
         let of_change = |error: BookError| Refusal::of_change(&error, &format!("key {key}"));
         let account = self
             .store
@@ -147,8 +147,8 @@ impl Admin {
         })
     }
 
-    async fn show_group_alerts(self: Arc<Self>, asked: Asked) -> Result<Answer, Refusal> {
-        let (account, group) = group_named(&asked)?;
+    async fn show_group_alerts(self: Arc<Self>, request: AdminRequest) -> Result<Answer, Refusal> {
+        let (account, group) = group_named(&request)?;
         let subject = format!("group {group} of account {account}");
         let of_ledger = |error: BookError| Refusal::of_ledger(&error, &subject);
         let groups = self.store.groups(&account).await.map_err(of_ledger)?;
@@ -163,10 +163,10 @@ impl Admin {
         })
     }
 
-    async fn set_group_alerts(self: Arc<Self>, asked: Asked) -> Result<Answer, Refusal> {
-        let (account, group) = group_named(&asked)?;
-        let who = asked.who();
-        let levels_rub = levels(&asked.body().await?)?;
+    async fn set_group_alerts(self: Arc<Self>, request: AdminRequest) -> Result<Answer, Refusal> {
+        let (account, group) = group_named(&request)?;
+        let who = request.who();
+        let levels_rub = levels(&request.body().await?)?;
         let of_change = |error: BookError| {
             Refusal::of_change(&error, &format!("group {group} of account {account}"))
         };
@@ -182,9 +182,9 @@ impl Admin {
     }
 }
 
-fn group_named(asked: &Asked) -> Result<(AccountId, GroupId), Refusal> {
-    let account = account_id(asked.named())?;
-    let group = asked.second_named();
+fn group_named(request: &AdminRequest) -> Result<(AccountId, GroupId), Refusal> {
+    let account = account_id(request.named())?;
+    let group = request.second_named();
     let none = |_| Refusal::NotFound(format!("no group {group} of account {account}"));
     let group = group.parse().map_err(none)?;
     Ok((account, group))

@@ -15,7 +15,7 @@ use super::{
     fields::Fields,
     ok,
     refusal::Refusal,
-    route::{Asked, Route, routes},
+    route::{AdminRequest, Route, routes},
 };
 
 pub(super) const ROUTES: &[Route] = routes! {
@@ -23,9 +23,9 @@ pub(super) const ROUTES: &[Route] = routes! {
 };
 
 impl Admin {
-    async fn audit(self: Arc<Self>, asked: Asked) -> Result<Answer, Refusal> {
-        let who = asked.who();
-        let body = asked.body().await?;
+    async fn audit(self: Arc<Self>, request: AdminRequest) -> Result<Answer, Refusal> {
+        let who = request.who();
+        let body = request.body().await?;
         if !body.trim_ascii().is_empty() {
             Fields::parse(&body, &[])?;
         }

@@ -11,7 +11,7 @@ use super::{
     ok,
     payments::{email, not_made, refusal},
     refusal::Refusal,
-    route::{Asked, Route, routes},
+    route::{AdminRequest, Route, routes},
 };
 use crate::{
     api::fields,
@@ -36,23 +36,23 @@ const FIELDS: &[&str] = &[
 ];
 
 impl Admin {
-    async fn list_auto_topups(self: Arc<Self>, _: Asked) -> Result<Answer, Refusal> {
+    async fn list_auto_topups(self: Arc<Self>, _: AdminRequest) -> Result<Answer, Refusal> {
         let rules = self.payments.autos().await;
         let rules = rules.map_err(|error| refusal(error, None))?;
         ok(&BTreeMap::from([("auto_topups", rules)]))
     }
 
-    async fn show_auto_topup(self: Arc<Self>, asked: Asked) -> Result<Answer, Refusal> {
-        let account = account_id(asked.named())?;
+    async fn show_auto_topup(self: Arc<Self>, request: AdminRequest) -> Result<Answer, Refusal> {
+        let account = account_id(request.named())?;
         let rule = self.payments.auto_of(&account).await;
         ok(&rule.map_err(|error| refusal(error, Some(&account)))?)
     }
 
-    async fn set_auto_topup(self: Arc<Self>, asked: Asked) -> Result<Answer, Refusal> {
-        let account = account_id(asked.named())?;
-        let who = asked.who();
-        let mut fields = Fields::parse(&asked.body().await?, FIELDS)?;
-        let wish = NewAutoTopup {
+    async fn set_auto_topup(self: Arc<Self>, request: AdminRequest) -> Result<Answer, Refusal> {
+        let account = account_id(request.named())?;
+        let who = request.who();
+        let mut fields = Fields::parse(&request.body().await?, FIELDS)?;
+        let rule_wanted = NewAutoTopup {
             id: fields
                 .optional("id", fields::id::<IntentId>)?
                 .unwrap_or_default(),
@@ -64,9 +64,10 @@ impl Admin {
             email: fields.optional("email", email)?,
             by: who.name().to_owned(),
         };
-        let id = wish.id;
-        let (below_rub, amount_rub, month_max_rub) = (wish.below, wish.amount, wish.month_max);
-        let rule = self.payments.set_auto(wish).await;
+        let id = rule_wanted.id;
+        let (below_rub, amount_rub, month_max_rub) =
+            (rule_wanted.below, rule_wanted.amount, rule_wanted.month_max);
+        let rule = self.payments.set_auto(rule_wanted).await;
         let rule = rule.map_err(|error| not_made(error, id, &account))?;
         tracing::info!(
             target: "audit", who = who.name(), what = "account.auto_topup", account = %account, %below_rub, %amount_rub,
@@ -75,16 +76,16 @@ impl Admin {
         ok(&rule)
     }
 
-    async fn remove_auto_topup(self: Arc<Self>, asked: Asked) -> Result<Answer, Refusal> {
-        let account = account_id(asked.named())?;
-        let who = asked.who();
+    async fn remove_auto_topup(self: Arc<Self>, request: AdminRequest) -> Result<Answer, Refusal> {
+        let account = account_id(request.named())?;
+        let who = request.who();
         let rule = self.payments.remove_auto(&account).await;
         changed(rule, who.name(), "account.auto_topup_remove", &account)
     }
 
-    async fn resume_auto_topup(self: Arc<Self>, asked: Asked) -> Result<Answer, Refusal> {
-        let account = account_id(asked.named())?;
-        let who = asked.who();
+    async fn resume_auto_topup(self: Arc<Self>, request: AdminRequest) -> Result<Answer, Refusal> {
+        let account = account_id(request.named())?;
+        let who = request.who();
         let rule = self.payments.resume_auto(&account).await;
         changed(rule, who.name(), "account.auto_topup_resume", &account)
     }

@@ -14,7 +14,7 @@ use super::{
     query::{self, Query},
     receipts::{RECEIPTS, limit},
     refusal::Refusal,
-    route::{Asked, Route, routes},
+    route::{AdminRequest, Route, routes},
 };
 use crate::{
     observe::record::{How, UNBOOKED_MAX, Unbooked},
@@ -109,11 +109,14 @@ struct CallsAnswer<'a> {
 }
 
 impl Admin {
-    async fn list_calls(self: Arc<Self>, asked: Asked) -> Result<Answer, Refusal> {
-        let wish = CallsQuery::parse(asked.query())?;
-        let mut calls = self.scrape.calls().all_unbooked(|call| wish.asks_for(call));
-        let has_more = calls.len() > wish.limit;
-        calls.truncate(wish.limit);
+    async fn list_calls(self: Arc<Self>, request: AdminRequest) -> Result<Answer, Refusal> {
+        let query = CallsQuery::parse(request.query())?;
+        let mut calls = self
+            .scrape
+            .calls()
+            .all_unbooked(|call| query.asks_for(call));
+        let has_more = calls.len() > query.limit;
+        calls.truncate(query.limit);
         let last = calls.last().filter(|_| has_more);
         ok(&CallsAnswer {
             next: last.map(|call| call.number.to_string()),
@@ -121,8 +124,8 @@ impl Admin {
         })
     }
 
-    async fn show_call(self: Arc<Self>, asked: Asked) -> Result<Answer, Refusal> {
-        let number: RequestNumber = asked
+    async fn show_call(self: Arc<Self>, request: AdminRequest) -> Result<Answer, Refusal> {
+        let number: RequestNumber = request
             .named()
             .parse()
             .map_err(|_| Refusal::NotFound(format!("no call: {NOT_A_NUMBER}")))?;

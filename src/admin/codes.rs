@@ -11,7 +11,7 @@ use super::{
     fields::Fields,
     now_ms, ok,
     refusal::Refusal,
-    route::{Asked, Route, routes},
+    route::{AdminRequest, Route, routes},
 };
 use crate::{
     api::fields,
@@ -61,7 +61,7 @@ impl Admin {
         Codes::new(self.store.clone(), self.members())
     }
 
-    async fn list_codes(self: Arc<Self>, _: Asked) -> Result<Answer, Refusal> {
+    async fn list_codes(self: Arc<Self>, _: AdminRequest) -> Result<Answer, Refusal> {
         let codes = self.codes().list().await;
         let codes = codes.map_err(|error| Refusal::of_ledger(&error, "codes"))?;
         let codes: Vec<_> = codes
@@ -71,9 +71,9 @@ impl Admin {
         ok(&BTreeMap::from([("codes", codes)]))
     }
 
-    async fn create_code(self: Arc<Self>, asked: Asked) -> Result<Answer, Refusal> {
-        let who = asked.who();
-        let mut fields = Fields::parse(&asked.body().await?, FIELDS)?;
+    async fn create_code(self: Arc<Self>, request: AdminRequest) -> Result<Answer, Refusal> {
+        let who = request.who();
+        let mut fields = Fields::parse(&request.body().await?, FIELDS)?;
         let now_ms = now_ms();
         let amount = fields.required("amount_rub", fields::ceiling)?;
         let opens = fields.optional("opens_account", fields::flag)?;
@@ -96,14 +96,14 @@ impl Admin {
         })
     }
 
-    async fn remove_code(self: Arc<Self>, asked: Asked) -> Result<Answer, Refusal> {
-        let named = asked.named().to_owned();
+    async fn remove_code(self: Arc<Self>, request: AdminRequest) -> Result<Answer, Refusal> {
+        let named = request.named().to_owned();
         let none = || Refusal::NotFound(format!("no code {named}"));
         let id: CodeId = named.parse().map_err(|()| none())?;
         let removed = self.codes().remove(&id).await;
         let removed = removed.map_err(|error| Refusal::of_ledger(&error, "codes"))?;
         let code = removed.ok_or_else(none)?;
-        tracing::info!(target: "audit", who = asked.who().name(), what = "code.remove", code = id.as_str());
+        tracing::info!(target: "audit", who = request.who().name(), what = "code.remove", code = id.as_str());
         ok(&CodeAnswer::new(&id, &code))
     }
 }

@@ -24,7 +24,7 @@ use super::{
     fields::Fields,
     ok,
     refusal::Refusal,
-    route::{Asked, Route},
+    route::{AdminRequest, Route},
     vendor_test::{OneVendor, calls, target},
 };
 use crate::{
@@ -47,12 +47,12 @@ pub(super) const ROUTES: &[Route] = &[
     Route::get("/admin/v1/configuration", |admin, _| {
         Box::pin(admin.show_configuration())
     }),
-    Route::post("/admin/v1/configuration/changes", |admin, asked| {
-        Box::pin(admin.change_configuration(asked))
+    Route::post("/admin/v1/configuration/changes", |admin, request| {
+        Box::pin(admin.change_configuration(request))
     }),
     Route::post(
         "/admin/v1/configuration/vendors/{vendor}/test",
-        |admin, asked| Box::pin(admin.test_vendor(asked)),
+        |admin, request| Box::pin(admin.test_vendor(request)),
     ),
 ];
 
@@ -172,10 +172,13 @@ impl Admin {
         ok(&shown.await?)
     }
 
-    async fn change_configuration(self: Arc<Self>, asked: Asked) -> Result<Answer, Refusal> {
+    async fn change_configuration(
+        self: Arc<Self>,
+        request: AdminRequest,
+    ) -> Result<Answer, Refusal> {
         let configuration = self.configuration()?;
-        let who = asked.who();
-        let change = Change::parse(&asked.body().await?)?;
+        let who = request.who();
+        let change = Change::parse(&request.body().await?)?;
         let path = configuration.path.clone();
         let (name, subject) = (change.name, change.edit.subject().to_owned());
         let _guard = configuration.changing.lock().await;
@@ -193,11 +196,11 @@ impl Admin {
         ok(&answer)
     }
 
-    async fn test_vendor(self: Arc<Self>, asked: Asked) -> Result<Answer, Refusal> {
+    async fn test_vendor(self: Arc<Self>, request: AdminRequest) -> Result<Answer, Refusal> {
         let configuration = self.configuration()?;
-        let who = asked.who();
-        let vendor = percent::decoded(asked.named()).unwrap_or_default();
-        let mut fields = Fields::parse(&asked.body().await?, &["model"])?;
+        let who = request.who();
+        let vendor = percent::decoded(request.named()).unwrap_or_default();
+        let mut fields = Fields::parse(&request.body().await?, &["model"])?;
         let model = fields.optional("model", words)?;
         let Ok(_guard) = configuration.testing.try_lock() else {
             return Err(Refusal::Conflict(
@@ -568,7 +571,7 @@ mod tests {
 
     use super::*;
     use crate::{
-        admin::tests::{Api, Log, admin_of_file, asked, asked_by},
+        admin::tests::{Api, Log, admin_of_file, asked_by, request},
         operators::{Operator, Role},
     };
 
@@ -595,9 +598,9 @@ mod tests {
     }
 
     async fn change(api: &Api, fields: &str) -> (u16, Value) {
-        let (_, shown) = asked(api, Method::GET, "configuration", "").await;
+        let (_, shown) = request(api, Method::GET, "configuration", "").await;
         let body = format!("{{\"hash\": {}, {fields}}}", shown["hash"]);
-        asked(api, Method::POST, "configuration/changes", &body).await
+        request(api, Method::POST, "configuration/changes", &body).await
     }
 
     #[tokio::test]
@@ -605,7 +608,7 @@ mod tests {
         let log = Log::listen();
         let (_dir, file, api) = folder();
         let before = fs::read_to_string(&file).unwrap();
-        let (_, shown) = asked(&api, Method::GET, "configuration", "").await;
+        let (_, shown) = request(&api, Method::GET, "configuration", "").await;
         assert_eq!(shown["vendors"][0]["name"], "v");
         assert_eq!(shown["writable"], true);
         let price = r#""change": "change_price", "model": "m", "prices": {"output": "2.5"}"#;
@@ -618,7 +621,7 @@ mod tests {
         assert_eq!(fs::read_to_string(&file).unwrap(), before);
         let body = format!("{{\"hash\": {}, {price}}}", preview["hash"]);
         log.take();
-        let post = async || asked(&api, Method::POST, "configuration/changes", &body).await;
+        let post = async || request(&api, Method::POST, "configuration/changes", &body).await;
         tokio::time::pause();
         let (status, done) = post().await;
         assert_eq!((status, &done["written"]), (200, &json!(true)), "{done}");
@@ -660,7 +663,7 @@ mod tests {
             fs::metadata(&key).unwrap().permissions().mode() & 0o777,
             0o600
         );
-        let (_, shown) = asked(&api, Method::GET, "configuration", "").await;
+        let (_, shown) = request(&api, Method::GET, "configuration", "").await;
         assert_eq!(
             shown["vendors"][1]["key"],
             json!(format!("file:{}", key.display()))

@@ -18,7 +18,7 @@ use super::{
     ok,
     query::{self, Query},
     refusal::{Refusal, response},
-    route::{Asked, Route, routes},
+    route::{AdminRequest, Route, routes},
 };
 use crate::{
     config::kind,
@@ -39,8 +39,8 @@ const KEEP_ALIVE: Duration = Duration::from_secs(15);
 const LAST_EVENT_ID: &str = "last-event-id";
 
 impl Admin {
-    async fn list_events(self: Arc<Self>, asked: Asked) -> Result<Answer, Refusal> {
-        let mut query = Query::parse(asked.query(), PARAMETERS)?;
+    async fn list_events(self: Arc<Self>, request: AdminRequest) -> Result<Answer, Refusal> {
+        let mut query = Query::parse(request.query(), PARAMETERS)?;
         let after = query.optional("after", place)?.unwrap_or_default();
         let limit = query.optional("limit", |text| number(text, 1, LIMIT_MAX as u64))?;
         let limit = limit.map_or(LIMIT, |limit| usize::try_from(limit).unwrap_or(LIMIT_MAX));
@@ -60,14 +60,14 @@ impl Admin {
             .last()
             .await
             .map_err(|error| refusal(&error))?;
-        if wants_stream(asked.headers()) {
+        if wants_stream(request.headers()) {
             if wait.is_some() {
                 return Err(Refusal::invalid(
                     "wait",
                     "a stream waits for events by itself; remove it",
                 ));
             }
-            let after = last_seen(asked.headers())?.unwrap_or(after);
+            let after = last_seen(request.headers())?.unwrap_or(after);
             let stream = pieces(self.dispatcher.tail().clone(), filter, after);
             return Ok(response(AnswerBody::stream(stream), "text/event-stream"));
         }

@@ -30,7 +30,7 @@ use super::{
     now_ms,
     query::{self, Query},
     refusal::{Refusal, response},
-    route::{Asked, Route, routes},
+    route::{AdminRequest, Route, routes},
 };
 use crate::{ledger::AnyLedger, text::time::rfc3339};
 
@@ -47,9 +47,9 @@ pub(crate) const FORMAT: &str = "tollgate-export";
 const PIECE_BYTES: usize = 64 * 1024;
 
 impl Admin {
-    async fn export(self: Arc<Self>, asked: Asked) -> Result<Answer, Refusal> {
+    async fn export(self: Arc<Self>, request: AdminRequest) -> Result<Answer, Refusal> {
         let account: Option<AccountId> =
-            Query::parse(asked.query(), &["account"])?.optional("account", query::id)?;
+            Query::parse(request.query(), &["account"])?.optional("account", query::id)?;
         let accounts = match &account {
             Some(id) => {
                 let view = self.store.account(id).await;
@@ -63,7 +63,7 @@ impl Admin {
             }
         };
         let account = account.as_ref().map(tracing::field::display);
-        let who = asked.who();
+        let who = request.who();
         tracing::info!(target: "audit", who = who.name(), what = "export", account, accounts = accounts.len());
         let export = Export::new(self.store.clone(), accounts, now_ms());
         let body = AnswerBody::stream(export.pieces());

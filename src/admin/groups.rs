@@ -16,7 +16,7 @@ use super::{
     fields::Fields,
     ok,
     refusal::Refusal,
-    route::{Asked, Route, routes},
+    route::{AdminRequest, Route, routes},
 };
 use crate::api::{ceilings, fields};
 
@@ -38,8 +38,8 @@ fn new_fields() -> Vec<&'static str> {
 }
 
 impl Admin {
-    async fn list_groups(self: Arc<Self>, asked: Asked) -> Result<Answer, Refusal> {
-        let account = account_id(asked.named())?;
+    async fn list_groups(self: Arc<Self>, request: AdminRequest) -> Result<Answer, Refusal> {
+        let account = account_id(request.named())?;
         let groups = self.store.groups(&account).await;
         let groups =
             groups.map_err(|error| Refusal::of_ledger(&error, &format!("account {account}")))?;
@@ -47,18 +47,18 @@ impl Admin {
         ok(&BTreeMap::from([("groups", groups)]))
     }
 
-    async fn create_group(self: Arc<Self>, asked: Asked) -> Result<Answer, Refusal> {
-        let account = account_id(asked.named())?;
-        let who = asked.who();
-        let mut fields = Fields::parse(&asked.body().await?, &new_fields())?;
+    async fn create_group(self: Arc<Self>, request: AdminRequest) -> Result<Answer, Refusal> {
+        let account = account_id(request.named())?;
+        let who = request.who();
+        let mut fields = Fields::parse(&request.body().await?, &new_fields())?;
         let id: GroupId = fields.required("id", fields::id)?;
-        let wish = wish(&mut fields)?;
+        let change = change(&mut fields)?;
         let record = GroupRecord {
-            name: wish.name.clone().unwrap_or_else(|| id.to_string()),
+            name: change.name.clone().unwrap_or_else(|| id.to_string()),
             id,
             removed: false,
         };
-        let ceilings = wish.ceilings(Ceilings::NONE);
+        let ceilings = change.ceilings(Ceilings::NONE);
         let made = self.store.create_group(&account, &record, ceilings).await;
         let subject = match made {
             Err(BookError::NotFound) => {
@@ -82,11 +82,11 @@ impl Admin {
         ok(&GroupAnswer::from(&view))
     }
 
-    async fn change_group(self: Arc<Self>, asked: Asked) -> Result<Answer, Refusal> {
-        let named = [asked.named(), asked.second_named()].map(str::to_owned);
-        let who = asked.who();
-        let mut fields = Fields::parse(&asked.body().await?, &change_fields())?;
-        let change = wish(&mut fields)?;
+    async fn change_group(self: Arc<Self>, request: AdminRequest) -> Result<Answer, Refusal> {
+        let named = [request.named(), request.second_named()].map(str::to_owned);
+        let who = request.who();
+        let mut fields = Fields::parse(&request.body().await?, &change_fields())?;
+        let change = change(&mut fields)?;
         if change == GroupChange::default() {
             let problem = format!(
                 "nothing to change: send one of {}",
@@ -98,13 +98,13 @@ impl Admin {
             .await
     }
 
-    async fn remove_group(self: Arc<Self>, asked: Asked) -> Result<Answer, Refusal> {
-        let named = [asked.named(), asked.second_named()].map(str::to_owned);
+    async fn remove_group(self: Arc<Self>, request: AdminRequest) -> Result<Answer, Refusal> {
+        let named = [request.named(), request.second_named()].map(str::to_owned);
         let change = GroupChange {
             remove: true,
             ..GroupChange::default()
         };
-        self.write_group(asked.who().name(), "group.remove", &named, &change)
+        self.write_group(request.who().name(), "group.remove", &named, &change)
             .await
     }
 
@@ -137,7 +137,7 @@ impl Admin {
     }
 }
 
-fn wish(fields: &mut Fields) -> Result<GroupChange, Refusal> {
+fn change(fields: &mut Fields) -> Result<GroupChange, Refusal> {
     let name = fields.optional("name", fields::line)?;
     let ceilings = ceilings::of_group(|field| fields.nullable(field, fields::ceiling))?;
     Ok(GroupChange { name, ..ceilings })

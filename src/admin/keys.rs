@@ -19,7 +19,7 @@ use super::{
     fields::Fields,
     now_ms, ok,
     refusal::Refusal,
-    route::{Asked, Route, routes},
+    route::{AdminRequest, Route, routes},
 };
 use crate::{
     api::{ceilings, fields, new_key_id},
@@ -53,8 +53,8 @@ const OWNER_CALLS_NONE: &str = "an owner key calls no models; leave this field o
 const MODELS_NAMED_MAX: usize = 5;
 
 impl Admin {
-    async fn list_keys(self: Arc<Self>, asked: Asked) -> Result<Answer, Refusal> {
-        let account = account_id(asked.named())?;
+    async fn list_keys(self: Arc<Self>, request: AdminRequest) -> Result<Answer, Refusal> {
+        let account = account_id(request.named())?;
         let keys = self.store.keys(&account).await;
         let keys =
             keys.map_err(|error| Refusal::of_ledger(&error, &format!("account {account}")))?;
@@ -62,26 +62,26 @@ impl Admin {
         ok(&BTreeMap::from([("keys", keys)]))
     }
 
-    async fn create_key(self: Arc<Self>, asked: Asked) -> Result<Answer, Refusal> {
-        let account = account_id(asked.named())?;
-        let who = asked.who();
-        let body = asked.body().await?;
+    async fn create_key(self: Arc<Self>, request: AdminRequest) -> Result<Answer, Refusal> {
+        let account = account_id(request.named())?;
+        let who = request.who();
+        let body = request.body().await?;
         let now_ms = now_ms();
         let mut fields = Fields::parse(&body, &new_fields())?;
         let shown = Shown::read(&mut fields)?;
         let is_owner = fields.optional("kind", key_kind)?.unwrap_or(false);
         self.check_owner(is_owner, &who)?;
-        let wish = key_change(&mut fields, now_ms)?;
-        self.check_models(wish.models.as_deref())?;
+        let change = key_change(&mut fields, now_ms)?;
+        self.check_models(change.models.as_deref())?;
         if is_owner
-            && wish
+            && change
                 .models
                 .as_ref()
                 .is_some_and(|models| !models.is_empty())
         {
             return Err(Refusal::invalid("models", OWNER_CALLS_NONE));
         }
-        let ceilings = wish.ceilings(Ceilings::NONE);
+        let ceilings = change.ceilings(Ceilings::NONE);
         if let Shown::Issued { digest, .. } = &shown
             && let Some(known) = self.key_of(digest).await?
         {
@@ -98,7 +98,7 @@ impl Admin {
         let mut record = KeyRecord::new(id, account, digest);
         record.prefix = prefix;
         record.created_at_ms = now_ms;
-        wish.apply(&mut record);
+        change.apply(&mut record);
         if is_owner {
             record.models = vec![OWNER_MARK.to_owned()];
         }
@@ -122,8 +122,8 @@ impl Admin {
 
     /// Returns the key with this id, or with this SHA-256. The two cannot be confused, because no id is as long as a
     /// digest.
-    async fn show_key(self: Arc<Self>, asked: Asked) -> Result<Answer, Refusal> {
-        let text = asked.named();
+    async fn show_key(self: Arc<Self>, request: AdminRequest) -> Result<Answer, Refusal> {
+        let text = request.named();
         let id = match text.strip_prefix("sha256-").map(str::parse::<KeyDigest>) {
             Some(digest) => {
                 let none = || Refusal::NotFound("no key with this SHA-256".into());
@@ -145,10 +145,10 @@ impl Admin {
         found.map_err(|error| Refusal::of_ledger(&BookError::Unavailable(error), "key"))
     }
 
-    async fn change_key(self: Arc<Self>, asked: Asked) -> Result<Answer, Refusal> {
-        let id = &key_id(asked.named())?;
-        let who = asked.who();
-        let mut fields = Fields::parse(&asked.body().await?, &change_fields())?;
+    async fn change_key(self: Arc<Self>, request: AdminRequest) -> Result<Answer, Refusal> {
+        let id = &key_id(request.named())?;
+        let who = request.who();
+        let mut fields = Fields::parse(&request.body().await?, &change_fields())?;
         let status = fields.optional("status", key_status)?;
         let now_ms = now_ms();
         let mut change = KeyChange {
@@ -190,11 +190,11 @@ impl Admin {
         ok(&KeyAnswer::from(&view))
     }
 
-    async fn delete_key(self: Arc<Self>, asked: Asked) -> Result<Answer, Refusal> {
-        let id = &key_id(asked.named())?;
+    async fn delete_key(self: Arc<Self>, request: AdminRequest) -> Result<Answer, Refusal> {
+        let id = &key_id(request.named())?;
         let of_ledger = |error: BookError| Refusal::of_ledger(&error, &format!("key {id}"));
         let before = self.store.key(id).await.map_err(of_ledger)?;
-        self.check_owner(before.record.is_owner(), &asked.who())?;
+        self.check_owner(before.record.is_owner(), &request.who())?;
         let is_new = before.record.status != KeyStatus::Deleted;
         let change = KeyChange {
             status: Some(KeyStatus::Deleted),
@@ -203,7 +203,7 @@ impl Admin {
         };
         let view = self.store.change_key(id, &change).await;
         let view = view.map_err(|error| Refusal::of_change(&error, &format!("key {id}")))?;
-        log_key(&asked.who(), "key.delete", &before, &view);
+        log_key(&request.who(), "key.delete", &before, &view);
         ok(&KeyAnswer::from(&view))
     }
 

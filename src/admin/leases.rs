@@ -14,7 +14,7 @@ use super::{
     Admin, Answer, ok,
     query::{self, Query},
     refusal::Refusal,
-    route::{Asked, Route, routes},
+    route::{AdminRequest, Route, routes},
 };
 use crate::text::time::rfc3339;
 
@@ -23,8 +23,8 @@ pub(super) const ROUTES: &[Route] = routes! {
 };
 
 impl Admin {
-    async fn list_leases(self: Arc<Self>, asked: Asked) -> Result<Answer, Refusal> {
-        let mut query = Query::parse(asked.query(), &["account"])?;
+    async fn list_leases(self: Arc<Self>, request: AdminRequest) -> Result<Answer, Refusal> {
+        let mut query = Query::parse(request.query(), &["account"])?;
         let account: Option<AccountId> = query.optional("account", query::id)?;
         let views = self.store.leases(account.as_ref()).await;
         let what = account.map_or("the leases".to_owned(), |id| format!("account {id}"));

@@ -12,7 +12,7 @@ use super::{
     fields::Fields,
     now_ms, ok,
     refusal::Refusal,
-    route::{Asked, Route, routes},
+    route::{AdminRequest, Route, routes},
 };
 use crate::{
     members::{MEMBERS_MAX, Member, MemberRole, MembersError},
@@ -45,8 +45,8 @@ impl<'a> From<&'a Member> for MemberAnswer<'a> {
 }
 
 impl Admin {
-    async fn list_members(self: Arc<Self>, asked: Asked) -> Result<Answer, Refusal> {
-        let account = self.known_account(asked.named()).await?;
+    async fn list_members(self: Arc<Self>, request: AdminRequest) -> Result<Answer, Refusal> {
+        let account = self.known_account(request.named()).await?;
         let members = self.members().list(&account).await;
         let members =
             members.map_err(|error| Refusal::of_ledger(&error, &format!("account {account}")))?;
@@ -54,10 +54,10 @@ impl Admin {
         ok(&BTreeMap::from([("members", members)]))
     }
 
-    async fn put_member(self: Arc<Self>, asked: Asked) -> Result<Answer, Refusal> {
-        let account = self.known_account(asked.named()).await?;
-        let who = asked.who();
-        let mut fields = Fields::parse(&asked.body().await?, &["mail", "role"])?;
+    async fn put_member(self: Arc<Self>, request: AdminRequest) -> Result<Answer, Refusal> {
+        let account = self.known_account(request.named()).await?;
+        let who = request.who();
+        let mut fields = Fields::parse(&request.body().await?, &["mail", "role"])?;
         let member = Member {
             mail: fields.required("mail", parsed)?,
             role: fields.required("role", parsed)?,
@@ -72,15 +72,15 @@ impl Admin {
         ok(&MemberAnswer::from(&member))
     }
 
-    async fn remove_member(self: Arc<Self>, asked: Asked) -> Result<Answer, Refusal> {
-        let account = self.known_account(asked.named()).await?;
+    async fn remove_member(self: Arc<Self>, request: AdminRequest) -> Result<Answer, Refusal> {
+        let account = self.known_account(request.named()).await?;
         let removed = self
             .members()
-            .remove(&account, asked.second_named(), false)
+            .remove(&account, request.second_named(), false)
             .await;
         let removed = removed.map_err(|error| refusal(&error, &account))?;
         tracing::info!(
-            target: "audit", who = asked.who().name(), what = "member.remove", account = %account,
+            target: "audit", who = request.who().name(), what = "member.remove", account = %account,
             member = %removed.mail.person(), mail = removed.mail.as_str(), role = removed.role.as_str()
         );
         ok(&MemberAnswer::from(&removed))

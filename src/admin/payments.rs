@@ -13,7 +13,7 @@ use super::{
     ok,
     query::Query,
     refusal::Refusal,
-    route::{Asked, Route, routes},
+    route::{AdminRequest, Route, routes},
 };
 use crate::{
     api::fields,
@@ -63,8 +63,8 @@ struct PaymentsAnswer<'a> {
 }
 
 impl Admin {
-    async fn list_payments(self: Arc<Self>, asked: Asked) -> Result<Answer, Refusal> {
-        let mut query = Query::parse(asked.query(), &["account", "state"])?;
+    async fn list_payments(self: Arc<Self>, request: AdminRequest) -> Result<Answer, Refusal> {
+        let mut query = Query::parse(request.query(), &["account", "state"])?;
         let account: Option<AccountId> = query.optional("account", |text| {
             text.parse::<AccountId>().map_err(|error| error.to_string())
         })?;
@@ -83,16 +83,16 @@ impl Admin {
         })
     }
 
-    async fn create_payment(self: Arc<Self>, asked: Asked) -> Result<Answer, Refusal> {
-        let who = asked.who();
-        let mut fields = Fields::parse(&asked.body().await?, FIELDS)?;
+    async fn create_payment(self: Arc<Self>, request: AdminRequest) -> Result<Answer, Refusal> {
+        let who = request.who();
+        let mut fields = Fields::parse(&request.body().await?, FIELDS)?;
         let id = fields.optional("id", fields::id::<IntentId>)?;
         let account: AccountId = fields.required("account", fields::id)?;
         let amount = fields.required("amount_rub", fields::amount)?;
         let provider = fields.optional("provider", fields::words)?;
         let email = fields.optional("email", email)?;
         let id = id.unwrap_or_default();
-        let wish = NewPayment {
+        let query = NewPayment {
             id,
             account: account.clone(),
             amount,
@@ -101,7 +101,7 @@ impl Admin {
             by: who.name().to_owned(),
             saves_card: false,
         };
-        let made = self.payments.create(wish).await;
+        let made = self.payments.create(query).await;
         let made = made.map_err(|error| not_made(error, id, &account))?;
         tracing::info!(
             target: "audit", who = who.name(), what = "payment.create", account = %made.account, intent = %made.id,
@@ -110,17 +110,17 @@ impl Admin {
         ok(&PaymentAnswer::from(&made))
     }
 
-    async fn show_payment(self: Arc<Self>, asked: Asked) -> Result<Answer, Refusal> {
-        let id = payment_id(asked.named())?;
+    async fn show_payment(self: Arc<Self>, request: AdminRequest) -> Result<Answer, Refusal> {
+        let id = payment_id(request.named())?;
         let found = self.payments.find(id).await;
         ok(&PaymentAnswer::from(
             &found.map_err(|error| refusal(error, None))?,
         ))
     }
 
-    async fn check_payment(self: Arc<Self>, asked: Asked) -> Result<Answer, Refusal> {
-        let id = payment_id(asked.named())?;
-        let who = asked.who();
+    async fn check_payment(self: Arc<Self>, request: AdminRequest) -> Result<Answer, Refusal> {
+        let id = payment_id(request.named())?;
+        let who = request.who();
         let checked = self.payments.check(id).await;
         let checked = checked.map_err(|error| refusal(error, None))?;
         tracing::info!(

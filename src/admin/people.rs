@@ -12,7 +12,7 @@ use super::{
     fields::Fields,
     now_ms, ok,
     refusal::Refusal,
-    route::{Asked, Route},
+    route::{AdminRequest, Route},
 };
 use crate::{
     api::fields::{id, words},
@@ -24,12 +24,12 @@ pub(super) const ROUTES: &[Route] = &[
     Route::get("/admin/v1/operators", |admin, _| {
         Box::pin(admin.list_operators())
     }),
-    Route::post("/admin/v1/operators", |admin, asked| {
-        Box::pin(admin.invite_operator(asked))
+    Route::post("/admin/v1/operators", |admin, request| {
+        Box::pin(admin.invite_operator(request))
     })
     .needs(Right::Everything),
-    Route::delete("/admin/v1/operators/{operator}", |admin, asked| {
-        Box::pin(admin.remove_operator(asked))
+    Route::delete("/admin/v1/operators/{operator}", |admin, request| {
+        Box::pin(admin.remove_operator(request))
     })
     .needs(Right::Everything),
 ];
@@ -89,10 +89,10 @@ impl Admin {
         })
     }
 
-    async fn invite_operator(self: Arc<Self>, asked: Asked) -> Result<Answer, Refusal> {
+    async fn invite_operator(self: Arc<Self>, request: AdminRequest) -> Result<Answer, Refusal> {
         let path = self.operators_file()?;
-        let who = asked.who();
-        let mut fields = Fields::parse(&asked.body().await?, &["name", "role"])?;
+        let who = request.who();
+        let mut fields = Fields::parse(&request.body().await?, &["name", "role"])?;
         let name = fields.required("name", words)?;
         let role: Role = fields.required("role", |value: &Value| id(value))?;
         let made = Invitation::new(&name, role, now_ms());
@@ -108,16 +108,16 @@ impl Admin {
         ok(&OperatorAnswer::invited(&invitation, Some(token)))
     }
 
-    async fn remove_operator(self: Arc<Self>, asked: Asked) -> Result<Answer, Refusal> {
+    async fn remove_operator(self: Arc<Self>, request: AdminRequest) -> Result<Answer, Refusal> {
         let path = self.operators_file()?;
-        let name = percent::decoded(asked.named()).unwrap_or_default();
+        let name = percent::decoded(request.named()).unwrap_or_default();
         let removed = name.clone();
         changed(path, move |operators| {
             let left = operators.without(&removed);
             left.ok_or_else(|| Refusal::NotFound(format!("no operator {removed:?}")))
         })
         .await?;
-        tracing::info!(target: "audit", who = asked.who().name(), what = "operator.remove", name);
+        tracing::info!(target: "audit", who = request.who().name(), what = "operator.remove", name);
         ok(&serde_json::json!({ "name": name }))
     }
 

@@ -11,7 +11,7 @@ use super::{
     body::AnswerBody,
     ok,
     refusal::{Refusal, json_response, response},
-    route::{Asked, Route},
+    route::{AdminRequest, Route},
 };
 use crate::{endpoints::openapi, observe::metrics::text::Format};
 
@@ -22,7 +22,10 @@ pub(super) const ROUTES: &[Route] = &[
     .open(),
     Route::get("/readyz", |admin, _| Box::pin(admin.ready())).open(),
     // The metrics need no key, because they contain no customer names.
-    Route::get("/metrics", |admin, asked| Box::pin(admin.metrics(asked))).open(),
+    Route::get("/metrics", |admin, request| {
+        Box::pin(admin.metrics(request))
+    })
+    .open(),
     Route::get("/openapi.yaml", |_, _| Box::pin(described())).open(),
 ];
 
@@ -36,8 +39,8 @@ impl Admin {
         Ok(answer.map(AnswerBody::from))
     }
 
-    async fn metrics(self: Arc<Self>, asked: Asked) -> Result<Answer, Refusal> {
-        let format = Format::asked_for(asked.headers());
+    async fn metrics(self: Arc<Self>, request: AdminRequest) -> Result<Answer, Refusal> {
+        let format = Format::asked_for(request.headers());
         let text = self.scrape.text(format).map_err(|error| {
             tracing::error!(%error, "the metrics cannot be written");
             Refusal::Internal

@@ -18,7 +18,7 @@ use super::{
     ok,
     query::{self, Query},
     refusal::Refusal,
-    route::{Asked, Route, routes},
+    route::{AdminRequest, Route, routes},
 };
 use crate::{
     ledger::latest::{LOOK_IN_ALL_AGAIN_MS, ReceiptsPage, ReceiptsPart, receipt_soon},
@@ -117,9 +117,9 @@ pub(super) fn limit(text: &str) -> Result<usize, String> {
 
 impl Admin {
     /// Lists receipts. If an account is named, only that account's journal is read.
-    async fn list_receipts(self: Arc<Self>, asked: Asked) -> Result<Answer, Refusal> {
-        let wish = ReceiptsQuery::parse(asked.query())?;
-        let accounts = match (&wish.account, &wish.key) {
+    async fn list_receipts(self: Arc<Self>, request: AdminRequest) -> Result<Answer, Refusal> {
+        let query = ReceiptsQuery::parse(request.query())?;
+        let accounts = match (&query.account, &query.key) {
             (None, None) => {
                 let ids = Rollup::account_ids(&self.store).await;
                 ids.map_err(|error| Refusal::of_ledger(&error, "accounts"))?
@@ -136,9 +136,15 @@ impl Admin {
                 vec![owner]
             }
         };
-        let asks_for = |receipt: &Receipt| wish.asks_for(receipt);
-        let page =
-            ReceiptsPage::read(&self.store, &accounts, &wish.part, wish.sought(), asks_for).await;
+        let asks_for = |receipt: &Receipt| query.asks_for(receipt);
+        let page = ReceiptsPage::read(
+            &self.store,
+            &accounts,
+            &query.part,
+            query.sought(),
+            asks_for,
+        )
+        .await;
         let page = page.map_err(|error| match accounts.as_slice() {
             [account] => Refusal::of_ledger(&error, &format!("account {account}")),
             _ => Refusal::of_ledger(&error, "accounts"),
@@ -150,8 +156,8 @@ impl Admin {
         })
     }
 
-    async fn show_receipt(self: Arc<Self>, asked: Asked) -> Result<Answer, Refusal> {
-        let number: RequestNumber = asked
+    async fn show_receipt(self: Arc<Self>, request: AdminRequest) -> Result<Answer, Refusal> {
+        let number: RequestNumber = request
             .named()
             .parse()
             .map_err(|_| Refusal::NotFound(format!("no receipt: {NOT_A_NUMBER}")))?;

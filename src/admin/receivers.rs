@@ -12,10 +12,10 @@ use super::{
     fields::Fields,
     ok,
     refusal::Refusal,
-    route::{Asked, Route, routes},
+    route::{AdminRequest, Route, routes},
 };
 use crate::{
-    events::{Receiver, Replayed, Shown, Standing},
+    events::{DeliveryState, Receiver, Replayed, Shown},
     text::time::rfc3339,
 };
 
@@ -27,29 +27,29 @@ pub(super) const ROUTES: &[Route] = routes! {
 };
 
 impl Admin {
-    async fn list_receivers(self: Arc<Self>, _: Asked) -> Result<Answer, Refusal> {
+    async fn list_receivers(self: Arc<Self>, _: AdminRequest) -> Result<Answer, Refusal> {
         let mut answers = Vec::new();
         let receivers = self.dispatcher.receivers();
         for receiver in receivers.iter() {
             let notes = self.dispatcher.notes_of(receiver);
-            let standing = notes.standing().await.map_err(|error| refusal(&error))?;
-            let standing = standing.map(|(_, standing)| standing);
+            let state = notes.state().await.map_err(|error| refusal(&error))?;
+            let state = state.map(|(_, state)| state);
             let dead = notes.dead_count().await.map_err(|error| refusal(&error))?;
             answers.push(ReceiverAnswer::new(
                 receiver,
-                standing.unwrap_or_default(),
+                state.unwrap_or_default(),
                 dead,
             ));
         }
         ok(&BTreeMap::from([("receivers", answers)]))
     }
 
-    async fn change_receiver(self: Arc<Self>, asked: Asked) -> Result<Answer, Refusal> {
-        let receiver = self.receiver(asked.named())?;
-        let who = asked.who();
-        let mut fields = Fields::parse(&asked.body().await?, &["status"])?;
+    async fn change_receiver(self: Arc<Self>, request: AdminRequest) -> Result<Answer, Refusal> {
+        let receiver = self.receiver(request.named())?;
+        let who = request.who();
+        let mut fields = Fields::parse(&request.body().await?, &["status"])?;
         let stopped = fields.required("status", stopped)?;
-        let standing = self
+        let state = self
             .dispatcher
             .stop(&receiver, stopped)
             .await
@@ -63,13 +63,13 @@ impl Admin {
         let dead = self.dispatcher.notes_of(&receiver).dead_count().await;
         ok(&ReceiverAnswer::new(
             &receiver,
-            standing,
+            state,
             dead.map_err(|error| refusal(&error))?,
         ))
     }
 
-    async fn list_dead(self: Arc<Self>, asked: Asked) -> Result<Answer, Refusal> {
-        let receiver = self.receiver(asked.named())?;
+    async fn list_dead(self: Arc<Self>, request: AdminRequest) -> Result<Answer, Refusal> {
+        let receiver = self.receiver(request.named())?;
         let letters = self
             .dispatcher
             .notes_of(&receiver)
@@ -87,10 +87,10 @@ impl Admin {
         ok(&BTreeMap::from([("dead", letters)]))
     }
 
-    async fn replay(self: Arc<Self>, asked: Asked) -> Result<Answer, Refusal> {
-        let receiver = self.receiver(asked.named())?;
-        let who = asked.who();
-        let mut fields = Fields::parse(&asked.body().await?, &["number"])?;
+    async fn replay(self: Arc<Self>, request: AdminRequest) -> Result<Answer, Refusal> {
+        let receiver = self.receiver(request.named())?;
+        let who = request.who();
+        let mut fields = Fields::parse(&request.body().await?, &["number"])?;
         let number = fields.required("number", |value| {
             let number = value.as_u64().filter(|number| *number > 0);
             number.ok_or_else(|| "must be the number of an event".to_owned())
@@ -153,11 +153,11 @@ struct ReceiverAnswer<'a> {
 }
 
 impl<'a> ReceiverAnswer<'a> {
-    fn new(receiver: &'a Receiver, standing: Standing, dead: usize) -> Self {
+    fn new(receiver: &'a Receiver, state: DeliveryState, dead: usize) -> Self {
         let (way, to) = receiver.way();
-        let status = match standing {
-            Standing { stopped: true, .. } => "stopped",
-            Standing { failures: 1.., .. } => "failing",
+        let status = match state {
+            DeliveryState { stopped: true, .. } => "stopped",
+            DeliveryState { failures: 1.., .. } => "failing",
             _ => "active",
         };
         Self {
@@ -167,12 +167,12 @@ impl<'a> ReceiverAnswer<'a> {
             status,
             kinds: &receiver.filter.kinds,
             accounts: &receiver.filter.accounts,
-            after: standing.after,
-            failures: standing.failures,
-            failing_since: standing.failing_since_ms.map(rfc3339),
-            next_at: (standing.next_ms > 0).then(|| rfc3339(standing.next_ms)),
-            error: standing.error,
-            taken_at: standing.taken_ms.map(rfc3339),
+            after: state.after,
+            failures: state.failures,
+            failing_since: state.failing_since_ms.map(rfc3339),
+            next_at: (state.next_ms > 0).then(|| rfc3339(state.next_ms)),
+            error: state.error,
+            taken_at: state.taken_ms.map(rfc3339),
             dead,
         }
     }

@@ -24,7 +24,7 @@ pub(super) struct Route {
 macro_rules! routes {
     ($($method:ident $path:literal => $handler:ident $(.$needs:ident($($right:expr)?))*;)*) => {
         &[$(
-            Route::$method($path, |admin, asked| Box::pin(admin.$handler(asked)))
+            Route::$method($path, |admin, request| Box::pin(admin.$handler(request)))
                 $(.$needs($($right)?))*
         ),*]
     };
@@ -32,7 +32,7 @@ macro_rules! routes {
 
 pub(super) use routes;
 
-type Handler = fn(Arc<Admin>, Asked) -> Answering;
+type Handler = fn(Arc<Admin>, AdminRequest) -> Answering;
 
 pub(super) type Answering = BoxFuture<'static, Result<Answer, Refusal>>;
 
@@ -101,7 +101,7 @@ impl Route {
 }
 
 /// A request as it is passed to its handler.
-pub(super) struct Asked {
+pub(super) struct AdminRequest {
     pub(super) named: [String; 2],
     pub(super) query: Option<String>,
     pub(super) headers: HeaderMap,
@@ -109,7 +109,7 @@ pub(super) struct Asked {
     pub(super) body: UnreadBody,
 }
 
-impl Asked {
+impl AdminRequest {
     /// Returns the operator that sent the request, for the audit log.
     pub(super) fn who(&self) -> Operator {
         self.operator.clone()

@@ -15,7 +15,7 @@ use super::{
     query::Query,
     receipts, receivers,
     refusal::Refusal,
-    route::{Access, Answering, Asked, Route},
+    route::{Access, AdminRequest, Answering, Route},
     statements, tariffs, usage, vendors,
 };
 use crate::edge::body_limit::UnreadBody;
@@ -138,14 +138,14 @@ impl Service<Request<UnreadBody>> for Routes {
                 );
                 return Err(Refusal::RoleRefused(operator.role()));
             }
-            let asked = Asked {
+            let request = AdminRequest {
                 named: named.map(str::to_owned),
                 query: head.uri.query().map(str::to_owned),
                 headers: head.headers,
                 operator,
                 body,
             };
-            (route.answer)(admin, asked).await
+            (route.answer)(admin, request).await
         })
     }
 }

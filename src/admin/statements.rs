@@ -20,7 +20,7 @@ use super::{
     ok,
     query::{Query, id},
     refusal::{Refusal, response},
-    route::{Asked, Route, routes},
+    route::{AdminRequest, Route, routes},
 };
 use crate::{
     endpoints::page::HTML,
@@ -130,9 +130,10 @@ enum Form {
 
 impl Admin {
     /// Returns the payments, corrections and sums of all accounts in a month.
-    async fn list_month(self: Arc<Self>, asked: Asked) -> Result<Answer, Refusal> {
-        let after = Query::parse(asked.query(), &["after"])?.optional("after", id::<AccountId>)?;
-        let month: Month = (asked.named().parse())
+    async fn list_month(self: Arc<Self>, request: AdminRequest) -> Result<Answer, Refusal> {
+        let after =
+            Query::parse(request.query(), &["after"])?.optional("after", id::<AccountId>)?;
+        let month: Month = (request.named().parse())
             .map_err(|problem| Refusal::invalid("month", format!("{problem}")))?;
         let snapshot = self.live.snapshot();
         let time = month.time(
@@ -165,8 +166,8 @@ impl Admin {
     }
 
     /// Returns the entries with an id, of all accounts.
-    async fn find_entry(self: Arc<Self>, asked: Asked) -> Result<Answer, Refusal> {
-        let id = decoded(asked.named()).unwrap_or_default();
+    async fn find_entry(self: Arc<Self>, request: AdminRequest) -> Result<Answer, Refusal> {
+        let id = decoded(request.named()).unwrap_or_default();
         let views = self.accounts_by_id().await?;
         let found = stream::iter(views).map(|view| {
             let (store, id) = (&self.store, &id);
@@ -192,16 +193,16 @@ impl Admin {
         views.map_err(|error| Refusal::of_ledger(&error, "accounts"))
     }
 
-    async fn show_statement(self: Arc<Self>, asked: Asked) -> Result<Answer, Refusal> {
-        let form = Query::parse(asked.query(), &["format"])?.optional("format", form)?;
-        let account = account_id(asked.named())?;
-        let month: Month = (asked.second_named().parse())
+    async fn show_statement(self: Arc<Self>, request: AdminRequest) -> Result<Answer, Refusal> {
+        let form = Query::parse(request.query(), &["format"])?.optional("format", form)?;
+        let account = account_id(request.named())?;
+        let month: Month = (request.second_named().parse())
             .map_err(|problem| Refusal::invalid("month", format!("{problem}")))?;
         let snapshot = self.live.snapshot();
         let seller = snapshot.seller().map(|seller| &**seller);
         let issued = issue(&self.store, seller, snapshot.language(), &account, month).await;
         let (document, language) = issued.map_err(|error| refusal(&error, &account, month))?;
-        tracing::info!(target: "audit", who = asked.who().name(), what = "statement", number = document.number());
+        tracing::info!(target: "audit", who = request.who().name(), what = "statement", number = document.number());
         let form = form.unwrap_or(Form::Json);
         let bytes = match form {
             Form::Json => document.json(),
@@ -241,10 +242,11 @@ fn refusal(error: &IssueError, account: &AccountId, month: Month) -> Refusal {
             Refusal::of_ledger(error, &format!("account {account}"))
         }
         IssueError::NotBegun => Refusal::invalid("month", "has not begun yet"),
-        IssueError::Sums(StatementError::Forgotten, kept) => Refusal::Conflict(format!(
+        IssueError::Sums(StatementError::Forgotten, closed) => Refusal::Conflict(format!(
             "the journal of account {account} may not reach back to the beginning of that month, so its sums may be \
              incomplete; take them from the statement that was made while it did{}, or from an export",
-            kept.as_ref()
+            closed
+                .as_ref()
                 .map(|sha256| format!(" (its sha256 is {sha256})"))
                 .unwrap_or_default()
         )),

@@ -7,7 +7,7 @@ use serde::Serialize;
 use super::{
     Admin, Answer, ok,
     refusal::Refusal,
-    route::{Asked, Route, routes},
+    route::{AdminRequest, Route, routes},
 };
 use crate::{
     catalog::tariffs::{self, Tariff},
@@ -35,10 +35,10 @@ struct TariffAnswer<'a> {
 }
 
 impl Admin {
-    async fn list_tariffs(self: Arc<Self>, _: Asked) -> Result<Answer, Refusal> {
-        let kept = tariffs::kept(&self.store).await;
-        let kept = kept.map_err(|error| Refusal::of_ledger(&error, "tariffs"))?;
-        let tariffs = kept.iter().take(SHOWN_MAX);
+    async fn list_tariffs(self: Arc<Self>, _: AdminRequest) -> Result<Answer, Refusal> {
+        let stored = tariffs::stored(&self.store).await;
+        let stored = stored.map_err(|error| Refusal::of_ledger(&error, "tariffs"))?;
+        let tariffs = stored.iter().take(SHOWN_MAX);
         ok(&TariffsAnswer {
             tariffs: tariffs
                 .map(|(version, tariff)| TariffAnswer {

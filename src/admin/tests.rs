@@ -159,7 +159,7 @@ fn admin_with(
     BoxCloneService::new(stack::operators(&config, &metrics, admin, console))
 }
 
-pub(crate) async fn asked(admin: &Api, method: Method, path: &str, body: &str) -> (u16, Value) {
+pub(crate) async fn request(admin: &Api, method: Method, path: &str, body: &str) -> (u16, Value) {
     asked_by(&Operator::default(), admin, method, path, body).await
 }
 
@@ -268,12 +268,12 @@ async fn repeated_top_up_changes_nothing_and_is_logged_as_a_repetition() {
     let entered = async |what: &str, body: Value| {
         log.take();
         let path = format!("accounts/acme/{what}");
-        let (status, answer) = asked(&admin, Method::POST, &path, &body.to_string()).await;
+        let (status, answer) = request(&admin, Method::POST, &path, &body.to_string()).await;
         let lines = log.take();
         let audited = lines.into_iter().find(|line| line.contains("audit"));
         (status, answer, audited)
     };
-    asked(&admin, Method::POST, "accounts", r#"{"id":"acme"}"#).await;
+    request(&admin, Method::POST, "accounts", r#"{"id":"acme"}"#).await;
     let paid = json!({"id": "p1", "amount_rub": "5"});
     let corrected = json!({"id": "c1", "amount_rub": "5", "reason": "a mistake"});
     for (what, body, balance) in [
@@ -285,8 +285,11 @@ async fn repeated_top_up_changes_nothing_and_is_logged_as_a_repetition() {
             assert_eq!(status, 200, "{answer}");
             // A repeated request is logged, too, because the process of the first request may have ended before it
             // logged.
-            let said = format!("repeated={repeated}");
-            assert!(audited.is_some_and(|line| line.contains(&said)), "{said}");
+            let reported = format!("repeated={repeated}");
+            assert!(
+                audited.is_some_and(|line| line.contains(&reported)),
+                "{reported}"
+            );
             assert_eq!(answer["repeated"], repeated, "{answer}");
             assert_eq!(answer["balance_rub"], balance, "{answer}");
         }
@@ -315,7 +318,7 @@ async fn repeated_top_up_changes_nothing_and_is_logged_as_a_repetition() {
         let text = answer["error"]["message"].as_str().unwrap();
         assert!(text.contains(says), "{text}");
     }
-    let (_, account) = asked(&admin, Method::GET, "accounts/acme", "").await;
+    let (_, account) = request(&admin, Method::GET, "accounts/acme", "").await;
     assert_eq!(account["balance_rub"], "10.00");
 }
 
@@ -413,8 +416,8 @@ async fn every_admin_change_leaves_one_audit_line_with_actor_and_values() {
     let change = r#"status: \"active\" → \"removed\""#;
     audited(&lines, boris, "group.remove", &["group=ci", change]);
 
-    let wish = r#"{"account":"acme","amount_rub":"500"}"#;
-    let (payment, lines) = made(anna, post, "payments", wish).await;
+    let body = r#"{"account":"acme","amount_rub":"500"}"#;
+    let (payment, lines) = made(anna, post, "payments", body).await;
     let intent = payment["id"].as_str().unwrap();
     let words = ["account=acme", intent, "amount_rub=500.00"];
     audited(&lines, anna, "payment.create", &words);
@@ -476,7 +479,7 @@ fn audited(lines: &[String], who: &Operator, what: &str, words: &[&str]) {
 #[tokio::test]
 async fn unknown_model_is_refused_with_a_suggestion() {
     let admin = admin();
-    asked(&admin, Method::POST, "accounts", r#"{"id":"acme"}"#).await;
+    request(&admin, Method::POST, "accounts", r#"{"id":"acme"}"#).await;
     let keys = "accounts/acme/keys";
     for (models, says) in [
         (
@@ -489,15 +492,15 @@ async fn unknown_model_is_refused_with_a_suggestion() {
         ),
     ] {
         let body = format!(r#"{{"models":{models}}}"#);
-        let (status, answer) = asked(&admin, Method::POST, keys, &body).await;
+        let (status, answer) = request(&admin, Method::POST, keys, &body).await;
         assert_eq!(status, 400, "{answer}");
         assert_eq!(answer["error"]["message"], says);
     }
-    let (_, key) = asked(&admin, Method::POST, keys, r#"{"models":["z-first"]}"#).await;
+    let (_, key) = request(&admin, Method::POST, keys, r#"{"models":["z-first"]}"#).await;
     let path = format!("keys/{}", key["id"].as_str().unwrap());
-    let (status, _) = asked(&admin, Method::PATCH, &path, r#"{"models":["x"]}"#).await;
+    let (status, _) = request(&admin, Method::PATCH, &path, r#"{"models":["x"]}"#).await;
     assert_eq!(status, 400);
-    let (_, shown) = asked(&admin, Method::GET, &path, "").await;
+    let (_, shown) = request(&admin, Method::GET, &path, "").await;
     assert_eq!(shown["models"], json!(["z-first"]));
 }
 
@@ -582,10 +585,10 @@ async fn panicked_admin_request_returns_its_number_and_is_named_in_the_log() {
     assert_eq!(body["error"]["message"], format!("{text} ({number})"));
     let logged = |words: &[&str]| {
         let lines = log.take();
-        let said = lines
+        let reported = lines
             .iter()
             .any(|line| words.iter().all(|word| line.contains(word)));
-        assert!(said, "{words:?}: {lines:?}");
+        assert!(reported, "{words:?}: {lines:?}");
     };
     logged(&["a call of the admin API panicked", &number, "GET", "/call"]);
 

@@ -14,7 +14,7 @@ use tollgate_layers::{
     session::SessionId,
     usage::Usage,
 };
-use tollgate_ledger::rollup::{self, Part, Rollup, Whose};
+use tollgate_ledger::rollup::{self, CallScope, Part, Rollup};
 
 use super::{
     Admin, Answer, Right,
@@ -22,7 +22,7 @@ use super::{
     ok,
     query::{self, Query},
     refusal::Refusal,
-    route::{Asked, Route, routes},
+    route::{AdminRequest, Route, routes},
 };
 use crate::{
     ledger::{AnyLedger, latest::charged},
@@ -44,16 +44,16 @@ const HOUR_MS: u64 = 3_600_000;
 const MONTH_CHARS: usize = "2026-01".len();
 
 impl Admin {
-    async fn show_usage(self: Arc<Self>, asked: Asked) -> Result<Answer, Refusal> {
-        ok(&UsageQuery::parse(asked.query())?
+    async fn show_usage(self: Arc<Self>, request: AdminRequest) -> Result<Answer, Refusal> {
+        ok(&UsageQuery::parse(request.query())?
             .fulfil(&self.store)
             .await?)
     }
 
     /// Deletes the roll-up's sums. The gateways compute them again; until then reports read the journals.
-    async fn rebuild_usage(self: Arc<Self>, asked: Asked) -> Result<Answer, Refusal> {
-        let who = asked.who();
-        let body = asked.body().await?;
+    async fn rebuild_usage(self: Arc<Self>, request: AdminRequest) -> Result<Answer, Refusal> {
+        let who = request.who();
+        let body = request.body().await?;
         if !body.trim_ascii().is_empty() {
             Fields::parse(&body, &[])?;
         }
@@ -105,7 +105,7 @@ impl UsageQuery {
             "account", "key", "model", "session", "endpoint", "since", "until", "group",
         ];
         let mut query = Query::parse(query, KNOWN)?;
-        let wish = Self {
+        let query = Self {
             account: query.optional("account", query::id)?,
             key: query.optional("key", query::id)?,
             model: query.optional("model", |text| Ok(text.to_owned()))?,
@@ -117,11 +117,11 @@ impl UsageQuery {
                 .optional("group", groups)?
                 .unwrap_or_else(|| vec![Dimension::Account, Dimension::Key, Dimension::Model]),
         };
-        match (wish.since_ms, wish.until_ms) {
+        match (query.since_ms, query.until_ms) {
             (Some(since), Some(until)) if until <= since => {
                 Err(Refusal::invalid("until", "must be after since"))
             }
-            _ => Ok(wish),
+            _ => Ok(query),
         }
     }
 
@@ -135,20 +135,22 @@ impl UsageQuery {
                 .any(|group| self.groups_by(group));
         let of_sessions = self.session.is_some() || self.groups_by(Dimension::Session);
         if !by_account && !of_sessions {
-            let whose = match [Dimension::Hour, Dimension::Day].map(|step| self.groups_by(step)) {
-                [true, _] => Whose::AllByHour,
-                [false, true] => Whose::All,
-                [false, false] => Whose::AllByMonth,
-            };
-            self.read(store, whose, None, &mut report).await?;
+            let call_scope =
+                match [Dimension::Hour, Dimension::Day].map(|step| self.groups_by(step)) {
+                    [true, _] => CallScope::AllByHour,
+                    [false, true] => CallScope::All,
+                    [false, false] => CallScope::AllByMonth,
+                };
+            self.read(store, call_scope, None, &mut report).await?;
         } else {
             let in_journals = of_sessions || self.groups_by(Dimension::Hour);
             for account in self.accounts(store).await? {
                 if in_journals {
                     self.add_lines(store, &account, &mut report).await?;
                 } else {
-                    let whose = Whose::Account(&account);
-                    self.read(store, whose, Some(&account), &mut report).await?;
+                    let call_scope = CallScope::Account(&account);
+                    self.read(store, call_scope, Some(&account), &mut report)
+                        .await?;
                 }
             }
         }
@@ -167,12 +169,12 @@ impl UsageQuery {
     async fn read(
         &self,
         store: &AnyLedger,
-        whose: Whose<'_>,
+        call_scope: CallScope<'_>,
         account: Option<&AccountId>,
         report: &mut Report,
     ) -> Result<(), Refusal> {
         let mut full = Ok(());
-        let read = rollup::read(store, whose, self.time(), |part| {
+        let read = rollup::read(store, call_scope, self.time(), |part| {
             if self.asks_for(part) {
                 full = report.add(account, None, part);
             }
@@ -345,21 +347,21 @@ struct Latency {
 }
 
 impl Latency {
-    fn of(kept: &rollup::Latency) -> Option<Self> {
-        (!kept.is_none()).then(|| Self {
-            calls: kept.calls(),
-            p50_ms: kept.percentile_ms(50),
-            p99_ms: kept.percentile_ms(99),
+    fn of(stored: &rollup::Latency) -> Option<Self> {
+        (!stored.is_none()).then(|| Self {
+            calls: stored.calls(),
+            p50_ms: stored.percentile_ms(50),
+            p99_ms: stored.percentile_ms(99),
         })
     }
 }
 
 impl Report {
-    fn of(wish: &UsageQuery) -> Self {
+    fn of(query: &UsageQuery) -> Self {
         Self {
-            since: wish.since_ms.map(rfc3339),
-            until: wish.until_ms.map(rfc3339),
-            group: wish.group.clone(),
+            since: query.since_ms.map(rfc3339),
+            until: query.until_ms.map(rfc3339),
+            group: query.group.clone(),
             rows: Rows::new(),
             total: rollup::Sums::default(),
         }
@@ -511,13 +513,16 @@ mod tests {
 
     #[test]
     fn usage_parameters_are_read_and_invalid_ones_are_named() {
-        let wish =
+        let query =
             UsageQuery::parse(Some("group=day,model&since=2026-01-31&until=2026-02-01")).unwrap();
-        assert_eq!(wish.group, [Dimension::Day, Dimension::Model]);
-        assert_eq!(wish.until_ms.unwrap() - wish.since_ms.unwrap(), 86_400_000);
-        let wish = UsageQuery::parse(None).unwrap();
+        assert_eq!(query.group, [Dimension::Day, Dimension::Model]);
         assert_eq!(
-            wish.group,
+            query.until_ms.unwrap() - query.since_ms.unwrap(),
+            86_400_000
+        );
+        let query = UsageQuery::parse(None).unwrap();
+        assert_eq!(
+            query.group,
             [Dimension::Account, Dimension::Key, Dimension::Model]
         );
         for (query, begins) in [

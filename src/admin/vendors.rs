@@ -13,7 +13,7 @@ use super::{
     fields::Fields,
     now_ms, ok,
     refusal::Refusal,
-    route::{Asked, Route, routes},
+    route::{AdminRequest, Route, routes},
 };
 use crate::text::{percent, time::rfc3339};
 
@@ -25,7 +25,7 @@ pub(super) const ROUTES: &[Route] = routes! {
 const CHANGE_FIELDS: &[&str] = &["status"];
 
 impl Admin {
-    async fn list_vendors(self: Arc<Self>, _: Asked) -> Result<Answer, Refusal> {
+    async fn list_vendors(self: Arc<Self>, _: AdminRequest) -> Result<Answer, Refusal> {
         let vendors = self.health.snapshot();
         let now_ms = now_ms();
         let vendors: Vec<VendorAnswer<'_>> = vendors
@@ -36,15 +36,15 @@ impl Admin {
     }
 
     /// Disables a vendor on this node until it restarts. To remove a vendor permanently, change the configuration.
-    async fn change_vendor(self: Arc<Self>, asked: Asked) -> Result<Answer, Refusal> {
+    async fn change_vendor(self: Arc<Self>, request: AdminRequest) -> Result<Answer, Refusal> {
         let none = || {
             Refusal::NotFound(
                 "no such vendor: `tollgate vendor list` (GET /admin/v1/vendors) shows them".into(),
             )
         };
-        let name = name_of(asked.named());
-        let who = asked.who();
-        let body = asked.body().await?;
+        let name = name_of(request.named());
+        let who = request.who();
+        let body = request.body().await?;
         let name = name.ok_or_else(none)?;
         let mut fields = Fields::parse(&body, CHANGE_FIELDS)?;
         let enabled = fields.required("status", enabled)?;
@@ -262,7 +262,7 @@ mod tests {
 
     #[test]
     fn last_error_of_a_vendor_is_shown_as_text() {
-        for (status, said) in [
+        for (status, reported) in [
             (Some(404), "model not found (404)"),
             (Some(429), "at its limit (429)"),
             (Some(402), "our key refused (402)"),
@@ -271,7 +271,7 @@ mod tests {
             (None, "no answer"),
         ] {
             let status = status.map(|status| StatusCode::from_u16(status).unwrap());
-            assert_eq!(words(status), said);
+            assert_eq!(words(status), reported);
         }
     }
 

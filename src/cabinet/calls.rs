@@ -137,9 +137,9 @@ impl Visit {
             after => format!("after={}", encoded(after)),
         };
         let inner = &self.cabinet.0;
-        let asked = (Method::GET, Route::Receipts, None);
+        let requested = (Method::GET, Route::Receipts, None);
         let found: Receipts = self
-            .call(inner.receipts.clone(), asked, &query, None)
+            .call(inner.receipts.clone(), requested, &query, None)
             .await?;
         let account = &self.who.session.account;
         let is_own = |call: &Unbooked| {
@@ -165,9 +165,9 @@ impl Visit {
     }
 
     pub(super) async fn call_page(&self, number: &str) -> Result<Answer, Error> {
-        let asked = (Method::GET, Route::Receipt, Some(number));
+        let requested = (Method::GET, Route::Receipt, Some(number));
         let receipts = self.cabinet.0.receipts.clone();
-        let receipt: Receipt = self.call(receipts, asked, "", None).await?;
+        let receipt: Receipt = self.call(receipts, requested, "", None).await?;
         let (lines, sum) = receipt.lines();
         let title =
             crate::console::texts::filled(english("Call {0}"), self.language, &[&receipt.number]);

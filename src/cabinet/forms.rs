@@ -205,14 +205,17 @@ impl Visit {
         let mut problem = None;
         if self.posted {
             let body = Value::Object(self.limits());
-            let asked = (Method::POST, Route::OwnKeys, None);
-            match self.call::<Key>(keys.clone(), asked, "", Some(&body)).await {
+            let requested = (Method::POST, Route::OwnKeys, None);
+            match self
+                .call::<Key>(keys.clone(), requested, "", Some(&body))
+                .await
+            {
                 Ok(key) => return Ok(self.key_made(key)),
                 Err(error) => problem = Some(self.text_of(&error)),
             }
         }
-        let asked = (Method::GET, Route::OwnKeys, None);
-        let Keys { mut keys } = self.call(keys, asked, "", None).await?;
+        let requested = (Method::GET, Route::OwnKeys, None);
+        let Keys { mut keys } = self.call(keys, requested, "", None).await?;
         keys.retain(|key| key.status != "deleted");
         let (status, text) = problem.unzip();
         let typed = |name| if self.posted { self.form.get(name) } else { "" };
@@ -258,8 +261,8 @@ impl Visit {
                 Err(error) => problem = Some(self.text_of(&error)),
             }
         }
-        let asked = (Method::GET, Route::OwnKey, Some(id));
-        let key: Key = self.call(keys, asked, "", None).await?;
+        let requested = (Method::GET, Route::OwnKey, Some(id));
+        let key: Key = self.call(keys, requested, "", None).await?;
         let (status, text) = problem.unzip();
         let title = filled(english("Key {0}"), self.language, &[&key.title()]);
         Ok(written(
@@ -300,9 +303,9 @@ impl Visit {
         } else {
             "key.change"
         };
-        let asked = (method, Route::OwnKey, Some(id));
+        let requested = (method, Route::OwnKey, Some(id));
         let keys = self.cabinet.0.keys.clone();
-        let changed: Key = self.call(keys, asked, "", body.as_ref()).await?;
+        let changed: Key = self.call(keys, requested, "", body.as_ref()).await?;
         self.log(what, &changed.id);
         Ok(to)
     }
@@ -349,16 +352,18 @@ impl Visit {
                 Err(error) => problem = Some(self.text_of(&error)),
             }
         }
-        let asked = (Method::GET, Route::Payments, None);
-        let offer = match self.call(inner.payments.clone(), asked, "", None).await {
+        let requested = (Method::GET, Route::Payments, None);
+        let offer = match self.call(inner.payments.clone(), requested, "", None).await {
             Ok(offer) => Some(offer),
             Err(Error::PathUnknown) => None,
             Err(error) => return Err(error),
         };
         let rule = match &offer {
             Some(_) => {
-                let asked = (Method::GET, Route::AutoTopup, None);
-                let auto: Auto = self.call(inner.payments.clone(), asked, "", None).await?;
+                let requested = (Method::GET, Route::AutoTopup, None);
+                let auto: Auto = self
+                    .call(inner.payments.clone(), requested, "", None)
+                    .await?;
                 auto.auto_topup
             }
             None => None,
@@ -529,7 +534,7 @@ impl Visit {
             true => see("/cabinet"),
             false => {
                 let text = english("You are not a member of this account.");
-                self.told(StatusCode::FORBIDDEN, text)
+                self.message_page(StatusCode::FORBIDDEN, text)
             }
         })
     }

@@ -96,7 +96,7 @@ impl Visit {
                 who: Some(self.who.mail.as_str()),
                 csrf: self.who.session.csrf(),
                 problem,
-                done: said(done),
+                done: reported(done),
                 ..Frame::bare("", None)
             },
             role: Some(self.who.role),
@@ -106,14 +106,14 @@ impl Visit {
     }
 
     /// Shows a page with nothing but a message.
-    pub(super) fn told(&self, status: StatusCode, problem: &str) -> Answer {
+    pub(super) fn message_page(&self, status: StatusCode, problem: &str) -> Answer {
         let page = self.page(english("Not done"), "", Some(problem));
-        written(status, &ToldHtml { page })
+        written(status, &MessageHtml { page })
     }
 }
 
 /// Returns the message of a change that was made.
-fn said(done: &str) -> Option<&'static str> {
+fn reported(done: &str) -> Option<&'static str> {
     Some(match done {
         "saved" => english("Saved."),
         "deleted" => english("The key was deleted."),
@@ -144,14 +144,14 @@ pub(super) fn bare<'a>(title: &'static str, problem: Option<&'a str>) -> Page<'a
     path = "cabinet_told.html",
     config = "src/cabinet/templates/askama.toml"
 )]
-struct ToldHtml<'a> {
+struct MessageHtml<'a> {
     page: Page<'a>,
 }
 
 /// Shows a message to somebody who has not signed in.
-pub(super) fn told(status: StatusCode, problem: &str) -> Answer {
+pub(super) fn message_page(status: StatusCode, problem: &str) -> Answer {
     let page = bare(english("Not done"), Some(problem));
-    written(status, &ToldHtml { page })
+    written(status, &MessageHtml { page })
 }
 
 pub(super) fn written(status: StatusCode, template: &impl Template) -> Answer {

@@ -37,7 +37,7 @@ use tollgate_layers::{
 use tollgate_ledger::account::OWNER_MARK;
 
 pub use self::mails::Mails;
-use self::{frame::told, mails::WAITING_MAX, sign_in::SignIn};
+use self::{frame::message_page, mails::WAITING_MAX, sign_in::SignIn};
 use crate::{
     catalog::snapshot::Live,
     codes::Codes,
@@ -142,9 +142,9 @@ impl Handler<UnreadBody> for Cabinet {
     async fn handle(self, req: Request<UnreadBody>) -> Result<Answer, Error> {
         let (head, body) = req.into_parts();
         let is_head = head.method == Method::HEAD;
-        let wish = head.uri.query().map(Form::parse);
-        let wish = wish.and_then(|form| texts::named(form.get("language")));
-        let language = wish.unwrap_or_else(|| texts::of_browser(&head.headers));
+        let wanted = head.uri.query().map(Form::parse);
+        let wanted = wanted.and_then(|form| texts::named(form.get("language")));
+        let language = wanted.unwrap_or_else(|| texts::of_browser(&head.headers));
         let number = head.extensions.get().copied();
         let answer = async {
             match self.answer(head, body).await {
@@ -153,7 +153,7 @@ impl Handler<UnreadBody> for Cabinet {
             }
         };
         let mut res = texts::LANGUAGE.scope(language, answer).await;
-        if wish.is_some() {
+        if wanted.is_some() {
             let cookie = texts::cookie(language);
             res.headers_mut().append(SET_COOKIE, cookie);
         }
@@ -177,7 +177,7 @@ impl Cabinet {
             let text = english(
                 "This form was sent from a page outside the cabinet, and nothing was changed.",
             );
-            return Ok(told(StatusCode::FORBIDDEN, text));
+            return Ok(message_page(StatusCode::FORBIDDEN, text));
         }
         let form = if posted {
             Form::parse(&String::from_utf8_lossy(&body.whole().await?))
@@ -200,7 +200,7 @@ impl Cabinet {
             let text = english(
                 "This form does not belong to your session, and nothing was changed. Load the page again.",
             );
-            return Ok(told(StatusCode::FORBIDDEN, text));
+            return Ok(message_page(StatusCode::FORBIDDEN, text));
         }
         let number = head.extensions.get().copied();
         let visit = Visit {
@@ -214,13 +214,13 @@ impl Cabinet {
         match segments[..] {
             ["sign-out"] if posted => visit.leave(&head, &token).await,
             _ => match may(visit.who.role, segments.first().unwrap_or(&""), posted) {
-                None => Ok(visit.told(StatusCode::NOT_FOUND, english("Page not found."))),
+                None => Ok(visit.message_page(StatusCode::NOT_FOUND, english("Page not found."))),
                 Some(false) => {
                     tracing::warn!(target: "audit", who = visit.who.mail.as_str(), what = "cabinet.refused", path);
                     let text = english(
                         "Your role in this account does not allow this. Ask an owner of the account.",
                     );
-                    Ok(visit.told(StatusCode::FORBIDDEN, text))
+                    Ok(visit.message_page(StatusCode::FORBIDDEN, text))
                 }
                 Some(true) => visit.answer(&segments).await,
             },
@@ -308,7 +308,7 @@ fn worded(error: &Error, number: Option<RequestNumber>) -> (StatusCode, String) 
 
 fn refused(error: &Error, number: Option<RequestNumber>) -> Answer {
     let (status, text) = worded(error, number);
-    let mut res = told(status, &text);
+    let mut res = message_page(status, &text);
     if let Error::MethodNotAllowed { allow } = error {
         res.headers_mut()
             .insert(ALLOW, HeaderValue::from_static(allow));

@@ -16,7 +16,7 @@ use tollgate_layers::{
     usage::Usage,
 };
 use tollgate_ledger::{
-    rollup::{self, Sums, Whose},
+    rollup::{self, CallScope, Sums},
     statement::StatementError,
 };
 
@@ -137,7 +137,7 @@ impl Visit {
             (["statements", file], _) => self.statement_file(file).await,
             (["members"], _) => self.members_page().await,
             (["account"], true) => self.change_account().await,
-            _ => Ok(self.told(StatusCode::NOT_FOUND, english("Page not found."))),
+            _ => Ok(self.message_page(StatusCode::NOT_FOUND, english("Page not found."))),
         }
     }
 
@@ -146,8 +146,8 @@ impl Visit {
         let inner = &self.cabinet.0;
         let _permit = inner.reports.try_acquire().map_err(|_| Error::Overloaded)?;
         let mut spent = Spent::default();
-        let whose = Whose::Account(&self.who.session.account);
-        let read = rollup::read(&inner.store, whose, since_ms..u64::MAX, |part| {
+        let call_scope = CallScope::Account(&self.who.session.account);
+        let read = rollup::read(&inner.store, call_scope, since_ms..u64::MAX, |part| {
             spent.total.add(part.sums);
             let days = spent.days.entry(day(part.at_ms)).or_default();
             days.add(part.sums);
@@ -212,8 +212,8 @@ impl Visit {
 
     async fn spending(&self) -> Result<Answer, Error> {
         let inner = &self.cabinet.0;
-        let asked = self.form.get("days").parse().ok();
-        let days = asked
+        let requested = self.form.get("days").parse().ok();
+        let days = requested
             .filter(|days| SPANS.contains(days))
             .unwrap_or(SPANS[0]);
         let since_ms = days_ago(now_ms(), days);
@@ -312,7 +312,7 @@ impl Visit {
         let (month, format, kind) = match name.rsplit_once('.') {
             Some((month, "pdf")) => (month, "pdf", "application/pdf"),
             Some((month, "csv")) => (month, "csv", "text/csv; charset=utf-8"),
-            _ => return Ok(self.told(StatusCode::NOT_FOUND, english("Page not found."))),
+            _ => return Ok(self.message_page(StatusCode::NOT_FOUND, english("Page not found."))),
         };
         let (bytes, number) = self.issued(month, format).await?;
         let who = self.who.mail.as_str();

@@ -6,7 +6,7 @@ use tollgate_layers::Error;
 
 use super::{
     Answer, Cabinet,
-    frame::{Page, bare, told, written},
+    frame::{Page, bare, message_page, written},
     mails::Wanted,
 };
 use crate::{
@@ -62,7 +62,10 @@ impl Cabinet {
         posted: bool,
     ) -> Result<Answer, Error> {
         let Some(terms) = self.0.terms.as_deref() else {
-            return Ok(told(StatusCode::NOT_FOUND, english("Page not found.")));
+            return Ok(message_page(
+                StatusCode::NOT_FOUND,
+                english("Page not found."),
+            ));
         };
         let sign_in = &self.0.sign_in;
         let typed = |name| if posted { form.get(name) } else { "" };

@@ -102,10 +102,10 @@ impl Markup {
     #[must_use]
     pub fn dollars(&self, base: &BaseRates, exchange_rate: Decimal) -> Option<BaseRates> {
         let times = |rate: Decimal| {
-            let asked = rate.checked_mul(self.tariff.multiplier(base.currency))?;
+            let extras = rate.checked_mul(self.tariff.multiplier(base.currency))?;
             let dollars = match base.currency {
-                Currency::Usdt => asked,
-                Currency::Rub => asked.checked_div(exchange_rate)?.round_dp(6),
+                Currency::Usdt => extras,
+                Currency::Rub => extras.checked_div(exchange_rate)?.round_dp(6),
             };
             Some(dollars.normalize())
         };
@@ -189,7 +189,7 @@ fn rounded_up(rubles: Decimal) -> Option<Rate> {
 mod tests {
     use proptest::prelude::*;
     use tollgate_layers::{
-        price::{Asked, ByClass, Class, Hours, Moment, PossibleTimes, Served},
+        price::{ByClass, Class, Extras, Hours, Moment, PossibleTimes, Served},
         usage::Usage,
     };
 
@@ -259,13 +259,13 @@ mod tests {
 
     #[test]
     fn dollar_prices_are_exact_and_have_no_trailing_zeros() {
-        let asked = markup("1.150")
+        let extras = markup("1.150")
             .dollars(&usdt(Some("0.5")).usual, Decimal::ONE)
             .unwrap();
-        assert_eq!(asked.input.to_string(), "0.2875");
-        assert_eq!(asked.output.to_string(), "2.3");
+        assert_eq!(extras.input.to_string(), "0.2875");
+        assert_eq!(extras.output.to_string(), "2.3");
         assert_eq!(
-            asked.classes.get(Class::CacheWrite1h).unwrap().to_string(),
+            extras.classes.get(Class::CacheWrite1h).unwrap().to_string(),
             "0.575"
         );
         assert_eq!(
@@ -488,9 +488,9 @@ mod tests {
             let usage = Usage { input, cached_input, cache_write, output, ..Usage::default() };
             let possible = PossibleTimes { request_ms: minute(request), end_max_ms: minute(request + longest) };
             let times = possible.narrowed(Some(minute(request + answer.0)), minute(request + answer.1));
-            let asked = Asked { times: Some(possible), ..Asked::default() };
+            let extras = Extras { times: Some(possible), ..Extras::default() };
             let most = usage.input_total() + spare;
-            let hold = prices.bound(most, &asked).cost(most, output + spare);
+            let hold = prices.bound(most, &extras).cost(most, output + spare);
             let reported = prices.distinguished(usage, reasoning);
             let (charge, cost) = prices.charge_of(reported, &Served::default(), &times, "v", "m");
             prop_assert!(!charge.unpriced && charge.cost <= hold, "{charge:?} {hold:?}");

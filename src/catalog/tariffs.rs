@@ -118,7 +118,7 @@ pub(crate) async fn keep(store: &AnyLedger, version: TariffVersion, config: &Liv
 }
 
 /// Returns all recorded versions with their numbers, newest first.
-pub(crate) async fn kept(store: &AnyLedger) -> Result<Vec<(u64, Tariff)>, BookError> {
+pub(crate) async fn stored(store: &AnyLedger) -> Result<Vec<(u64, Tariff)>, BookError> {
     let found = store.documents(PREFIX).await?;
     let mut tariffs: Vec<(u64, Tariff)> = found
         .iter()

@@ -118,17 +118,17 @@ pub(super) fn account_key_row() -> Vec<Cell> {
     ceilings::columns(&before, &after)
 }
 
-pub(super) async fn account(reach: &AdminArgs, command: AccountCommand) -> Result<(), Failure> {
-    let client = Client::new(reach)?;
+pub(super) async fn account(admin: &AdminArgs, command: AccountCommand) -> Result<(), Failure> {
+    let client = Client::new(admin)?;
     let (method, id, body) = match command {
-        AccountCommand::Alert(args) => return alert(reach, &args).await,
-        AccountCommand::List => return list_accounts(&client, reach.json).await,
+        AccountCommand::Alert(args) => return alert(admin, &args).await,
+        AccountCommand::List => return list_accounts(&client, admin.json).await,
         AccountCommand::Create { id, name } => {
             let body = json!({"id": id, "name": name.unwrap_or_default()});
             let answer = client
                 .call(Method::POST, "/admin/v1/accounts", Some(body))
                 .await?;
-            return show::print(reach.json, &answer, |answer| facts(ACCOUNT, answer));
+            return show::print(admin.json, &answer, |answer| facts(ACCOUNT, answer));
         }
         AccountCommand::Show { id } => (Method::GET, id, None),
         AccountCommand::Set { id, name } => (Method::PATCH, id, Some(json!({"name": name}))),
@@ -138,7 +138,7 @@ pub(super) async fn account(reach: &AdminArgs, command: AccountCommand) -> Resul
     let answer = client
         .call(method, &format!("/admin/v1/accounts/{id}"), body)
         .await?;
-    show::print(reach.json, &answer, overview)
+    show::print(admin.json, &answer, overview)
 }
 
 /// Lists the facts of an account, and its keys if the answer contains them.
@@ -175,17 +175,17 @@ async fn list_accounts(client: &Client, json: bool) -> Result<(), Failure> {
 }
 
 pub(super) async fn top_up(
-    reach: &AdminArgs,
+    admin: &AdminArgs,
     account: &AccountId,
     rubles: MicroRub,
     id: &str,
 ) -> Result<(), Failure> {
     let path = format!("/admin/v1/accounts/{account}/topups");
-    enter(reach, &path, id, json!({"id": id, "amount_rub": rubles})).await
+    enter(admin, &path, id, json!({"id": id, "amount_rub": rubles})).await
 }
 
 pub(super) async fn adjust(
-    reach: &AdminArgs,
+    admin: &AdminArgs,
     account: &AccountId,
     rubles: MicroRub,
     id: &str,
@@ -193,15 +193,15 @@ pub(super) async fn adjust(
 ) -> Result<(), Failure> {
     let path = format!("/admin/v1/accounts/{account}/adjustments");
     let body = json!({"id": id, "amount_rub": rubles, "reason": reason});
-    enter(reach, &path, id, body).await
+    enter(admin, &path, id, body).await
 }
 
-async fn enter(reach: &AdminArgs, path: &str, id: &str, body: Value) -> Result<(), Failure> {
-    let answer = Client::new(reach)?
+async fn enter(admin: &AdminArgs, path: &str, id: &str, body: Value) -> Result<(), Failure> {
+    let answer = Client::new(admin)?
         .call(Method::POST, path, Some(body))
         .await?;
-    show::print(reach.json, &answer, |answer| facts(ACCOUNT, answer))?;
-    if !reach.json {
+    show::print(admin.json, &answer, |answer| facts(ACCOUNT, answer))?;
+    if !admin.json {
         let booked = match answer["repeated"] == true {
             true => "was booked before, nothing was booked now",
             false => "is booked, once",

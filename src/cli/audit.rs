@@ -32,12 +32,12 @@ const LINE_BYTES_MAX: u64 = 1024 * 1024 * 1024;
 
 /// Audits the ledger of a running gateway. Exit code 1 means only that the audit found a breach; every other failure
 /// has another code.
-pub(super) async fn live(reach: &AdminArgs) -> Result<(), Failure> {
-    let answer = Client::new(reach)?
+pub(super) async fn live(admin: &AdminArgs) -> Result<(), Failure> {
+    let answer = Client::new(admin)?
         .call_patiently(Method::POST, "/admin/v1/audit")
         .await
         .map_err(Failure::not_one)?;
-    report(reach.json, &answer)
+    report(admin.json, &answer)
 }
 
 /// Audits an export: a file, or standard input for `-`.
@@ -274,18 +274,18 @@ fn mistake(line: &[u8], error: &serde_json::Error) -> String {
         let read = Line::deserialize(Value::Object(fields.clone()));
         read.err().map(|error| error.to_string())
     };
-    let said = complaint(&fields).unwrap_or_else(|| error.to_string());
+    let reported = complaint(&fields).unwrap_or_else(|| error.to_string());
     let quoted = |text: &str| text.split('`').nth(1).unwrap_or_default().to_owned();
-    if said.starts_with("missing field") {
-        return format!("{}: it is missing", quoted(&said));
+    if reported.starts_with("missing field") {
+        return format!("{}: it is missing", quoted(&reported));
     }
     // The mistake is in the field without which the error text changes.
     let culprit = fields.keys().find(|name| {
         let mut others = fields.clone();
         others.remove(*name);
-        complaint(&others).as_ref() != Some(&said)
+        complaint(&others).as_ref() != Some(&reported)
     });
-    let problem = match said.split_once(", expected one of ") {
+    let problem = match reported.split_once(", expected one of ") {
         Some((unknown, known)) if unknown.starts_with("unknown variant") => {
             format!(
                 "{:?} is not one of {}",
@@ -293,7 +293,7 @@ fn mistake(line: &[u8], error: &serde_json::Error) -> String {
                 known.replace('`', "")
             )
         }
-        _ => said.clone(),
+        _ => reported.clone(),
     };
     match culprit {
         Some(name) => format!("{name}: {problem}"),

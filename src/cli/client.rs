@@ -39,10 +39,10 @@ pub(super) struct Client {
 
 impl Client {
     /// Creates a client of the gateway that the flags and the environment name.
-    pub(super) fn new(reach: &AdminArgs) -> Result<Self, Failure> {
-        let mut client = Self::without_key(reach.admin_url.as_deref(), "--admin-url")?;
+    pub(super) fn new(admin: &AdminArgs) -> Result<Self, Failure> {
+        let mut client = Self::without_key(admin.admin_url.as_deref(), "--admin-url")?;
         let key = admin_key(
-            reach.admin_key_file.as_deref(),
+            admin.admin_key_file.as_deref(),
             std::env::var("TOLLGATE_ADMIN_KEY").ok(),
         )?;
         let mut authorization = HeaderValue::try_from(format!("Bearer {key}")).map_err(|_| {
@@ -91,7 +91,7 @@ impl Client {
 
     /// Gets a resource; `None` if the gateway answers 404.
     pub(super) async fn find(&self, path: &str) -> Result<Option<Value>, Failure> {
-        let asked = async {
+        let requested = async {
             let res = self.send(Method::GET, path, None).await?;
             let status = res.status();
             match self.whole(res).await? {
@@ -99,12 +99,13 @@ impl Client {
                 answer => answer.map(Some),
             }
         };
-        self.answer_of(asked, ANSWER_SECONDS_MAX, "try again").await
+        self.answer_of(requested, ANSWER_SECONDS_MAX, "try again")
+            .await
     }
 
     /// Checks whether the gateway is ready for calls. If not, the failure contains the reason.
     pub(super) async fn ready(&self) -> Result<(), Failure> {
-        let asked = async {
+        let requested = async {
             let res = self.send(Method::GET, "/readyz", None).await?;
             let status = res.status();
             let body = Limited::new(res.into_body(), ANSWER_BYTES_MAX)
@@ -113,7 +114,7 @@ impl Client {
                 .map_err(|error| self.out_of_reach(&*error))?;
             Ok::<_, Failure>((status, body.to_bytes()))
         };
-        let (status, body) = within(READY_SECONDS_MAX, asked).await.ok_or_else(|| {
+        let (status, body) = within(READY_SECONDS_MAX, requested).await.ok_or_else(|| {
             Failure::OutOfReach(format!(
                 "no answer from {} in {READY_SECONDS_MAX} s",
                 self.url
@@ -136,11 +137,11 @@ impl Client {
     /// Awaits `asked` for at most `seconds`. On a timeout, the error's text contains the advice `then`.
     async fn answer_of<T>(
         &self,
-        asked: impl Future<Output = Result<T, Failure>>,
+        requested: impl Future<Output = Result<T, Failure>>,
         seconds: u64,
         then: &str,
     ) -> Result<T, Failure> {
-        within(seconds, asked).await.unwrap_or_else(|| {
+        within(seconds, requested).await.unwrap_or_else(|| {
             Err(Failure::OutOfReach(format!(
                 "no answer from {} in {seconds} s; {then}",
                 self.url
@@ -385,7 +386,7 @@ mod tests {
 
     #[test]
     fn admin_answer_becomes_json_or_an_exit_code() {
-        for (status, body, code, said) in [
+        for (status, body, code, reported) in [
             (200, r#"{"id":"a"}"#, 0, ""),
             (
                 404,
@@ -422,7 +423,7 @@ mod tests {
             match answer {
                 Ok(value) => assert_eq!((value["id"].as_str(), code), (Some("a"), 0)),
                 Err(failure) => assert!(
-                    failure.code() == code && failure.text().contains(said),
+                    failure.code() == code && failure.text().contains(reported),
                     "{status} {body}: {failure:?}"
                 ),
             }
@@ -446,8 +447,8 @@ mod tests {
             ),
         ] {
             let status = StatusCode::from_u16(status).unwrap();
-            let asked = readiness(status, body.as_bytes(), "--url");
-            match (asked, says) {
+            let requested = readiness(status, body.as_bytes(), "--url");
+            match (requested, says) {
                 (Ok(()), None) => {}
                 (Err(failure), Some(says)) => assert!(
                     failure.code() == 69
@@ -455,7 +456,7 @@ mod tests {
                         && !failure.text().contains("--admin-url"),
                     "{failure:?}"
                 ),
-                (asked, _) => panic!("{status} {body}: {asked:?}"),
+                (requested, _) => panic!("{status} {body}: {requested:?}"),
             }
         }
     }

@@ -47,7 +47,7 @@ pub(super) enum CodeCommand {
     },
 }
 
-pub(super) async fn code(reach: &AdminArgs, command: CodeCommand) -> Result<(), Failure> {
+pub(super) async fn code(admin: &AdminArgs, command: CodeCommand) -> Result<(), Failure> {
     let cells = [
         Cell::text("id", "/id"),
         Cell::text("code", "/code"),
@@ -57,12 +57,12 @@ pub(super) async fn code(reach: &AdminArgs, command: CodeCommand) -> Result<(), 
         Cell::text("expires", "/expires_at"),
     ];
     let path = "/admin/v1/codes";
-    let client = Client::new(reach)?;
+    let client = Client::new(admin)?;
     let answer = match command {
         CodeCommand::List => {
             let answer = client.call(Method::GET, path, None).await?;
             let rows = rows(&answer, "codes");
-            return show::print(reach.json, &answer, |_| table(&cells, rows));
+            return show::print(admin.json, &answer, |_| table(&cells, rows));
         }
         CodeCommand::Create {
             amount,
@@ -83,5 +83,5 @@ pub(super) async fn code(reach: &AdminArgs, command: CodeCommand) -> Result<(), 
             client.call(Method::DELETE, &path, None).await?
         }
     };
-    show::print(reach.json, &answer, |answer| facts(&cells, answer))
+    show::print(admin.json, &answer, |answer| facts(&cells, answer))
 }

@@ -153,20 +153,20 @@ fn level(text: &str) -> Result<MicroRub, String> {
     }
 }
 
-pub(super) async fn event(reach: &AdminArgs, command: EventCommand) -> Result<(), Failure> {
+pub(super) async fn event(admin: &AdminArgs, command: EventCommand) -> Result<(), Failure> {
     match command {
-        EventCommand::List(args) => list(reach, &args).await,
+        EventCommand::List(args) => list(admin, &args).await,
         EventCommand::Receivers => {
-            let answer = Client::new(reach)?
+            let answer = Client::new(admin)?
                 .call(Method::GET, RECEIVERS, None)
                 .await?;
-            show::print(reach.json, &answer, |answer| {
+            show::print(admin.json, &answer, |answer| {
                 table(RECEIVER_ROW, rows(answer, "receivers"))
             })
         }
         EventCommand::Dead { receiver } => {
-            let answer = dead(&Client::new(reach)?, &receiver).await?;
-            show::print(reach.json, &answer, |answer| {
+            let answer = dead(&Client::new(admin)?, &receiver).await?;
+            show::print(admin.json, &answer, |answer| {
                 table(DEAD_ROW, rows(answer, "dead"))
             })
         }
@@ -174,9 +174,9 @@ pub(super) async fn event(reach: &AdminArgs, command: EventCommand) -> Result<()
             receiver,
             numbers,
             dead,
-        } => replay(reach, &receiver, numbers, dead).await,
-        EventCommand::Stop { receiver } => set(reach, &receiver, "stopped").await,
-        EventCommand::Resume { receiver } => set(reach, &receiver, "active").await,
+        } => replay(admin, &receiver, numbers, dead).await,
+        EventCommand::Stop { receiver } => set(admin, &receiver, "stopped").await,
+        EventCommand::Resume { receiver } => set(admin, &receiver, "active").await,
     }
 }
 
@@ -185,23 +185,23 @@ async fn dead(client: &Client, receiver: &str) -> Result<Value, Failure> {
     client.call(Method::GET, &path, None).await
 }
 
-async fn set(reach: &AdminArgs, receiver: &str, status: &str) -> Result<(), Failure> {
+async fn set(admin: &AdminArgs, receiver: &str, status: &str) -> Result<(), Failure> {
     let path = format!("{RECEIVERS}/{}", encoded(receiver));
-    let answer = Client::new(reach)?
+    let answer = Client::new(admin)?
         .call(Method::PATCH, &path, Some(json!({ "status": status })))
         .await?;
-    show::print(reach.json, &answer, |answer| {
+    show::print(admin.json, &answer, |answer| {
         table(RECEIVER_ROW, std::slice::from_ref(answer))
     })
 }
 
 async fn replay(
-    reach: &AdminArgs,
+    admin: &AdminArgs,
     receiver: &str,
     mut numbers: Vec<u64>,
     all_dead: bool,
 ) -> Result<(), Failure> {
-    let client = Client::new(reach)?;
+    let client = Client::new(admin)?;
     if all_dead {
         let answer = dead(&client, receiver).await?;
         let letters = rows(&answer, "dead").iter();
@@ -217,18 +217,18 @@ async fn replay(
             let why = answer["error"].as_str().unwrap_or("not taken");
             return Err(Failure::Refused(format!("event {number}: {why}")));
         }
-        show::print(reach.json, &answer, |_| {
+        show::print(admin.json, &answer, |_| {
             format!("event {number} is taken\n")
         })?;
     }
-    if numbers.is_empty() && !reach.json {
+    if numbers.is_empty() && !admin.json {
         show::write("nothing to send\n")?;
     }
     Ok(())
 }
 
-async fn list(reach: &AdminArgs, args: &ListArgs) -> Result<(), Failure> {
-    let client = Client::new(reach)?;
+async fn list(admin: &AdminArgs, args: &ListArgs) -> Result<(), Failure> {
+    let client = Client::new(admin)?;
     let mut filters = String::new();
     if let Some(account) = &args.account {
         filters.push_str(&format!("&account={account}"));
@@ -245,11 +245,11 @@ async fn list(reach: &AdminArgs, args: &ListArgs) -> Result<(), Failure> {
         None => latest(&client, limit, &filters).await?,
     };
     if !args.follow {
-        return show::print(reach.json, &answer, |answer| lines(rows(answer, "events")));
+        return show::print(admin.json, &answer, |answer| lines(rows(answer, "events")));
     }
     loop {
         let events = rows(&answer, "events");
-        if reach.json {
+        if admin.json {
             let text: String = events.iter().map(|event| format!("{event}\n")).collect();
             show::write(&text)?;
         } else {
@@ -317,8 +317,8 @@ fn line(event: &Value) -> String {
     format!("{}\n", text.trim_end())
 }
 
-pub(super) async fn alert(reach: &AdminArgs, args: &AlertArgs) -> Result<(), Failure> {
-    let client = Client::new(reach)?;
+pub(super) async fn alert(admin: &AdminArgs, args: &AlertArgs) -> Result<(), Failure> {
+    let client = Client::new(admin)?;
     let path = match (&args.key, &args.group) {
         (None, None) => format!("/admin/v1/accounts/{}/alerts", args.account),
         (None, Some(group)) => format!("/admin/v1/accounts/{}/groups/{group}/alerts", args.account),
@@ -338,7 +338,7 @@ pub(super) async fn alert(reach: &AdminArgs, args: &AlertArgs) -> Result<(), Fai
     } else {
         client.call(Method::PUT, &path, Some(body)).await?
     };
-    show::print(reach.json, &answer, alerts)
+    show::print(admin.json, &answer, alerts)
 }
 
 fn alerts(answer: &Value) -> String {

@@ -26,11 +26,11 @@ const PROGRESS_EVERY: Duration = Duration::from_secs(1);
 const FRAME_BYTES_MAX: usize = 256;
 
 pub(super) async fn export(
-    reach: &AdminArgs,
+    admin: &AdminArgs,
     account: Option<&AccountId>,
     output: Option<&Path>,
 ) -> Result<(), Failure> {
-    let client = Client::new(reach)?;
+    let client = Client::new(admin)?;
     let path = match account {
         Some(account) => format!("/admin/v1/export?account={account}"),
         None => "/admin/v1/export".into(),
@@ -70,7 +70,7 @@ pub(super) async fn export(
     let report = json!({
         "file": output.display().to_string(), "accounts": end.accounts, "lines": end.lines, "bytes": seen.bytes,
     });
-    show::print(reach.json, &report, |_| {
+    show::print(admin.json, &report, |_| {
         format!(
             "{}: {}, {}\n",
             output.display(),

@@ -64,18 +64,18 @@ impl Failure {
 
     /// Puts the place where the failure happened before its text.
     pub(super) fn at(self, place: &str) -> Self {
-        let said = |text: String| format!("{place}: {text}");
+        let reported = |text: String| format!("{place}: {text}");
         match self {
             Self::Breach => Self::Breach,
             Self::Drift => Self::Drift,
             Self::Differs => Self::Differs,
-            Self::Refused(text) => Self::Refused(said(text)),
-            Self::Usage(text) => Self::Usage(said(text)),
-            Self::Data(text) => Self::Data(said(text)),
-            Self::OutOfReach(text) => Self::OutOfReach(said(text)),
-            Self::Internal(text) => Self::Internal(said(text)),
-            Self::Io(text) => Self::Io(said(text)),
-            Self::Denied(text) => Self::Denied(said(text)),
+            Self::Refused(text) => Self::Refused(reported(text)),
+            Self::Usage(text) => Self::Usage(reported(text)),
+            Self::Data(text) => Self::Data(reported(text)),
+            Self::OutOfReach(text) => Self::OutOfReach(reported(text)),
+            Self::Internal(text) => Self::Internal(reported(text)),
+            Self::Io(text) => Self::Io(reported(text)),
+            Self::Denied(text) => Self::Denied(reported(text)),
         }
     }
 

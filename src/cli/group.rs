@@ -84,9 +84,9 @@ fn group_cells() -> Vec<Cell> {
     ceilings::cells(&before, &after)
 }
 
-pub(super) async fn group(reach: &AdminArgs, command: GroupCommand) -> Result<(), Failure> {
+pub(super) async fn group(admin: &AdminArgs, command: GroupCommand) -> Result<(), Failure> {
     let (method, path, body) = match command {
-        GroupCommand::List { account } => return list_groups(reach, &account).await,
+        GroupCommand::List { account } => return list_groups(admin, &account).await,
         GroupCommand::Create {
             account,
             group,
@@ -119,22 +119,22 @@ pub(super) async fn group(reach: &AdminArgs, command: GroupCommand) -> Result<()
             (Method::DELETE, path_of(&account, Some(&group)), None)
         }
     };
-    let answer = Client::new(reach)?
+    let answer = Client::new(admin)?
         .call(method, &path, body.map(Value::Object))
         .await?;
-    show::print(reach.json, &answer, |answer| facts(&group_cells(), answer))
+    show::print(admin.json, &answer, |answer| facts(&group_cells(), answer))
 }
 
-async fn list_groups(reach: &AdminArgs, account: &AccountId) -> Result<(), Failure> {
+async fn list_groups(admin: &AdminArgs, account: &AccountId) -> Result<(), Failure> {
     let path = path_of(account, None);
-    let answer = Client::new(reach)?.call(Method::GET, &path, None).await?;
+    let answer = Client::new(admin)?.call(Method::GET, &path, None).await?;
     let rows = rows(&answer, "groups");
-    if rows.is_empty() && !reach.json {
+    if rows.is_empty() && !admin.json {
         return show::write(&format!(
             "no groups yet; make one with: tollgate group create {account} <id>\n"
         ));
     }
-    show::print(reach.json, &answer, |_| table(&group_cells(), rows))
+    show::print(admin.json, &answer, |_| table(&group_cells(), rows))
 }
 
 fn path_of(account: &AccountId, group: Option<&GroupId>) -> String {

@@ -213,14 +213,14 @@ const KEY_ROW: &[Cell] = &[
     Cell::text("expires", "/expires_at").or("never"),
 ];
 
-pub(super) async fn key(reach: &AdminArgs, command: KeyCommand) -> Result<(), Failure> {
+pub(super) async fn key(admin: &AdminArgs, command: KeyCommand) -> Result<(), Failure> {
     let (method, id, body) = match command {
         KeyCommand::Create {
             account,
             owner,
             limits,
-        } => return create_key(reach, &account, owner, limits).await,
-        KeyCommand::List { account } => return list_keys(reach, &account).await,
+        } => return create_key(admin, &account, owner, limits).await,
+        KeyCommand::List { account } => return list_keys(admin, &account).await,
         KeyCommand::Show { key } => (Method::GET, key, None),
         KeyCommand::Disable { key } => (Method::PATCH, key, Some(json!({"status": "disabled"}))),
         KeyCommand::Enable { key } => (Method::PATCH, key, Some(json!({"status": "active"}))),
@@ -244,10 +244,10 @@ pub(super) async fn key(reach: &AdminArgs, command: KeyCommand) -> Result<(), Fa
             (Method::PATCH, key, Some(Value::Object(body)))
         }
     };
-    let answer = Client::new(reach)?
+    let answer = Client::new(admin)?
         .call(method, &format!("/admin/v1/keys/{id}"), body)
         .await?;
-    show::print(reach.json, &answer, shown)
+    show::print(admin.json, &answer, shown)
 }
 
 /// Returns all facts of a key. An owner key calls no models, so they are shown as `none`: for another key an empty
@@ -261,7 +261,7 @@ fn shown(key: &Value) -> String {
 }
 
 async fn create_key(
-    reach: &AdminArgs,
+    admin: &AdminArgs,
     account: &AccountId,
     owner: bool,
     limits: Limits,
@@ -271,27 +271,27 @@ async fn create_key(
     if owner {
         body.insert("kind".into(), "owner".into());
     }
-    let answer = Client::new(reach)?
+    let answer = Client::new(admin)?
         .call(Method::POST, &path, Some(Value::Object(body)))
         .await?;
-    show::print(reach.json, &answer, shown)?;
-    if !reach.json {
+    show::print(admin.json, &answer, shown)?;
+    if !admin.json {
         // The advice is written to standard error, so that a pipe gets only the facts.
         eprintln!("Store the key now: it is not kept here and cannot be shown again.");
     }
     Ok(())
 }
 
-async fn list_keys(reach: &AdminArgs, account: &AccountId) -> Result<(), Failure> {
+async fn list_keys(admin: &AdminArgs, account: &AccountId) -> Result<(), Failure> {
     let path = format!("/admin/v1/accounts/{account}/keys");
-    let answer = Client::new(reach)?.call(Method::GET, &path, None).await?;
+    let answer = Client::new(admin)?.call(Method::GET, &path, None).await?;
     let rows = rows(&answer, "keys");
-    if rows.is_empty() && !reach.json {
+    if rows.is_empty() && !admin.json {
         return show::write(&format!(
             "no keys yet; make one with: tollgate key create {account}\n"
         ));
     }
-    show::print(reach.json, &answer, |_| table(KEY_ROW, rows))
+    show::print(admin.json, &answer, |_| table(KEY_ROW, rows))
 }
 
 /// Returns the limits that the command line gives, as fields of the API.

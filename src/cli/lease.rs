@@ -38,16 +38,16 @@ const LEASE_ROW: &[Cell] = &[
     Cell::text("since", "/since"),
 ];
 
-pub(super) async fn lease(reach: &AdminArgs, command: LeaseCommand) -> Result<(), Failure> {
+pub(super) async fn lease(admin: &AdminArgs, command: LeaseCommand) -> Result<(), Failure> {
     let LeaseCommand::List { account } = command;
     let path = match &account {
         Some(account) => format!("/admin/v1/leases?account={account}"),
         None => "/admin/v1/leases".to_owned(),
     };
-    let answer = Client::new(reach)?.call(Method::GET, &path, None).await?;
+    let answer = Client::new(admin)?.call(Method::GET, &path, None).await?;
     let rows = rows(&answer, "leases");
-    if rows.is_empty() && !reach.json {
+    if rows.is_empty() && !admin.json {
         return show::write("no leases: the ledger itself makes the hold of every call\n");
     }
-    show::print(reach.json, &answer, |_| table(LEASE_ROW, rows))
+    show::print(admin.json, &answer, |_| table(LEASE_ROW, rows))
 }

@@ -93,12 +93,12 @@ impl CopyArgs {
 /// How often the command checks whether the source's holds have ended.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-pub(super) async fn copy(wish: &CopyArgs) -> Result<(), Failure> {
+pub(super) async fn copy(args: &CopyArgs) -> Result<(), Failure> {
     let url = |flag: &str, text: &str| {
         let read = LedgerUrl::read(text);
         read.map_err(|problem| Failure::Usage(format!("{flag}: {problem}")))
     };
-    let (from, to) = (url("--from", &wish.from)?, url("--to", &wish.to)?);
+    let (from, to) = (url("--from", &args.from)?, url("--to", &args.to)?);
     match &from {
         LedgerUrl::Memory => Err(Failure::Usage(
             "--from: only its own gateway can read a ledger in memory".into(),
@@ -111,12 +111,12 @@ pub(super) async fn copy(wish: &CopyArgs) -> Result<(), Failure> {
             }
             let opened = SqliteLedger::open(path);
             let ledger = opened.map_err(|error| refused("--from", &error))?;
-            let copied = into(&ledger, &to, wish).await;
+            let copied = into(&ledger, &to, args).await;
             ledger.close().await;
             copied
         }
         LedgerUrl::Redis(url) => {
-            let opened = RedisLedger::connect(url, wish.redis(url)?).await;
+            let opened = RedisLedger::connect(url, args.redis(url)?).await;
             let ledger = opened.map_err(|error| out_of_reach("--from", &error))?;
             let served = ledger.is_served_from().await;
             if served.map_err(|error| out_of_reach("--from", &error))? {
@@ -124,23 +124,23 @@ pub(super) async fn copy(wish: &CopyArgs) -> Result<(), Failure> {
                     "--from: a gateway serves from it; stop all of them first".into(),
                 ));
             }
-            into(&ledger, &to, wish).await
+            into(&ledger, &to, args).await
         }
     }
 }
 
-async fn into<S: Source>(from: &S, to: &LedgerUrl, wish: &CopyArgs) -> Result<(), Failure> {
+async fn into<S: Source>(from: &S, to: &LedgerUrl, args: &CopyArgs) -> Result<(), Failure> {
     let accounts = from
         .accounts()
         .await
-        .map_err(|error| asked("--from", &error))?;
+        .map_err(|error| requested("--from", &error))?;
     if accounts.is_empty() {
         return Err(Failure::Refused(
             "--from: the ledger has no accounts; is it the right one?".into(),
         ));
     }
     let ids: Vec<AccountId> = accounts.into_iter().map(|account| account.id).collect();
-    let left_behind = settle_holds(from, &ids, wish).await?;
+    let left_behind = settle_holds(from, &ids, args).await?;
     match to {
         LedgerUrl::Memory => Err(Failure::Usage(
             "--to: a ledger in memory would be lost when this command ends".into(),
@@ -148,12 +148,12 @@ async fn into<S: Source>(from: &S, to: &LedgerUrl, wish: &CopyArgs) -> Result<()
         LedgerUrl::Sqlite(path) => {
             let begun = SqliteCopy::begin(path);
             let target = begun.map_err(|error| refused("--to", &*error))?;
-            fill(from, target, ids.len(), left_behind, wish.json).await
+            fill(from, target, ids.len(), left_behind, args.json).await
         }
         LedgerUrl::Redis(url) => {
-            let begun = RedisCopy::begin(url, wish.redis(url)?).await;
+            let begun = RedisCopy::begin(url, args.redis(url)?).await;
             let target = begun.map_err(|error| out_of_reach("--to", &error))?;
-            fill(from, target, ids.len(), left_behind, wish.json).await
+            fill(from, target, ids.len(), left_behind, args.json).await
         }
     }
 }
@@ -163,19 +163,19 @@ async fn into<S: Source>(from: &S, to: &LedgerUrl, wish: &CopyArgs) -> Result<()
 async fn settle_holds<S: Source>(
     from: &S,
     ids: &[AccountId],
-    wish: &CopyArgs,
+    args: &CopyArgs,
 ) -> Result<u64, Failure> {
-    let until = wish
+    let until = args
         .wait
         .map(|seconds| Instant::now() + Duration::from_secs(seconds));
     loop {
         let open = holds(from, ids)
             .await
-            .map_err(|error| asked("--from", &error))?;
+            .map_err(|error| requested("--from", &error))?;
         if open.is_empty() {
             break;
         }
-        if wish.release {
+        if args.release {
             for (account, hold) in &open {
                 from.release(hold.number, account, &hold.key)
                     .await
@@ -193,7 +193,7 @@ async fn settle_holds<S: Source>(
     let mut unsettled = 0;
     for id in ids {
         let of_account = from.unsettled(id).await;
-        unsettled += of_account.map_err(|error| asked("--from", &error))?;
+        unsettled += of_account.map_err(|error| requested("--from", &error))?;
     }
     Ok(unsettled)
 }
@@ -236,7 +236,7 @@ async fn fill<S: Source, T: Target>(
     .await;
     drop(progress);
     let copied = copied.map_err(|error| broken(&error))?;
-    let written = |error: BookError| asked("--to", &error);
+    let written = |error: BookError| requested("--to", &error);
     let ledger = target.filled().await.map_err(written)?;
     let audit = LedgerAdmin::audit(&ledger).await.map_err(written)?;
     if !audit.breaches.is_empty() {
@@ -335,7 +335,7 @@ fn out_of_reach(flag: &str, error: &(dyn Error + 'static)) -> Failure {
 }
 
 /// The failure for a ledger that did not answer.
-fn asked(flag: &str, error: &BookError) -> Failure {
+fn requested(flag: &str, error: &BookError) -> Failure {
     out_of_reach(flag, error)
 }
 
@@ -354,7 +354,7 @@ fn broken(error: &CopyError) -> Failure {
 mod tests {
     use super::*;
 
-    fn wish(from: &str, to: &str) -> CopyArgs {
+    fn args(from: &str, to: &str) -> CopyArgs {
         CopyArgs {
             from: from.into(),
             to: to.into(),
@@ -384,7 +384,7 @@ mod tests {
             ),
             ("redis://:hunter2@h", "sqlite:b.db", 64, "has a password"),
         ] {
-            let failure = copy(&wish(from, to)).await.unwrap_err();
+            let failure = copy(&args(from, to)).await.unwrap_err();
             let text = failure.text();
             assert!(
                 failure.code() == code && text.contains(says) && !text.contains("hunter2"),

@@ -59,7 +59,7 @@ fn mail(text: &str) -> Result<MailAddress, String> {
     text.parse().map_err(str::to_owned)
 }
 
-pub(super) async fn member(reach: &AdminArgs, command: MemberCommand) -> Result<(), Failure> {
+pub(super) async fn member(admin: &AdminArgs, command: MemberCommand) -> Result<(), Failure> {
     let cells = [
         Cell::text("mail", "/mail"),
         Cell::text("role", "/role"),
@@ -67,17 +67,17 @@ pub(super) async fn member(reach: &AdminArgs, command: MemberCommand) -> Result<
         Cell::text("id", "/id"),
     ];
     let path = |account: &AccountId| format!("/admin/v1/accounts/{account}/members");
-    let client = Client::new(reach)?;
+    let client = Client::new(admin)?;
     let answer = match command {
         MemberCommand::List { account } => {
             let answer = client.call(Method::GET, &path(&account), None).await?;
             let rows = rows(&answer, "members");
-            if rows.is_empty() && !reach.json {
+            if rows.is_empty() && !admin.json {
                 return show::write(&format!(
                     "no members yet; add one with: tollgate member add {account} <mail> --role owner\n"
                 ));
             }
-            return show::print(reach.json, &answer, |_| table(&cells, rows));
+            return show::print(admin.json, &answer, |_| table(&cells, rows));
         }
         MemberCommand::Add {
             account,
@@ -99,5 +99,5 @@ pub(super) async fn member(reach: &AdminArgs, command: MemberCommand) -> Result<
             client.call(Method::DELETE, &path, None).await?
         }
     };
-    show::print(reach.json, &answer, |answer| facts(&cells, answer))
+    show::print(admin.json, &answer, |answer| facts(&cells, answer))
 }

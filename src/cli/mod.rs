@@ -191,7 +191,7 @@ enum Command {
     )]
     Account {
         #[command(flatten)]
-        reach: AdminArgs,
+        admin: AdminArgs,
         #[command(subcommand)]
         command: AccountCommand,
     },
@@ -211,7 +211,7 @@ enum Command {
         #[arg(long, value_name = "PAYMENT-ID")]
         id: String,
         #[command(flatten)]
-        reach: AdminArgs,
+        admin: AdminArgs,
     },
 
     /// Correct an account's balance, up or down
@@ -234,7 +234,7 @@ enum Command {
         #[arg(long, value_name = "TEXT")]
         reason: String,
         #[command(flatten)]
-        reach: AdminArgs,
+        admin: AdminArgs,
     },
 
     /// Payments that customers make at a provider: create (a link), list, check, auto (by a saved card)
@@ -243,7 +243,7 @@ enum Command {
     )]
     Payment {
         #[command(flatten)]
-        reach: AdminArgs,
+        admin: AdminArgs,
         #[command(subcommand)]
         command: PaymentCommand,
     },
@@ -255,7 +255,7 @@ enum Command {
     )]
     Key {
         #[command(flatten)]
-        reach: AdminArgs,
+        admin: AdminArgs,
         #[command(subcommand)]
         command: KeyCommand,
     },
@@ -267,7 +267,7 @@ enum Command {
     )]
     Group {
         #[command(flatten)]
-        reach: AdminArgs,
+        admin: AdminArgs,
         #[command(subcommand)]
         command: GroupCommand,
     },
@@ -276,7 +276,7 @@ enum Command {
     #[command(after_help = "Example:\n  tollgate code create --amount 500 --uses 20")]
     Code {
         #[command(flatten)]
-        reach: AdminArgs,
+        admin: AdminArgs,
         #[command(subcommand)]
         command: CodeCommand,
     },
@@ -288,7 +288,7 @@ enum Command {
     )]
     Member {
         #[command(flatten)]
-        reach: AdminArgs,
+        admin: AdminArgs,
         #[command(subcommand)]
         command: MemberCommand,
     },
@@ -317,7 +317,7 @@ enum Command {
         #[arg(value_parser = receipt::number)]
         number: RequestNumber,
         #[command(flatten)]
-        reach: AdminArgs,
+        admin: AdminArgs,
     },
 
     /// Add up what was used and charged, by account, key, group, model, session, endpoint or day
@@ -330,9 +330,9 @@ enum Command {
     )]
     Usage {
         #[command(flatten)]
-        wish: usage::UsageQuery,
+        args: usage::UsageQuery,
         #[command(flatten)]
-        reach: AdminArgs,
+        admin: AdminArgs,
     },
 
     /// An account's monthly statement for its accountant: balances, payments, corrections, spending by model
@@ -349,7 +349,7 @@ enum Command {
         #[command(flatten)]
         args: statement::StatementArgs,
         #[command(flatten)]
-        reach: AdminArgs,
+        admin: AdminArgs,
     },
 
     /// Write accounts, payments and receipts as lines of JSON
@@ -369,7 +369,7 @@ enum Command {
         #[arg(long, value_name = "FILE")]
         output: Option<PathBuf>,
         #[command(flatten)]
-        reach: AdminArgs,
+        admin: AdminArgs,
     },
 
     /// Events that the ledger has emitted, and their receivers: list, receivers, dead, replay, stop, resume
@@ -378,7 +378,7 @@ enum Command {
     )]
     Event {
         #[command(flatten)]
-        reach: AdminArgs,
+        admin: AdminArgs,
         #[command(subcommand)]
         command: EventCommand,
     },
@@ -392,7 +392,7 @@ enum Command {
     )]
     Vendor {
         #[command(flatten)]
-        reach: AdminArgs,
+        admin: AdminArgs,
         #[command(subcommand)]
         command: VendorCommand,
     },
@@ -433,7 +433,7 @@ enum Command {
         #[arg(long, value_name = "FILE")]
         export: Option<PathBuf>,
         #[command(flatten)]
-        reach: AdminArgs,
+        admin: AdminArgs,
     },
 
     /// Compare the books with a vendor's own usage export; exit 1 on drift, and only then
@@ -445,7 +445,7 @@ enum Command {
         #[command(flatten)]
         args: reconcile::ReconcileArgs,
         #[command(flatten)]
-        reach: AdminArgs,
+        admin: AdminArgs,
     },
 
     /// Import accounts, payments and keys from a CSV file
@@ -457,16 +457,16 @@ enum Command {
     #[command(after_help = import::help())]
     Import {
         #[command(flatten)]
-        wish: import::ImportArgs,
+        args: import::ImportArgs,
         #[command(flatten)]
-        reach: AdminArgs,
+        admin: AdminArgs,
     },
 
     /// Leases of gateways on accounts' money: list
     #[command(after_help = "Example:\n  tollgate lease list --account acme")]
     Lease {
         #[command(flatten)]
-        reach: AdminArgs,
+        admin: AdminArgs,
         #[command(subcommand)]
         command: LeaseCommand,
     },

@@ -90,11 +90,11 @@ fn create(name: &str, role: Role, from_stdin: bool, place: &FileArgs) -> Result<
         .map_err(|error| Failure::Usage(format!("{name}: {error}")))?;
     write(&operators.with(one), &place.file)?;
     if place.json {
-        let mut said = json!({ "name": name, "role": role.as_str() });
+        let mut reported = json!({ "name": name, "role": role.as_str() });
         if let Some(password) = shown {
-            said["password"] = password.into();
+            reported["password"] = password.into();
         }
-        return show::write(&format!("{said:#}\n"));
+        return show::write(&format!("{reported:#}\n"));
     }
     match shown {
         Some(password) => show::write(&format!(

@@ -162,8 +162,8 @@ const RULE_ROW: &[Cell] = &[
     Cell::text("why", "/reason").or("-"),
 ];
 
-pub(super) async fn payment(reach: &AdminArgs, command: PaymentCommand) -> Result<(), Failure> {
-    let client = Client::new(reach)?;
+pub(super) async fn payment(admin: &AdminArgs, command: PaymentCommand) -> Result<(), Failure> {
+    let client = Client::new(admin)?;
     let answer = match command {
         PaymentCommand::List { account, state } => {
             let params = [
@@ -176,9 +176,9 @@ pub(super) async fn payment(reach: &AdminArgs, command: PaymentCommand) -> Resul
                 .collect();
             let path = format!("/admin/v1/payments?{}", params.join("&"));
             let answer = client.call(Method::GET, &path, None).await?;
-            return show::print(reach.json, &answer, list);
+            return show::print(admin.json, &answer, list);
         }
-        command @ PaymentCommand::Auto { .. } => return auto(reach, &client, command).await,
+        command @ PaymentCommand::Auto { .. } => return auto(admin, &client, command).await,
         PaymentCommand::Create {
             account,
             rubles,
@@ -190,21 +190,21 @@ pub(super) async fn payment(reach: &AdminArgs, command: PaymentCommand) -> Resul
             let id = id.unwrap_or_default();
             let mut body = json!({"id": id, "account": account, "amount_rub": rubles});
             add(&mut body, [("provider", provider), ("email", email)]);
-            let asked = client
+            let requested = client
                 .call(Method::POST, "/admin/v1/payments", Some(body))
                 .await;
-            asked.map_err(|failure| repeatable(failure, id))?
+            requested.map_err(|failure| repeatable(failure, id))?
         }
         PaymentCommand::Check { id } => {
             let path = format!("/admin/v1/payments/{id}/check");
             client.call(Method::POST, &path, None).await?
         }
     };
-    show::print(reach.json, &answer, |answer| facts(PAYMENT, answer))
+    show::print(admin.json, &answer, |answer| facts(PAYMENT, answer))
 }
 
 /// Shows, sets, removes or resumes rules of automatic top-up.
-async fn auto(reach: &AdminArgs, client: &Client, command: PaymentCommand) -> Result<(), Failure> {
+async fn auto(admin: &AdminArgs, client: &Client, command: PaymentCommand) -> Result<(), Failure> {
     let PaymentCommand::Auto {
         account: Some(account),
         below,
@@ -220,7 +220,7 @@ async fn auto(reach: &AdminArgs, client: &Client, command: PaymentCommand) -> Re
         let answer = client
             .call(Method::GET, "/admin/v1/auto_topups", None)
             .await?;
-        return show::print(reach.json, &answer, rules);
+        return show::print(admin.json, &answer, rules);
     };
     let path = format!("/admin/v1/accounts/{account}/auto_topup");
     let answer = match below {
@@ -237,11 +237,11 @@ async fn auto(reach: &AdminArgs, client: &Client, command: PaymentCommand) -> Re
                 "id": id, "below_rub": below, "amount_rub": amount, "month_max_rub": month_max,
             });
             add(&mut body, [("provider", provider), ("email", email)]);
-            let asked = client.call(Method::PUT, &path, Some(body)).await;
-            asked.map_err(|failure| repeatable(failure, id))?
+            let requested = client.call(Method::PUT, &path, Some(body)).await;
+            requested.map_err(|failure| repeatable(failure, id))?
         }
     };
-    show::print(reach.json, &answer, |answer| {
+    show::print(admin.json, &answer, |answer| {
         if remove {
             return format!("{account} is no longer topped up by a card\n");
         }

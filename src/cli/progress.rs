@@ -43,7 +43,7 @@ impl Progress {
         }
         self.next = now + every(self.terminal);
         self.shown = true;
-        let text = said(self.what, done, self.total, now - self.begun);
+        let text = reported(self.what, done, self.total, now - self.begun);
         if self.terminal {
             eprint!("\r\x1b[K{text}");
         } else {
@@ -69,7 +69,7 @@ const fn every(terminal: bool) -> Duration {
     }
 }
 
-fn said(what: &str, done: u64, total: Option<u64>, took: Duration) -> String {
+fn reported(what: &str, done: u64, total: Option<u64>, took: Duration) -> String {
     let of = total.map_or_else(String::new, |total| format!(" of {total}"));
     let ms = u64::try_from(took.as_millis()).unwrap_or(u64::MAX).max(1);
     format!(
@@ -86,11 +86,11 @@ mod tests {
     fn progress_shows_amount_and_rate() {
         let took = Duration::from_secs(2);
         assert_eq!(
-            said("accounts", 500, Some(1000), took),
+            reported("accounts", 500, Some(1000), took),
             "500 of 1000 accounts, 250 a second"
         );
         assert_eq!(
-            said("lines", 3, None, Duration::ZERO),
+            reported("lines", 3, None, Duration::ZERO),
             "3 lines, 3000 a second"
         );
     }

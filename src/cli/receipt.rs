@@ -110,10 +110,10 @@ fn cells() -> Vec<Cell> {
     [CALL, COUNTS, PRICE, RATES, MONEY].concat()
 }
 
-pub(super) async fn receipt(reach: &AdminArgs, number: RequestNumber) -> Result<(), Failure> {
-    let client = Client::new(reach)?;
+pub(super) async fn receipt(admin: &AdminArgs, number: RequestNumber) -> Result<(), Failure> {
+    let client = Client::new(admin)?;
     if let Some(receipt) = client.find(&format!("/admin/v1/receipts/{number}")).await? {
-        return show::print(reach.json, &receipt, |receipt| facts(&cells(), receipt));
+        return show::print(admin.json, &receipt, |receipt| facts(&cells(), receipt));
     }
     let path = format!("/admin/v1/calls/{number}");
     let call = client.call(Method::GET, &path, None).await;

@@ -78,16 +78,16 @@ fn month(text: &str) -> Result<Month, String> {
     text.parse().map_err(|problem| format!("{problem}"))
 }
 
-pub(super) async fn statement(reach: &AdminArgs, args: &StatementArgs) -> Result<(), Failure> {
-    let client = Client::new(reach)?;
+pub(super) async fn statement(admin: &AdminArgs, args: &StatementArgs) -> Result<(), Failure> {
+    let client = Client::new(admin)?;
     let path = format!(
         "/admin/v1/accounts/{}/statements/{}",
         args.account, args.month
     );
     if let Some(file) = &args.verify {
         return match file {
-            Some(file) => verify(&client, &path, file, reach.json).await,
-            None => verify_kept(&client, &path, reach.json).await,
+            Some(file) => verify(&client, &path, file, admin.json).await,
+            None => verify_kept(&client, &path, admin.json).await,
         };
     }
     let output = args
@@ -103,7 +103,7 @@ pub(super) async fn statement(reach: &AdminArgs, args: &StatementArgs) -> Result
             return Err(Failure::Usage(problem));
         }
         let answer = client.call_patiently(Method::GET, &path).await?;
-        return show::print(reach.json, &answer, |answer| facts(SUMMARY, answer));
+        return show::print(admin.json, &answer, |answer| facts(SUMMARY, answer));
     };
     let made = read(&client, &path, format).await?;
     let Some(output) = output else {
@@ -112,7 +112,7 @@ pub(super) async fn statement(reach: &AdminArgs, args: &StatementArgs) -> Result
     fs::write(output, &made)
         .map_err(|error| Failure::Io(format!("--output {}: {error}", output.display())))?;
     let report = json!({ "file": output.display().to_string(), "bytes": made.len() });
-    show::print(reach.json, &report, |_| {
+    show::print(admin.json, &report, |_| {
         format!("{}: {} bytes\n", output.display(), made.len())
     })
 }

@@ -268,11 +268,11 @@ fn connection_flags_may_be_before_or_after_a_subcommand() {
         "tollgate account --json --admin-url http://h list",
         "tollgate account list --json --admin-url http://h",
     ] {
-        let Ok(Command::Account { reach, .. }) = parsed(line) else {
+        let Ok(Command::Account { admin, .. }) = parsed(line) else {
             panic!("{line}")
         };
-        let url = reach.admin_url.as_deref();
-        assert!(reach.json && url == Some("http://h"), "{line}");
+        let url = admin.admin_url.as_deref();
+        assert!(admin.json && url == Some("http://h"), "{line}");
     }
 }
 

@@ -184,27 +184,27 @@ const fn class_column(class: Class) -> Column {
     }
 }
 
-pub(super) async fn usage(reach: &AdminArgs, wish: &UsageQuery) -> Result<(), Failure> {
-    if wish.rebuild {
-        let answer = Client::new(reach)?
+pub(super) async fn usage(admin: &AdminArgs, args: &UsageQuery) -> Result<(), Failure> {
+    if args.rebuild {
+        let answer = Client::new(admin)?
             .call_patiently(Method::POST, "/admin/v1/usage/rebuild")
             .await?;
-        return show::print(reach.json, &answer, |_| {
+        return show::print(admin.json, &answer, |_| {
             "the sums are being computed again; until then, reports read the journals\n".into()
         });
     }
-    if let Some(by) = twice(&wish.by) {
+    if let Some(by) = twice(&args.by) {
         let problem = format!("--by: has {} twice; leave one out", by.name());
         return Err(Failure::Usage(problem));
     }
-    let by = wish.columns();
-    let answer = Client::new(reach)?
-        .call_patiently(Method::GET, &wish.path(&by))
+    let by = args.columns();
+    let answer = Client::new(admin)?
+        .call_patiently(Method::GET, &args.path(&by))
         .await?;
-    let format = if reach.json {
+    let format = if admin.json {
         Format::Json
     } else {
-        wish.format.unwrap_or(Format::Table)
+        args.format.unwrap_or(Format::Table)
     };
     show::write(&match format {
         Format::Json => format!("{answer:#}\n"),
@@ -525,7 +525,7 @@ mod tests {
 
     #[test]
     fn groups_of_several_accounts_are_shown_with_their_account() {
-        let wish = |account: Option<&str>, by: &[By]| UsageQuery {
+        let args = |account: Option<&str>, by: &[By]| UsageQuery {
             account: account.map(|id| id.parse().unwrap()),
             key: None,
             model: None,
@@ -547,7 +547,7 @@ mod tests {
             (Some("acme"), &[By::Group], &[By::Group]),
             (None, &[By::Day], &[By::Day]),
         ] {
-            assert_eq!(wish(account, by).columns(), columns);
+            assert_eq!(args(account, by).columns(), columns);
         }
     }
 
@@ -559,7 +559,7 @@ mod tests {
 
     #[test]
     fn options_of_the_usage_command_become_query_parameters() {
-        let wish = UsageQuery {
+        let args = UsageQuery {
             account: Some("acme".parse().unwrap()),
             key: None,
             model: Some("m 1&2".into()),
@@ -572,7 +572,7 @@ mod tests {
             rebuild: false,
         };
         assert_eq!(
-            wish.path(&wish.columns()),
+            args.path(&args.columns()),
             "/admin/v1/usage?group=day,key&account=acme&model=m%201%262&session=s-1&endpoint=chat%2Fcompletions&since=2026-01-31T00%3A00%3A00%2B03%3A00"
         );
     }

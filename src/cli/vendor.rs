@@ -103,13 +103,13 @@ const VENDOR: &[Cell] = &[
     Cell::number("keys parked", "/keys_parked"),
 ];
 
-pub(super) async fn vendor(reach: &AdminArgs, command: VendorCommand) -> Result<(), Failure> {
+pub(super) async fn vendor(admin: &AdminArgs, command: VendorCommand) -> Result<(), Failure> {
     let (name, status) = match command {
         VendorCommand::List => {
-            let answer = Client::new(reach)?
+            let answer = Client::new(admin)?
                 .call(Method::GET, "/admin/v1/vendors", None)
                 .await?;
-            return show::print(reach.json, &answer, |answer| {
+            return show::print(admin.json, &answer, |answer| {
                 table(ROUTE_ROW, &route_rows(answer))
             });
         }
@@ -117,21 +117,21 @@ pub(super) async fn vendor(reach: &AdminArgs, command: VendorCommand) -> Result<
             preset,
             args,
             config,
-        } => return vendor_add(&preset, &args, &config, reach.json),
+        } => return vendor_add(&preset, &args, &config, admin.json),
         VendorCommand::Test {
             vendor,
             model,
             config,
-        } => return vendor_test(&config, &vendor, model.as_deref(), reach.json).await,
+        } => return vendor_test(&config, &vendor, model.as_deref(), admin.json).await,
         VendorCommand::Disable { vendor } => (vendor, "disabled"),
         VendorCommand::Enable { vendor } => (vendor, "active"),
     };
     let path = format!("/admin/v1/vendors/{}", path_segment(&name));
-    let answer = Client::new(reach)?
+    let answer = Client::new(admin)?
         .call(Method::PATCH, &path, Some(json!({"status": status})))
         .await?;
-    show::print(reach.json, &answer, |answer| facts(VENDOR, answer))?;
-    if status == "disabled" && !reach.json {
+    show::print(admin.json, &answer, |answer| facts(VENDOR, answer))?;
+    if status == "disabled" && !admin.json {
         eprintln!(
             "{name} gets no new calls from this node; calls in flight run to their ends. \
              To put it back: tollgate vendor enable {name}"

@@ -82,7 +82,7 @@ pub(super) fn vendor_add(
     }
     let models = counted(sections.models.len() as u64, "model");
     let shown = file.display();
-    let mut said = format!("{shown}: added vendor {name:?} and {models}\n");
+    let mut reported = format!("{shown}: added vendor {name:?} and {models}\n");
     if let [model, ..] = &sections.present[..] {
         let routes = match preset.about.qualified {
             true => format!(
@@ -94,18 +94,18 @@ pub(super) fn vendor_add(
             ),
         };
         let _ = writeln!(
-            said,
+            reported,
             "already there: {}. {routes}",
             sections.present.join(", ")
         );
     }
-    said += &advice(preset, &missing);
+    reported += &advice(preset, &missing);
     let _ = writeln!(
-        said,
+        reported,
         "next: tollgate vendor test {name} --config {shown}   # two tiny calls, which the vendor bills; a running gateway \
          reads the file by itself"
     );
-    show::write(&said)
+    show::write(&reported)
 }
 
 /// Returns the preset's notes, and which variables the gateway needs.

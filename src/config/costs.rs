@@ -180,7 +180,7 @@ impl Check<'_> {
                 if has_input_alone && class != "input" {
                     continue;
                 }
-                let Some(asked) = sold
+                let Some(requested) = sold
                     .of_class(class)
                     .and_then(|base| base.checked_mul(sale.tariff.multiplier(sold_in)))
                 else {
@@ -191,11 +191,11 @@ impl Check<'_> {
                     (Currency::Rub, Currency::Usdt, Some(rate)) => taken.checked_div(rate),
                     _ => Some(taken).filter(|_| taken_in == sold_in),
                 };
-                if least.is_none_or(|least| least <= asked) {
+                if least.is_none_or(|least| least <= requested) {
                     continue;
                 }
                 let (model, vendor) = (&sale.model.id, &cost.vendor);
-                let (asked, taken) = (asked.normalize(), taken.normalize());
+                let (requested, taken) = (requested.normalize(), taken.normalize());
                 let taken = match taken_in == sold_in {
                     true => taken.to_string(),
                     false => format!("{taken} {taken_in}"),
@@ -204,14 +204,14 @@ impl Check<'_> {
                     None => self.warnings.add(
                         format!("{path}.{class}"),
                         format!(
-                            "{when} is sold below cost: model {model:?} sells for {asked} {sold_in}, with the multiplier, and \
+                            "{when} is sold below cost: model {model:?} sells for {requested} {sold_in}, with the multiplier, and \
                              {vendor:?} charges {taken}"
                         ),
                     ),
                     Some(rule) => self.warnings.add(
                         rule,
                         format!(
-                            "{when} of model {model:?} is sold below cost: {class} is {asked} {sold_in} by this rule, with the \
+                            "{when} of model {model:?} is sold below cost: {class} is {requested} {sold_in} by this rule, with the \
                              multiplier, and {vendor:?} charges {taken}"
                         ),
                     ),

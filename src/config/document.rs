@@ -196,8 +196,8 @@ fn plain(message: &str) -> String {
 }
 
 /// Rewrites serde's message ``a`, expected one of `b`, `c``, or "there are no fields" instead of the list.
-fn unknown_field(said: &str) -> String {
-    let mut words = said.split('`').skip(1).step_by(2);
+fn unknown_field(reported: &str) -> String {
+    let mut words = reported.split('`').skip(1).step_by(2);
     let (name, known) = (words.next().unwrap_or_default(), words.collect::<Vec<_>>());
     match nearest(name, known.iter().copied()) {
         Some(meant) => format!("unknown field; did you mean {meant}?"),

@@ -373,9 +373,9 @@ fn remove(file: &mut DocumentMut, name: &str, index: usize) -> Result<(), String
         .and_then(|it| it.as_str())
         .map(str::to_owned);
     let above = above.unwrap_or_default();
-    let Some((kept, _)) = above
+    let Some((stored, _)) = above
         .rsplit_once("\n\n")
-        .filter(|(kept, _)| kept.contains('#'))
+        .filter(|(stored, _)| stored.contains('#'))
     else {
         return Ok(());
     };
@@ -385,11 +385,11 @@ fn remove(file: &mut DocumentMut, name: &str, index: usize) -> Result<(), String
             .prefix()
             .and_then(|it| it.as_str())
             .unwrap_or_default();
-        let prefix = format!("{kept}\n{own}");
+        let prefix = format!("{stored}\n{own}");
         next.decor_mut().set_prefix(prefix);
     } else {
         let rest = file.trailing().as_str().unwrap_or_default().to_owned();
-        file.set_trailing(format!("{kept}\n{rest}"));
+        file.set_trailing(format!("{stored}\n{rest}"));
     }
     Ok(())
 }
@@ -669,8 +669,8 @@ mod tests {
             text.contains("{ vendor = \"deepseek\" }") && !text.contains("\"v\""),
             "{text}"
         );
-        for kept in ["# ours", "# the first vendor", "# two routes", "# the end"] {
-            assert!(text.contains(kept), "{kept}: {text}");
+        for stored in ["# ours", "# the first vendor", "# two routes", "# the end"] {
+            assert!(text.contains(stored), "{stored}: {text}");
         }
     }
 

@@ -81,13 +81,13 @@ impl Errors {
 
     /// Records a missing field, unless the field was removed because its shape was wrong.
     pub(super) fn missing(&mut self, path: &str, advice: &str) {
-        if !self.told(path) {
+        if !self.has_reported(path) {
             self.add(path, format!("missing; {advice}"));
         }
     }
 
     /// Returns whether a mistake is already recorded for a field or for a table that contains it.
-    pub(super) fn told(&self, path: &str) -> bool {
+    pub(super) fn has_reported(&self, path: &str) -> bool {
         self.0
             .iter()
             .any(|error| match path.strip_prefix(error.path.as_str()) {

@@ -20,7 +20,7 @@ pub struct IdempotencyConfig {
 
 impl Check<'_> {
     pub(super) fn idempotency(&mut self, raw: &RawIdempotency) -> Option<IdempotencyConfig> {
-        let kept = self.seconds(raw.keep_seconds, "idempotency.keep_seconds", 86_400, 1);
+        let stored = self.seconds(raw.keep_seconds, "idempotency.keep_seconds", 86_400, 1);
         let lease = self.seconds(raw.lease_seconds, "idempotency.lease_seconds", 15, 1);
         let mut bytes = |given, path, default, max| self.whole(given, path, default, 1..=max);
         let answer_bytes_max = bytes(
@@ -50,7 +50,7 @@ impl Check<'_> {
         let bytes_max = bytes(raw.bytes_max, "idempotency.bytes_max", 1 << 30, BYTES_MAX);
         Some(IdempotencyConfig {
             settings: IdempotencySettings {
-                kept: kept?,
+                stored: stored?,
                 lease: lease?,
                 answer_bytes_max: answer_bytes_max?,
                 running_bytes_max: running_bytes_max?,

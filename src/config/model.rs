@@ -166,7 +166,7 @@ impl Check<'_> {
     }
 
     fn kind(&mut self, given: Option<&str>, path: &str) -> Option<ModelKind> {
-        if self.errors.told(path) {
+        if self.errors.has_reported(path) {
             return None;
         }
         let kinds = [

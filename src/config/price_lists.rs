@@ -124,7 +124,7 @@ enum Which {
 impl Which {
     /// Returns the most specific of `patterns` that matches a model, if any.
     fn of(patterns: &[String], model: &str) -> Option<Self> {
-        let said = patterns
+        let matching = patterns
             .iter()
             .filter_map(|pattern| match pattern.strip_suffix('*') {
                 Some(start) => model
@@ -132,7 +132,7 @@ impl Which {
                     .then_some(Self::Prefix(start.len())),
                 None => (pattern == model).then_some(Self::Exact),
             });
-        said.max()
+        matching.max()
     }
 }
 
@@ -289,7 +289,7 @@ impl Check<'_> {
             // Invalid fields were removed, and their mistakes recorded, so they are not reported as missing.
             let names = multipliers.map(|(name, _)| name);
             let mut fields = names.into_iter().chain(Currency::ALL.map(field));
-            if !fields.any(|field| self.errors.told(&at(field))) {
+            if !fields.any(|field| self.errors.has_reported(&at(field))) {
                 let problem = "has no price: give sell_rate_multiplier, sell_rub_multiplier, usdt_mtok or rub_mtok";
                 self.errors.add(path, problem);
             }
@@ -408,13 +408,17 @@ impl Check<'_> {
         groups: &Groups,
         models: &[ModelConfig],
     ) -> Option<PriceLists> {
-        let mut said: BTreeMap<&AccountId, BTreeMap<usize, Who>> = BTreeMap::new();
+        let mut matching: BTreeMap<&AccountId, BTreeMap<usize, Who>> = BTreeMap::new();
         for (index, rule) in rules.iter().enumerate() {
             let by_group = rule.groups.iter().flat_map(|name| &groups[name]);
             let by_group = by_group.map(|account| (account, Who::Group));
             let by_id = rule.accounts.iter().map(|account| (account, Who::Account));
             for (account, who) in by_group.chain(by_id) {
-                let before = said.entry(account).or_default().entry(index).or_insert(who);
+                let before = matching
+                    .entry(account)
+                    .or_default()
+                    .entry(index)
+                    .or_insert(who);
                 *before = who.max(*before);
             }
         }
@@ -423,14 +427,17 @@ impl Check<'_> {
         let which: Vec<Vec<Option<Which>>> = rules
             .iter()
             .map(|rule| {
-                let said = models.iter().map(|it| Which::of(&rule.models, &it.id));
-                said.collect()
+                let matching = models.iter().map(|it| Which::of(&rule.models, &it.id));
+                matching.collect()
             })
             .collect();
         let mut rows: HashMap<Vec<(usize, Who)>, Option<Row>> = HashMap::new();
-        let mut told = BTreeSet::new();
-        let mut row_of = |account: Option<&AccountId>, said: &BTreeMap<usize, Who>| {
-            let all = of_all.iter().chain(said).map(|(rule, who)| (*rule, *who));
+        let mut warned = BTreeSet::new();
+        let mut row_of = |account: Option<&AccountId>, matching: &BTreeMap<usize, Who>| {
+            let all = of_all
+                .iter()
+                .chain(matching)
+                .map(|(rule, who)| (*rule, *who));
             let all: Vec<_> = all.collect();
             let make = |all: &[(usize, Who)]| {
                 let row = (0..models.len()).map(|model| {
@@ -445,7 +452,7 @@ impl Check<'_> {
             let row = row.or_insert_with_key(|all| {
                 let made = make(all);
                 if let Err((pair, model)) = made
-                    && told.insert(pair)
+                    && warned.insert(pair)
                 {
                     self.tell_ambiguous(&rules, pair, account, &models[model].id);
                 }
@@ -454,9 +461,9 @@ impl Check<'_> {
             row.clone()
         };
         let others = row_of(None, &BTreeMap::new());
-        let accounts: Vec<_> = said
+        let accounts: Vec<_> = matching
             .iter()
-            .map(|(account, said)| Some(((*account).clone(), row_of(Some(account), said)?)))
+            .map(|(account, matching)| Some(((*account).clone(), row_of(Some(account), matching)?)))
             .collect();
         let accounts = accounts.into_iter().collect::<Option<_>>()?;
         let others = others?;

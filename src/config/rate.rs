@@ -74,8 +74,8 @@ impl Check<'_> {
             }
             (None, None) => {
                 // A field of a wrong shape was removed and already reported, so it is not reported as missing.
-                let told = |name: &str| self.errors.told(&format!("{path}.{name}"));
-                if !told("fixed") && !told("url") {
+                let reported = |name: &str| self.errors.has_reported(&format!("{path}.{name}"));
+                if !reported("fixed") && !reported("url") {
                     self.errors
                         .missing(path, "give fixed = \"90.50\", or url and select");
                 }

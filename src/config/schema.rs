@@ -53,9 +53,9 @@ mod tests {
         if std::env::var_os("SETTINGS_WRITE").is_some() {
             std::fs::write(KEPT, format!("{:#}\n", schema())).unwrap();
         }
-        let kept: Value = serde_json::from_slice(&std::fs::read(KEPT).unwrap()).unwrap();
+        let stored: Value = serde_json::from_slice(&std::fs::read(KEPT).unwrap()).unwrap();
         assert!(
-            kept == schema(),
+            stored == schema(),
             "deploy/tollgate.schema.json is old: tollgate schema > deploy/tollgate.schema.json"
         );
     }

@@ -80,10 +80,10 @@ impl Check<'_> {
                 self.warnings.add(CERTIFICATE, problem);
             }
         }
-        if let Some(Ok(told)) = base_url.map(web_address) {
-            let host = told.host().unwrap_or_default();
+        if let Some(Ok(reported)) = base_url.map(web_address) {
+            let host = reported.host().unwrap_or_default();
             let host = host.trim_start_matches('[').trim_end_matches(']');
-            if told.scheme_str() == Some("http") {
+            if reported.scheme_str() == Some("http") {
                 self.warnings.add(
                     "base_url",
                     "is http, and callers are served over TLS: make it https",

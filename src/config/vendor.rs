@@ -194,7 +194,7 @@ impl Check<'_> {
         const ADVICE: &str = "give \"chat\", \"messages\" or \"responses\"";
         let Some(given) = &raw.formats else {
             // Invalid formats were removed and already reported, so they are not reported as missing.
-            if raw.format.is_none() && self.errors.told(&at("formats")) {
+            if raw.format.is_none() && self.errors.has_reported(&at("formats")) {
                 return None;
             }
             let format = self.required(raw.format.clone(), &at("format"), ADVICE)?;
@@ -389,7 +389,7 @@ impl Check<'_> {
         const ADVICE: &str = "give our key at the vendor as \"${NAME}\" or \"file:/path\"";
         let Some(keys) = &raw.keys else {
             // Invalid keys were removed and already reported, so they are not reported as missing.
-            if raw.key.is_none() && self.errors.told(&at("keys")) {
+            if raw.key.is_none() && self.errors.has_reported(&at("keys")) {
                 return None;
             }
             let key = self.secret(raw.key.clone(), &at("key"), ADVICE)?;

@@ -304,9 +304,9 @@ impl Visit {
 
     /// Returns the fields of a booking's form: empty, with a new id. After a failed booking they keep what was typed
     /// and the same id: the booking may have been made, and the ledger books an id only once.
-    fn entry(&self, asked: &str, problem: Option<&Refused>) -> Result<Entry, Refusal> {
+    fn entry(&self, requested: &str, problem: Option<&Refused>) -> Result<Entry, Refusal> {
         let typed = |name: &str| self.form.get(name).to_owned();
-        if problem.is_some() && self.form.get("do") == asked {
+        if problem.is_some() && self.form.get("do") == requested {
             return Ok(Entry {
                 id: typed("id"),
                 amount_rub: typed("amount_rub"),

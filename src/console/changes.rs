@@ -276,7 +276,7 @@ pub(super) fn after(segments: &[&str], form: &Form, done: &str) -> String {
 }
 
 /// Returns the message about the change that the next page shows.
-pub(super) fn said(done: &str) -> Option<&'static str> {
+pub(super) fn reported(done: &str) -> Option<&'static str> {
     Some(match done {
         "account" => english("The account was created."),
         "topup" => english("The payment is booked."),
@@ -314,14 +314,14 @@ mod tests {
     #[test]
     fn console_form_makes_the_same_api_call_as_the_command() {
         let form = |text: &str| Form::parse(text);
-        let asked = |path: &[&str], text: &str| {
+        let requested = |path: &[&str], text: &str| {
             let Change {
                 method, path, body, ..
             } = wanted(path, &form(text)).unwrap();
             (method.to_string(), path, body.unwrap_or_default())
         };
         assert_eq!(
-            asked(
+            requested(
                 &["console", "accounts", "acme"],
                 "do=topup&id=p-1&amount_rub=10"
             ),
@@ -332,7 +332,7 @@ mod tests {
             )
         );
         assert_eq!(
-            asked(
+            requested(
                 &["console", "accounts", "acme"],
                 "do=create-group&id=team&name=&ceiling_month_rub=1+000,50"
             ),
@@ -343,7 +343,7 @@ mod tests {
             )
         );
         assert_eq!(
-            asked(
+            requested(
                 &["console", "accounts", "acme"],
                 "do=remove-group&group=a%2Fb"
             )
@@ -351,7 +351,7 @@ mod tests {
             "/admin/v1/accounts/acme/groups/a%2Fb"
         );
         assert_eq!(
-            asked(
+            requested(
                 &["console", "accounts", "acme"],
                 "do=auto-topup&below_rub=500&charge_rub=2000&month_max_rub=9000"
             ),
@@ -362,14 +362,14 @@ mod tests {
             )
         );
         assert_eq!(
-            asked(&["console", "accounts", "acme"], "do=auto-topup-remove"),
+            requested(&["console", "accounts", "acme"], "do=auto-topup-remove"),
             (
                 "DELETE".into(),
                 "/admin/v1/accounts/acme/auto_topup".into(),
                 Value::Null
             )
         );
-        let (_, path, body) = asked(
+        let (_, path, body) = requested(
             &["console", "keys", "k1"],
             "do=limits&name=ci&ceiling_rub=5&models=a,b+c&requests_per_second=3&tokens_per_minute=many\
              &concurrency=4&group=g1&idempotency=1",
@@ -401,7 +401,11 @@ mod tests {
             ),
         ] {
             let typed = format!("do=limits&{typed}&shown={shown}");
-            assert_eq!(asked(&["console", "keys", "k1"], &typed).2, sent, "{typed}");
+            assert_eq!(
+                requested(&["console", "keys", "k1"], &typed).2,
+                sent,
+                "{typed}"
+            );
         }
         for (path, of) in [
             (&["console", "keys", "k1"], "keys/k1"),
@@ -409,16 +413,16 @@ mod tests {
         ] {
             let body = json!({ "levels_rub": ["100", "20"] });
             assert_eq!(
-                asked(path, "do=alerts&levels_rub=100,+20"),
+                requested(path, "do=alerts&levels_rub=100,+20"),
                 ("PUT".into(), format!("/admin/v1/{of}/alerts"), body)
             );
         }
         assert_eq!(
-            asked(&["console", "vendors"], "do=disable&vendor=a%2Fb").1,
+            requested(&["console", "vendors"], "do=disable&vendor=a%2Fb").1,
             "/admin/v1/vendors/a%2Fb"
         );
         assert_eq!(
-            asked(
+            requested(
                 &["console", "events"],
                 "do=replay&receiver=crm%2F1&number=17"
             ),

@@ -24,14 +24,14 @@ const TIMES_MAX: u32 = 450;
 /// Returns a stream of events that continues while `is_in` returns true: while the operator is signed in. The events do
 /// not count as activity of the session.
 pub(super) fn answer(api: Api, is_in: impl Fn() -> bool + Send + 'static) -> Answer {
-    let events = stream::unfold((api, is_in, 0), |(api, is_in, told)| async move {
-        if told > TIMES_MAX {
+    let events = stream::unfold((api, is_in, 0), |(api, is_in, message_page)| async move {
+        if message_page > TIMES_MAX {
             return None;
         }
-        if told > 0 {
+        if message_page > 0 {
             tokio::time::sleep(EVERY).await;
         }
-        if told == TIMES_MAX || !is_in() {
+        if message_page == TIMES_MAX || !is_in() {
             // When the script receives this event, it does not reconnect any more.
             let last = Bytes::from_static(b"event: end\ndata:\n\n");
             return Some((Ok(last), (api, is_in, TIMES_MAX + 1)));
@@ -40,7 +40,7 @@ pub(super) fn answer(api: Api, is_in: impl Fn() -> bool + Send + 'static) -> Ans
             Ok(event) => Ok(event),
             Err(error) => Err(BoxError::from(error.to_string())),
         };
-        Some((event, (api, is_in, told + 1)))
+        Some((event, (api, is_in, message_page + 1)))
     });
     let mut res = Response::new(AnswerBody::stream(events));
     let kind = HeaderValue::from_static("text/event-stream");
@@ -92,8 +92,8 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn live_numbers_are_sent_until_sign_out() {
         let is_in = Arc::new(AtomicBool::new(true));
-        let asked = Arc::clone(&is_in);
-        let mut answer = answer(api(), move || asked.load(Ordering::Relaxed));
+        let requested = Arc::clone(&is_in);
+        let mut answer = answer(api(), move || requested.load(Ordering::Relaxed));
         for _ in 0..3 {
             let event = next(&mut answer).await.unwrap();
             assert!(

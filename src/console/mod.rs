@@ -143,12 +143,12 @@ impl Service<Request<UnreadBody>> for Console {
         Box::pin(async move {
             let (head, body) = req.into_parts();
             let is_head = head.method == Method::HEAD;
-            let wish = head.uri.query().map(Form::parse);
-            let wish = wish.and_then(|form| texts::named(form.get("language")));
-            let language = wish.unwrap_or_else(|| texts::of_browser(&head.headers));
+            let wanted = head.uri.query().map(Form::parse);
+            let wanted = wanted.and_then(|form| texts::named(form.get("language")));
+            let language = wanted.unwrap_or_else(|| texts::of_browser(&head.headers));
             let answer = texts::LANGUAGE.scope(language, this.answer(head, body));
             let mut answer = answer.await?;
-            if wish.is_some() {
+            if wanted.is_some() {
                 let cookie = texts::cookie(language);
                 answer.headers_mut().append(header::SET_COOKIE, cookie);
             }
@@ -166,7 +166,7 @@ impl Console {
             Method::GET | Method::HEAD => false,
             Method::POST => true,
             _ => {
-                let mut res = pages::told(
+                let mut res = pages::message_page(
                     StatusCode::METHOD_NOT_ALLOWED,
                     english("This page accepts only GET and POST."),
                 );
@@ -188,7 +188,7 @@ impl Console {
         }
         if posted && !sign_in::is_from_here(&head.headers) {
             tracing::warn!(target: "audit", what = "console.foreign", path);
-            return Ok(pages::told(
+            return Ok(pages::message_page(
                 StatusCode::FORBIDDEN,
                 english(
                     "This form was sent from a page outside the console, and nothing was changed.",
@@ -225,7 +225,7 @@ impl Console {
         }
         if posted && !session.is_csrf(form.get("csrf")) {
             tracing::warn!(target: "audit", who = operator.name(), what = "console.forged", path);
-            return Ok(pages::told(
+            return Ok(pages::message_page(
                 StatusCode::FORBIDDEN,
                 english(
                     "This form does not belong to your session, and nothing was changed. Load the page again.",
@@ -240,7 +240,7 @@ impl Console {
             let sign_in = Arc::clone(sign_in);
             return Ok(live::answer(api, move || sign_in.is_in(&token)));
         }
-        let asked = Visit {
+        let requested = Visit {
             api,
             origin: sign_in::origin(&head.headers),
             operator,
@@ -251,7 +251,7 @@ impl Console {
             language: texts::chosen(),
         };
         let segments: Vec<&str> = path.split('/').skip(1).collect();
-        asked.answer(&segments).await
+        requested.answer(&segments).await
     }
 }
 

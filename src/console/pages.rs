@@ -51,7 +51,7 @@ pub(crate) struct Frame<'a> {
     pub(crate) rights: [bool; 3],
     pub(crate) language: Language,
     /// The part of the query that a choice of language keeps; empty, or ends in `&`.
-    pub(crate) kept: String,
+    pub(crate) kept_query: String,
 }
 
 impl Frame<'_> {
@@ -67,7 +67,7 @@ impl Frame<'_> {
             done: None,
             rights: [false; 3],
             language: chosen(),
-            kept: String::new(),
+            kept_query: String::new(),
         }
     }
 
@@ -193,9 +193,9 @@ pub(super) fn arrived() -> Answer {
 }
 
 /// Shows a page with nothing but a message.
-pub(super) fn told(status: StatusCode, problem: &'static str) -> Answer {
+pub(super) fn message_page(status: StatusCode, problem: &'static str) -> Answer {
     let page = Frame::bare(english("Not done"), Some(problem));
-    written(status, &ToldHtml { page })
+    written(status, &MessageHtml { page })
 }
 
 impl Visit {
@@ -303,17 +303,17 @@ impl Visit {
             role: role.as_str(),
             csrf: self.session.csrf(),
             problem: problem.map(|refused| &*refused.text),
-            done: changes::said(done),
+            done: changes::reported(done),
             rights: [Right::Money, Right::Support, Right::Everything].map(|right| role.may(right)),
             language: self.language,
-            kept: String::new(),
+            kept_query: String::new(),
         }
     }
 
     /// Shows a page with a refusal of the admin API.
     pub(super) fn refused(&self, title: &'static str, refused: &Refused) -> Answer {
         let page = self.frame(title, "", Some(refused));
-        written(refused.status, &ToldHtml { page })
+        written(refused.status, &MessageHtml { page })
     }
 
     async fn overview(
@@ -378,7 +378,7 @@ impl Visit {
         let month = &day(now)[..7];
         // The year begins with the first day of a month.
         let first_month = format!("{}-01", &day(year_ago)[..7]);
-        let asked = [
+        let requested = [
             ("hour", plots::HOURS, rfc3339(first_hour)),
             ("day", plots::DAYS, day(first_day)),
             ("month", plots::MONTHS, first_month),
@@ -389,13 +389,13 @@ impl Visit {
             plots::months(year_ago, now),
         ];
         // The reports are requested concurrently, because each one waits for the ledger.
-        let reports = try_join_all(asked.map(|(group, span, since)| async move {
+        let reports = try_join_all(requested.map(|(group, span, since)| async move {
             let path = format!("/admin/v1/usage?group={group}&since={}", encoded(&since));
             Ok::<_, Refusal>((span, self.api.get::<Usages>(&path).await?))
         }));
-        let (mut courses, told) = (Vec::new(), reports.await?);
+        let (mut courses, message_page) = (Vec::new(), reports.await?);
         let mut reports = Vec::new();
-        for ((span, report), times) in told.into_iter().zip(times) {
+        for ((span, report), times) in message_page.into_iter().zip(times) {
             let rows = match report {
                 Ok(report) => report.rows,
                 Err(refused) => return Ok(Err(refused)),
@@ -569,7 +569,7 @@ macro_rules! pages {
 pages! {
     SignInHtml "sign_in.html" { provider: Provider }
     ArrivedHtml "arrived.html" {}
-    ToldHtml "told.html" {}
+    MessageHtml "told.html" {}
     OverviewHtml "overview.html" {
         ready: String,
         accounts: u64,

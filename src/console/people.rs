@@ -103,7 +103,7 @@ impl SignIn {
         let operators = self.read().await.unwrap_or_default();
         let Some(invited) = operators.invited_by(token, now_ms()) else {
             self.guessed(address);
-            return pages::told(
+            return pages::message_page(
                 StatusCode::NOT_FOUND,
                 english(
                     "This invitation is not valid: it was used, has expired or was replaced. Ask for a new one.",
@@ -113,7 +113,7 @@ impl SignIn {
         let shown = |status, problem| {
             let page = InvitationHtml {
                 page: Frame {
-                    kept: format!("token={token}&"),
+                    kept_query: format!("token={token}&"),
                     ..Frame::bare(english("Invitation"), problem)
                 },
                 token,

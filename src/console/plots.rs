@@ -258,12 +258,12 @@ impl Course {
                 .iter()
                 .map(|at| {
                     let none = || (translated(english("no calls"), language).to_owned(), [0, 0]);
-                    let (said, values) = found
+                    let (reported, values) = found
                         .get(&**at)
                         .map_or_else(none, |sums| value(sums, language));
                     (
                         at.clone(),
-                        format!("{}: {said}", moment(at, language)),
+                        format!("{}: {reported}", moment(at, language)),
                         values,
                     )
                 })

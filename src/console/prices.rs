@@ -67,9 +67,9 @@ impl Visit {
         let days = days.filter(|days| (1..=DAYS_BACK_MAX).contains(days));
         let days = days.unwrap_or(DAYS_BACK);
         let now_has = snapshot.tariff();
-        let asked = |field, now_has| asked_for(form.get(field), now_has);
-        let usdt = asked("multiplier", now_has.sell_rate_multiplier);
-        let rub = asked("rub_multiplier", now_has.sell_rub_multiplier);
+        let requested = |field, now_has| asked_for(form.get(field), now_has);
+        let usdt = requested("multiplier", now_has.sell_rate_multiplier);
+        let rub = requested("rub_multiplier", now_has.sell_rub_multiplier);
         let (then, problem) = match (usdt, rub) {
             (Ok(sell_rate_multiplier), Ok(sell_rub_multiplier)) => {
                 let then = Tariff {
@@ -127,10 +127,10 @@ impl Visit {
         }
         let in_rubles = priced_in_rubles(tariffs);
         let intervals = intervals(time, &changes);
-        let asked = stream::iter(intervals).map(|interval| self.sold_in(interval));
-        let mut asked = asked.buffered(REPORTS_AT_ONCE);
+        let requested = stream::iter(intervals).map(|interval| self.sold_in(interval));
+        let mut requested = requested.buffered(REPORTS_AT_ONCE);
         let mut sold = Reckoning::default();
-        while let Some(parts) = asked.try_next().await? {
+        while let Some(parts) = requested.try_next().await? {
             let parts = match parts {
                 Ok(parts) => parts,
                 Err(refused) => return Ok(Err(refused)),

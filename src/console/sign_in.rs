@@ -156,8 +156,8 @@ impl SignIn {
     }
 
     pub(super) fn fault(&self) -> Answer {
-        let said = english("Gateway error: see the gateway’s log.");
-        self.page(StatusCode::INTERNAL_SERVER_ERROR, Some(said))
+        let reported = english("Gateway error: see the gateway’s log.");
+        self.page(StatusCode::INTERNAL_SERVER_ERROR, Some(reported))
     }
 
     /// Counts a wrong guess of an address.
@@ -171,9 +171,9 @@ impl SignIn {
     pub(super) async fn too_often(&self, address: Option<IpAddr>) -> Option<Answer> {
         let wait = self.guesses.admit(address?, GUESSES).await.err()?;
         let seconds = wait.as_secs() + 1;
-        let said = english("Too many failed attempts from your address. Try again in {0} s.");
-        let said = filled(said, chosen(), &[&seconds]);
-        let mut res = self.page(StatusCode::TOO_MANY_REQUESTS, Some(&said));
+        let reported = english("Too many failed attempts from your address. Try again in {0} s.");
+        let reported = filled(reported, chosen(), &[&seconds]);
+        let mut res = self.page(StatusCode::TOO_MANY_REQUESTS, Some(&reported));
         res.headers_mut()
             .insert(header::RETRY_AFTER, HeaderValue::from(seconds));
         Some(res)
@@ -253,7 +253,7 @@ impl SignIn {
                 Err(refused) => {
                     // The sign-in counts as a guess only if the provider was called and refused. An unreachable
                     // provider is not a guess, nor is a request that any web page can make a browser send.
-                    let guessed = refused.asked && refused.status.is_client_error();
+                    let guessed = refused.requested && refused.status.is_client_error();
                     self.guessed(address.filter(|_| guessed));
                     refused.page()
                 }

@@ -349,7 +349,7 @@ mod tests {
             "number": "n", "charged_rub": "1.00", "usage": {"input": 3, "classes": {"input_image": 4}},
             "price": {"input": "2", "condition": {"speed": "fast"}}, "session": null, "estimated": true,
         });
-        let told: Vec<(&str, Vec<String>)> = story(&receipt)
+        let message_page: Vec<(&str, Vec<String>)> = story(&receipt)
             .into_iter()
             .map(|chapter| {
                 let fact = |(name, value): (String, String)| format!("{name}={value}");
@@ -357,12 +357,12 @@ mod tests {
             })
             .collect();
         assert_eq!(
-            told[0],
+            message_page[0],
             ("The call", vec!["estimated=true".into(), "number=n".into()])
         );
-        assert_eq!(told[1].1, ["charged_rub=1.00"]);
-        assert_eq!(told[2].1, ["classes.input_image=4", "input=3"]);
-        assert_eq!(told[3].1, ["condition.speed=fast", "input=2"]);
+        assert_eq!(message_page[1].1, ["charged_rub=1.00"]);
+        assert_eq!(message_page[2].1, ["classes.input_image=4", "input=3"]);
+        assert_eq!(message_page[3].1, ["condition.speed=fast", "input=2"]);
     }
 
     #[test]

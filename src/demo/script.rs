@@ -24,25 +24,25 @@ pub fn polite(received: &Received) -> Reply {
         false => received.json(),
     };
     let messages = received.path.contains("/messages");
-    let (said, is_result) = last_said(&req);
-    if let Some(failure) = failure(&said) {
+    let (reported, is_result) = last_said(&req);
+    if let Some(failure) = failure(&reported) {
         return failure;
     }
-    let input = 8 + said.chars().count() as u64 / 4;
+    let input = 8 + reported.chars().count() as u64 / 4;
     if received.path.contains("/count_tokens") {
         return Reply::json(200, &json!({ "input_tokens": input }));
     }
     let model = req["model"].as_str().unwrap_or_default();
-    let asked = is_result || said.contains(RUN_TOOL);
-    let mut calls = match asked.then(|| next_tool(&req)).flatten() {
+    let requested = is_result || reported.contains(RUN_TOOL);
+    let mut calls = match requested.then(|| next_tool(&req)).flatten() {
         Some(call) => vec![call],
         None if is_result => vec![],
-        None => weather_calls(&req, &said),
+        None => weather_calls(&req, &reported),
     };
     if responses {
         calls.iter_mut().for_each(|call| call.as_offered(&req));
     }
-    let mut text = text(&req, &said, is_result);
+    let mut text = text(&req, &reported, is_result);
     let stop = stop_sequences(&req)
         .into_iter()
         .filter_map(|stop| Some((text.find(stop)?, stop)))
@@ -58,7 +58,7 @@ pub fn polite(received: &Received) -> Reply {
         stop: stop.map(|(_, stop)| stop.to_owned()),
         calls,
         input,
-        cut: said.contains("vendor-cut"),
+        cut: reported.contains("vendor-cut"),
     };
     match (messages, req["stream"] == true) {
         (_, false) if responses => answer.responses(),
@@ -71,15 +71,15 @@ pub fn polite(received: &Received) -> Reply {
 }
 
 /// Returns the complete text of the answer.
-fn text(req: &Value, said: &str, is_result: bool) -> String {
+fn text(req: &Value, reported: &str, is_result: bool) -> String {
     if is_result {
-        format!("Результат: {said}")
-    } else if said.contains("say-system") {
+        format!("Результат: {reported}")
+    } else if reported.contains("say-system") {
         format!("Система: {}", instructions(req))
-    } else if let Some((_, json)) = said.split_once(SAY_JSON) {
+    } else if let Some((_, json)) = reported.split_once(SAY_JSON) {
         json.to_owned()
     } else {
-        format!("Вы написали: {said}")
+        format!("Вы написали: {reported}")
     }
 }
 
@@ -92,24 +92,24 @@ fn words(req: &Value, text: &str, is_text: bool) -> (Vec<String>, bool) {
         .and_then(|ceiling| usize::try_from(ceiling).ok())
         .unwrap_or(1000);
     let words = text.split_inclusive(' ').filter(|_| is_text);
-    let kept: Vec<String> = words.clone().take(ceiling).map(str::to_owned).collect();
-    let full = kept.len() == words.count();
-    (kept, full)
+    let stored: Vec<String> = words.clone().take(ceiling).map(str::to_owned).collect();
+    let full = stored.len() == words.count();
+    (stored, full)
 }
 
 /// Returns the failure that the request's text names, if it names one.
-fn failure(said: &str) -> Option<Reply> {
+fn failure(reported: &str) -> Option<Reply> {
     let refuse = |status: u16, text: &str| {
         Reply::json(
             status,
             &json!({ "error": { "message": text, "type": "scripted", "code": null } }),
         )
     };
-    if said.contains("vendor-400") {
+    if reported.contains("vendor-400") {
         Some(refuse(400, "the script refuses this request"))
-    } else if said.contains("vendor-429") {
+    } else if reported.contains("vendor-429") {
         Some(refuse(429, "slow down").header("retry-after", "1"))
-    } else if said.contains("vendor-500") {
+    } else if reported.contains("vendor-500") {
         Some(refuse(500, "the script fails"))
     } else {
         None
@@ -212,11 +212,11 @@ fn last_said(req: &Value) -> (String, bool) {
 /// Returns the system and developer instructions of the request.
 fn instructions(req: &Value) -> String {
     let turns = req["messages"].as_array().into_iter().flatten();
-    let told = turns
+    let returned = turns
         .filter(|turn| turn["role"] == "system" || turn["role"] == "developer")
         .map(|turn| &turn["content"]);
     let mut texts: Vec<&str> = Vec::new();
-    for content in told.chain([&req["system"]]) {
+    for content in returned.chain([&req["system"]]) {
         match content {
             Value::Array(parts) => {
                 texts.extend(parts.iter().filter_map(|part| part["text"].as_str()));
@@ -289,28 +289,28 @@ fn is_offered(req: &Value, name: &str) -> bool {
 fn next_tool(req: &Value) -> Option<ToolCall> {
     let mut results = 0;
     let messages = req["messages"].as_array()?;
-    let asked = messages.iter().rev().find_map(|message| {
+    let requested = messages.iter().rev().find_map(|message| {
         let content = &message["content"];
         let parts = content.as_array().map(Vec::as_slice).unwrap_or_default();
         let (of_user, of_tool) = (message["role"] == "user", message["role"] == "tool");
         let texts = parts.iter().filter_map(|part| part["text"].as_str());
         let mut texts = content.as_str().into_iter().chain(texts);
-        let asked = texts.find(|text| of_user && text.contains(RUN_TOOL));
-        if asked.is_none() {
+        let requested = texts.find(|text| of_user && text.contains(RUN_TOOL));
+        if requested.is_none() {
             let is_result = |part: &&Value| part["type"] == "tool_result";
             results += usize::from(of_tool) + parts.iter().filter(is_result).count();
         }
-        asked
+        requested
     })?;
-    let call = asked.split(RUN_TOOL).nth(1 + results)?;
+    let call = requested.split(RUN_TOOL).nth(1 + results)?;
     let (name, arguments) = call.trim().split_once(' ')?;
     is_offered(req, name).then(|| ToolCall::new(results + 1, name, arguments))
 }
 
 /// Returns calls of `get_weather` if the request offers that tool; two calls if the text contains `parallel`.
-fn weather_calls(req: &Value, said: &str) -> Vec<ToolCall> {
+fn weather_calls(req: &Value, reported: &str) -> Vec<ToolCall> {
     const WEATHER: &str = "get_weather";
-    let count = match (is_offered(req, WEATHER), said.contains("parallel")) {
+    let count = match (is_offered(req, WEATHER), reported.contains("parallel")) {
         (false, _) => 0,
         (true, false) => 1,
         (true, true) => 2,

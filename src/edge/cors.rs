@@ -64,7 +64,7 @@ impl FromIterator<HeaderValue> for Origins {
 pub(super) struct Preflight;
 
 /// Answer to a preflight of a path with these methods. The layer adds the origin.
-pub(super) fn preflight(methods: &'static str, asked: &HeaderMap) -> Response<AnswerBody> {
+pub(super) fn preflight(methods: &'static str, requested: &HeaderMap) -> Response<AnswerBody> {
     let mut res = Response::new(full(Bytes::new()));
     *res.status_mut() = StatusCode::NO_CONTENT;
     let headers = res.headers_mut();
@@ -74,7 +74,7 @@ pub(super) fn preflight(methods: &'static str, asked: &HeaderMap) -> Response<An
     );
     // All requested headers are allowed, because clients send various headers of their own. The request itself is
     // checked when it arrives.
-    if let Some(names) = asked.get(ACCESS_CONTROL_REQUEST_HEADERS) {
+    if let Some(names) = requested.get(ACCESS_CONTROL_REQUEST_HEADERS) {
         headers.insert(ACCESS_CONTROL_ALLOW_HEADERS, names.clone());
     }
     headers.insert(ACCESS_CONTROL_MAX_AGE, PREFLIGHT_SECONDS);
@@ -202,7 +202,7 @@ mod tests {
     const PAGE: &str = "https://app.example";
 
     /// Sends a request from a page of `origin`; returns the answer and whether the request was an allowed preflight.
-    async fn asked(
+    async fn requested(
         origins: &[&'static str],
         (method, path, origin): (&str, &str, Option<&str>),
         status: u16,
@@ -259,7 +259,7 @@ mod tests {
             (&["*"], CHAT, Some("https://other.example"), Some("*")),
         ] {
             for status in [200, 401, 429, 503] {
-                let (headers, _) = asked(origins, ("POST", path, origin), status).await;
+                let (headers, _) = requested(origins, ("POST", path, origin), status).await;
                 let found = headers.get(ACCESS_CONTROL_ALLOW_ORIGIN);
                 let what = format!("{origins:?} {path} {origin:?} {status}");
                 assert_eq!(
@@ -294,7 +294,7 @@ mod tests {
             (&[PAGE], "OPTIONS", "/v1/messages", None, false),
             (&[PAGE], "POST", "/v1/messages", Some(PAGE), false),
         ] {
-            let (_, marked) = asked(origins, (method, path, origin), 200).await;
+            let (_, marked) = requested(origins, (method, path, origin), 200).await;
             assert_eq!(
                 marked, is_preflight,
                 "{origins:?} {method} {path} {origin:?}"

@@ -53,14 +53,14 @@ mod tests {
 
     #[test]
     fn codex_gets_models_only_if_it_sends_its_version() {
-        for (uri, asked) in [
+        for (uri, requested) in [
             ("/v1/models?client_version=0.171.0", true),
             ("/v1/models?limit=5&client_version=0.171.0", true),
             ("/v1/models?client_versions=1", false),
             ("/v1/models?limit=1000", false),
             ("/v1/models", false),
         ] {
-            assert_eq!(asks(&uri.parse().unwrap()), asked, "{uri}");
+            assert_eq!(asks(&uri.parse().unwrap()), requested, "{uri}");
         }
     }
 }

@@ -146,15 +146,15 @@ fn description(model: &Listed<'_>) -> Option<String> {
         }
     });
     match (model.description, price) {
-        (Some(said), Some(price)) => {
-            let end = if said.ends_with(['.', '!', '?', '…']) {
+        (Some(reported), Some(price)) => {
+            let end = if reported.ends_with(['.', '!', '?', '…']) {
                 ""
             } else {
                 "."
             };
-            Some(format!("{said}{end} {price}"))
+            Some(format!("{reported}{end} {price}"))
         }
-        (said, price) => price.or_else(|| said.map(str::to_owned)),
+        (reported, price) => price.or_else(|| reported.map(str::to_owned)),
     }
 }
 

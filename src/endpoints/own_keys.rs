@@ -74,7 +74,7 @@ impl OwnKeys {
                 self.check(&fields, &["status"])?;
                 let change = KeyChange {
                     status: fields.get("status").map(status).transpose()?,
-                    ..wish(&fields)?
+                    ..wanted(&fields)?
                 };
                 if change == KeyChange::default() {
                     return Err(Error::invalid("", Problem::Empty));
@@ -126,9 +126,9 @@ impl OwnKeys {
         fields: &Map<String, Value>,
     ) -> Result<Response<AnswerBody>, Error> {
         self.check(fields, &[])?;
-        let wish = wish(fields)?;
-        stays_in_group(owner, &wish)?;
-        let ceilings = wish.ceilings(Ceilings::NONE);
+        let wanted = wanted(fields)?;
+        stays_in_group(owner, &wanted)?;
+        let ceilings = wanted.ceilings(Ceilings::NONE);
         let keys = self.store.keys(&owner.account).await.map_err(no_books)?;
         let there = keys
             .iter()
@@ -147,7 +147,7 @@ impl OwnKeys {
         record.models = Vec::new();
         record.created_at_ms = now_ms();
         record.changed_at_ms = 0;
-        wish.apply(&mut record);
+        wanted.apply(&mut record);
         let view = self.store.create_key(&record, ceilings).await;
         let view = view.map_err(of_change)?;
         tracing::info!(
@@ -210,7 +210,7 @@ pub(super) async fn read(body: UnreadBody) -> Result<Map<String, Value>, Error> 
         .map_err(|error| Error::invalid("", Problem::NotJson(error.to_string())))
 }
 
-fn wish(fields: &Map<String, Value>) -> Result<KeyChange, Error> {
+fn wanted(fields: &Map<String, Value>) -> Result<KeyChange, Error> {
     let no_line = |_| Error::invalid("name", Problem::WrongType("string"));
     let name = fields.get("name").map(line).transpose().map_err(no_line)?;
     let ceilings = ceilings::of_key(|field| rubles(fields, field))?;
@@ -416,8 +416,8 @@ mod tests {
             }
         };
 
-        let wish = json!({ "name": "ci", "ceiling_day_rub": "5" });
-        let (key, lines) = made(Method::POST, "", wish).await;
+        let wanted = json!({ "name": "ci", "ceiling_day_rub": "5" });
+        let (key, lines) = made(Method::POST, "", wanted).await;
         let id = key["id"].as_str().unwrap();
         audited(&lines, "key.create", &[id, r#""ceiling_day_rub":"5.00""#]);
         assert!(!lines[0].contains(key["key"].as_str().unwrap()));

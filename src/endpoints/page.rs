@@ -526,7 +526,7 @@ mod tests {
 
     #[test]
     fn browser_is_recognised_by_its_accept_header() {
-        for (accept, asked) in [
+        for (accept, requested) in [
             (
                 "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8",
                 true,
@@ -541,7 +541,7 @@ mod tests {
         ] {
             let mut headers = HeaderMap::new();
             headers.insert(ACCEPT, HeaderValue::from_static(accept));
-            assert_eq!(is_asked_for(&headers), asked, "{accept}");
+            assert_eq!(is_asked_for(&headers), requested, "{accept}");
         }
         assert!(!is_asked_for(&HeaderMap::new()));
     }

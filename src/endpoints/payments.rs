@@ -65,19 +65,21 @@ impl Handler<UnreadBody> for Notifications {
             return Err(Error::PathUnknown);
         }
         let Ok(body) = body.whole().await else {
-            return Ok(said(StatusCode::BAD_REQUEST, Bytes::new()));
+            return Ok(reported(StatusCode::BAD_REQUEST, Bytes::new()));
         };
         let query = head.uri.query().unwrap_or_default();
         let notified = payments
             .notified(provider, query, &head.headers, &body)
             .await;
         Ok(match notified {
-            Notified::Done(thanks) => said(StatusCode::OK, thanks.into()),
-            Notified::Answer(code) => said(StatusCode::OK, format!("{{\"code\":{code}}}").into()),
+            Notified::Done(thanks) => reported(StatusCode::OK, thanks.into()),
+            Notified::Answer(code) => {
+                reported(StatusCode::OK, format!("{{\"code\":{code}}}").into())
+            }
             Notified::NoProvider => return Err(Error::PathUnknown),
-            Notified::Unread => said(StatusCode::BAD_REQUEST, Bytes::new()),
+            Notified::Unread => reported(StatusCode::BAD_REQUEST, Bytes::new()),
             Notified::Later => {
-                let mut res = said(StatusCode::SERVICE_UNAVAILABLE, Bytes::new());
+                let mut res = reported(StatusCode::SERVICE_UNAVAILABLE, Bytes::new());
                 let again = HeaderValue::from_static(AGAIN_SECONDS);
                 res.headers_mut().insert(RETRY_AFTER, again);
                 res
@@ -86,7 +88,7 @@ impl Handler<UnreadBody> for Notifications {
     }
 }
 
-fn said(status: StatusCode, body: Bytes) -> Response<AnswerBody> {
+fn reported(status: StatusCode, body: Bytes) -> Response<AnswerBody> {
     let mut res = Response::new(full(body));
     *res.status_mut() = status;
     res
@@ -178,7 +180,7 @@ impl KeyPayments {
         let amount = rubles(fields, "amount_rub")?;
         let email = text(fields, "email")?;
         is_payable(amount, email.as_deref(), config)?;
-        let wish = NewPayment {
+        let wanted = NewPayment {
             id: IntentId::new(),
             account: key.account.clone(),
             amount,
@@ -187,7 +189,7 @@ impl KeyPayments {
             by: format!("key:{}", key.id),
             saves_card: false,
         };
-        let made = self.payments.create(wish).await;
+        let made = self.payments.create(wanted).await;
         let made = made.map_err(|error| refusal(error, config))?;
         tracing::info!(
             target: "audit", who = made.by, what = "payment.create", account = %made.account, intent = %made.id,
@@ -241,7 +243,7 @@ impl KeyPayments {
         ];
         let email = text(fields, "email")?;
         is_payable(amount, email.as_deref(), config)?;
-        let wish = NewAutoTopup {
+        let wanted = NewAutoTopup {
             id: IntentId::new(),
             account: account.clone(),
             below,
@@ -251,7 +253,7 @@ impl KeyPayments {
             email,
             by: who.clone(),
         };
-        let made = self.payments.set_auto(wish).await;
+        let made = self.payments.set_auto(wanted).await;
         let made = made.map_err(|error| refusal(error, config))?;
         tracing::info!(
             target: "audit", who, what = "account.auto_topup", account = %account, below_rub = %below, amount_rub = %amount,

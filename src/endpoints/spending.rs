@@ -22,7 +22,7 @@ use tollgate_layers::{
     session::SessionId,
     usage::Usage,
 };
-use tollgate_ledger::rollup::{self, Part, Whose};
+use tollgate_ledger::rollup::{self, CallScope, Part};
 
 use crate::{
     endpoints::{handler::Handler, key_info::no_books, params::Params, reply},
@@ -73,8 +73,8 @@ impl Spending {
         // The report covers whole UTC days including today, as ceilings do.
         let since_ms = (until_ms / DAY_MS + 1).saturating_sub(days) * DAY_MS;
         let mut report = Report::since(since_ms);
-        let whose = Whose::Account(&key.account);
-        let read = rollup::read(&self.store, whose, since_ms..u64::MAX, |part| {
+        let call_scope = CallScope::Account(&key.account);
+        let read = rollup::read(&self.store, call_scope, since_ms..u64::MAX, |part| {
             if part.key.is_some_and(|paid| sees(key, of, paid)) {
                 report.add(part);
             }

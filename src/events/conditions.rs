@@ -57,7 +57,7 @@ pub(super) struct Word<'a> {
 pub(super) async fn say<L: EventStore + Documents>(
     store: &L,
     word: &Word<'_>,
-    told: &Told,
+    reported: &Told,
     now_ms: u64,
 ) -> Result<(), BookError> {
     let name = format!("{PREFIX}{}", word.name);
@@ -68,8 +68,8 @@ pub(super) async fn say<L: EventStore + Documents>(
             return Ok(Update::Keep(()));
         }
         let what = match (before.by.is_empty(), after.by.is_empty()) {
-            (true, false) => Some(&told.begin),
-            (false, true) => told.end.as_ref(),
+            (true, false) => Some(&reported.begin),
+            (false, true) => reported.end.as_ref(),
             _ => None,
         };
         if let Some(what) = what {
@@ -112,16 +112,16 @@ mod tests {
 
     async fn says(store: &MemoryLedger, owner: &str, sees: bool, now_ms: u64) {
         let vendor = || "v".to_owned();
-        let told = Told {
+        let reported = Told {
             begin: Happening::VendorOut { vendor: vendor() },
             end: Some(Happening::VendorBack { vendor: vendor() }),
         };
         let name = "vendor/v";
         let word = Word { name, owner, sees };
-        say(store, &word, &told, now_ms).await.unwrap();
+        say(store, &word, &reported, now_ms).await.unwrap();
     }
 
-    async fn told(store: &MemoryLedger) -> Vec<&'static str> {
+    async fn reported(store: &MemoryLedger) -> Vec<&'static str> {
         let events = store.events(0, 100).await.unwrap();
         events.iter().map(|event| event.what.kind()).collect()
     }
@@ -131,20 +131,20 @@ mod tests {
         let store = MemoryLedger::new();
         let owners = ["a", "b", "c"];
         says(&store, "a", false, 0).await;
-        assert!(told(&store).await.is_empty());
+        assert!(reported(&store).await.is_empty());
         join_all(owners.map(|owner| says(&store, owner, true, 1))).await;
         join_all(owners.map(|owner| says(&store, owner, true, 60_000))).await;
-        assert_eq!(told(&store).await, ["vendor_out"]);
+        assert_eq!(reported(&store).await, ["vendor_out"]);
         assert_eq!(known(&store).await.unwrap(), ["vendor/v"]);
         for owner in ["a", "b"] {
             says(&store, owner, false, 61_000).await;
         }
-        assert_eq!(told(&store).await, ["vendor_out"]);
+        assert_eq!(reported(&store).await, ["vendor_out"]);
         says(&store, "c", false, 62_000).await;
-        assert_eq!(told(&store).await, ["vendor_out", "vendor_back"]);
+        assert_eq!(reported(&store).await, ["vendor_out", "vendor_back"]);
         assert!(known(&store).await.unwrap().is_empty());
         says(&store, "b", true, 63_000).await;
-        assert_eq!(told(&store).await.len(), 3);
+        assert_eq!(reported(&store).await.len(), 3);
     }
 
     #[tokio::test]
@@ -152,8 +152,8 @@ mod tests {
         let store = MemoryLedger::new();
         says(&store, "killed", true, 0).await;
         says(&store, "other", false, 89_000).await;
-        assert_eq!(told(&store).await, ["vendor_out"]);
+        assert_eq!(reported(&store).await, ["vendor_out"]);
         says(&store, "other", false, 91_000).await;
-        assert_eq!(told(&store).await, ["vendor_out", "vendor_back"]);
+        assert_eq!(reported(&store).await, ["vendor_out", "vendor_back"]);
     }
 }

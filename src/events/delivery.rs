@@ -7,7 +7,7 @@ use tollgate_ledger::{contract::BookError, happening::Event};
 
 use super::{
     receiver::Receiver,
-    standing::{DeadLetter, Notes, Standing},
+    state::{DeadLetter, DeliveryState, Notes},
     tail::Tail,
     webhook::Sent,
 };
@@ -104,33 +104,33 @@ impl Delivery {
             self.metrics.lag(Duration::ZERO);
             return Ok(Next::In(LOOK_EVERY));
         }
-        let (mut version, mut standing) = self.notes.begin(&self.tail).await?;
+        let (mut version, mut state) = self.notes.begin(&self.tail).await?;
         let now = now_ms();
         let page = self
             .tail
-            .read(standing.after, PAGE, &self.receiver.filter)
+            .read(state.after, PAGE, &self.receiver.filter)
             .await?;
         self.measure(page.events.first(), now);
-        if standing.stopped {
+        if state.stopped {
             return Ok(Next::In(LOOK_EVERY));
         }
-        if standing.next_ms > now {
-            let wait = Duration::from_millis(standing.next_ms - now);
+        if state.next_ms > now {
+            let wait = Duration::from_millis(state.next_ms - now);
             return Ok(Next::In(wait.min(LOOK_EVERY)));
         }
         if page.events.is_empty() {
-            if page.until > standing.after + PASSED_OVER_MAX {
-                standing.after = page.until;
-                self.put(&mut version, &standing).await?;
+            if page.until > state.after + PASSED_OVER_MAX {
+                state.after = page.until;
+                self.put(&mut version, &state).await?;
             }
             return Ok(Next::Beyond(page.until));
         }
         if let Some(first) = page.events.first()
-            && standing.after > 0
+            && state.after > 0
             && self.receiver.filter.takes_all()
-            && first.number > standing.after + 1
+            && first.number > state.after + 1
         {
-            let lost = first.number - standing.after - 1;
+            let lost = first.number - state.after - 1;
             tracing::error!(
                 receiver = self.receiver.name,
                 lost,
@@ -147,13 +147,13 @@ impl Delivery {
             match sent {
                 Sent::Taken => {
                     self.metrics.count(Outcome::Delivered);
-                    if standing.failures > 0 {
+                    if state.failures > 0 {
                         tracing::info!(
                             receiver = self.receiver.name,
                             "the receiver accepts events again"
                         );
                     }
-                    standing.taken(event, now);
+                    state.taken(event, now);
                 }
                 Sent::Gone => {
                     tracing::error!(
@@ -162,29 +162,28 @@ impl Delivery {
                         "the receiver is gone (410): no event is sent until it is resumed"
                     );
                     self.metrics.count(Outcome::Failed);
-                    standing.stopped = true;
-                    standing.error = Some("answered 410 Gone".to_owned());
-                    self.put(&mut version, &standing).await?;
+                    state.stopped = true;
+                    state.error = Some("answered 410 Gone".to_owned());
+                    self.put(&mut version, &state).await?;
                     break;
                 }
                 Sent::Failed { why, retry_after } => {
                     tracing::warn!(
                         receiver = self.receiver.name,
                         number = event.number,
-                        failures = standing.failures + 1,
+                        failures = state.failures + 1,
                         why,
                         "the receiver did not accept an event"
                     );
                     self.metrics.count(Outcome::Failed);
                     let jitter = getrandom::u32().unwrap_or(100);
-                    standing.failed(why, retry_after, now, jitter);
-                    self.give_up(&mut standing, &page.events[index..], now)
-                        .await?;
-                    self.put(&mut version, &standing).await?;
+                    state.failed(why, retry_after, now, jitter);
+                    self.give_up(&mut state, &page.events[index..], now).await?;
+                    self.put(&mut version, &state).await?;
                     break;
                 }
             }
-            if !self.put(&mut version, &standing).await? {
+            if !self.put(&mut version, &state).await? {
                 break;
             }
         }
@@ -194,18 +193,18 @@ impl Delivery {
     /// Moves events that were retried for too long to the dead letters.
     async fn give_up(
         &self,
-        standing: &mut Standing,
+        state: &mut DeliveryState,
         events: &[Event],
         now_ms: u64,
     ) -> Result<(), BookError> {
         for event in events {
-            if !standing.gives_up(event, self.receiver.retry_max, now_ms) {
+            if !state.gives_up(event, self.receiver.retry_max, now_ms) {
                 return Ok(());
             }
             let letter = DeadLetter {
                 event: event.clone(),
                 dead_ms: now_ms,
-                error: standing.error.clone().unwrap_or_default(),
+                error: state.error.clone().unwrap_or_default(),
             };
             self.notes.bury(&letter).await?;
             self.metrics.count(Outcome::Dead);
@@ -214,19 +213,19 @@ impl Delivery {
                 number = event.number,
                 "delivery of an event was given up"
             );
-            standing.after = event.number;
+            state.after = event.number;
         }
         Ok(())
     }
 
     /// Writes the receiver's state; returns whether it was written. If an operator or another gateway has changed the
     /// state meanwhile, that change is kept, together with the progress made here.
-    async fn put(&self, version: &mut u64, standing: &Standing) -> Result<bool, BookError> {
-        if self.notes.put(*version, standing).await? {
+    async fn put(&self, version: &mut u64, state: &DeliveryState) -> Result<bool, BookError> {
+        if self.notes.put(*version, state).await? {
             *version += 1;
             return Ok(true);
         }
-        let progress = |known: &mut Standing| known.after = known.after.max(standing.after);
+        let progress = |known: &mut DeliveryState| known.after = known.after.max(state.after);
         self.notes.change(progress).await?;
         Ok(false)
     }

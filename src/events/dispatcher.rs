@@ -10,7 +10,7 @@ use uuid::Uuid;
 use super::{
     delivery::Delivery,
     receiver::Receiver,
-    standing::{Notes, Standing},
+    state::{DeliveryState, Notes},
     tail::Tail,
     webhook::Sent,
 };
@@ -143,14 +143,14 @@ impl Dispatcher {
         &self,
         receiver: &Receiver,
         stopped: bool,
-    ) -> Result<Standing, BookError> {
+    ) -> Result<DeliveryState, BookError> {
         let notes = self.notes_of(receiver);
         notes.begin(&self.tail).await?;
-        let change = notes.change(|standing| {
+        let change = notes.change(|state| {
             if stopped {
-                standing.stopped = true;
+                state.stopped = true;
             } else {
-                standing.resume();
+                state.resume();
             }
         });
         change.await
@@ -282,8 +282,8 @@ mod tests {
         tell(&store, "c").await;
         dispatcher.stop(&crm, false).await.unwrap();
         until(async || {
-            let (_, standing) = notes.standing().await.unwrap().unwrap();
-            (standing.after == 3 && standing.taken_ms.is_some()).then_some(())
+            let (_, state) = notes.state().await.unwrap().unwrap();
+            (state.after == 3 && state.taken_ms.is_some()).then_some(())
         })
         .await;
         let ids = ids.lock().unwrap().clone();
@@ -311,8 +311,8 @@ mod tests {
         tell(&store, "a").await;
         let notes = dispatcher.notes_of(&dispatcher.receiver("crm").unwrap());
         until(async || {
-            let (_, standing) = notes.standing().await.unwrap().unwrap();
-            (standing.after == 2).then_some(())
+            let (_, state) = notes.state().await.unwrap().unwrap();
+            (state.after == 2).then_some(())
         })
         .await;
         tasks.shutdown().await;

@@ -7,7 +7,7 @@ mod dispatcher;
 mod event;
 mod mail;
 mod receiver;
-mod standing;
+mod state;
 mod tail;
 mod telegram;
 mod watch;
@@ -19,7 +19,7 @@ pub(crate) use self::{
     event::{Filter, Shown},
     mail::Mailer,
     receiver::Receiver,
-    standing::Standing,
+    state::DeliveryState,
     tail::{Page, Tail},
     watch::Watcher,
 };

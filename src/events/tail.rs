@@ -170,14 +170,14 @@ mod tests {
             tail.beyond(1).await;
             tail.read(1, 10, &Filter::default()).await.unwrap().until
         };
-        let told = async {
+        let reported = async {
             tokio::time::sleep(Duration::from_millis(30)).await;
             tell(&store, 2).await;
             std::future::pending::<()>().await;
         };
         tokio::select! {
             until = woken => assert_eq!(until, 2),
-            () = told => {}
+            () = reported => {}
             () = tail.clone().run() => {}
         }
     }

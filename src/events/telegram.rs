@@ -72,11 +72,11 @@ impl Telegram {
             .collect()
             .await;
         let body = body.map(|body| body.to_bytes()).unwrap_or_default();
-        said(status, &serde_json::from_slice(&body).unwrap_or_default())
+        reported(status, &serde_json::from_slice(&body).unwrap_or_default())
     }
 }
 
-fn said(status: StatusCode, answer: &Value) -> Sent {
+fn reported(status: StatusCode, answer: &Value) -> Sent {
     if status.is_success() && answer["ok"] == true {
         return Sent::Taken;
     }
@@ -103,7 +103,8 @@ mod tests {
 
     #[test]
     fn telegram_message_counts_as_delivered_only_if_the_answer_has_ok() {
-        let of = |status: u16, answer: Value| said(StatusCode::from_u16(status).unwrap(), &answer);
+        let of =
+            |status: u16, answer: Value| reported(StatusCode::from_u16(status).unwrap(), &answer);
         assert_eq!(of(200, json!({ "ok": true, "result": {} })), Sent::Taken);
         for (status, answer, seconds) in [
             (200, json!("<html>"), None),

@@ -97,7 +97,7 @@ pub(crate) struct Watcher {
     swept: Option<Instant>,
     keys_looked: Option<Instant>,
     /// A day, and the models and vendors for which an event was emitted on that day.
-    told: (String, HashSet<String>),
+    reported: (String, HashSet<String>),
 }
 
 impl Watcher {
@@ -113,7 +113,7 @@ impl Watcher {
             rate_ms: now_ms(),
             swept: None,
             keys_looked: None,
-            told: Default::default(),
+            reported: Default::default(),
         };
         (watcher, Margins(sender))
     }
@@ -129,8 +129,8 @@ impl Watcher {
                     }
                 }
                 Some(Below(what)) = self.below.recv() => {
-                    let told = catch_round("the check of margins", self.tell_margin(what, now_ms()));
-                    if let Some(Err(error)) = told.await {
+                    let reported = catch_round("the check of margins", self.tell_margin(what, now_ms()));
+                    if let Some(Err(error)) = reported.await {
                         tracing::debug!(%error, "the event for a call sold below its cost is not emitted yet");
                     }
                 }
@@ -148,7 +148,7 @@ impl Watcher {
         }
         for name in names {
             let (owner, sees_it) = (self.owner.as_str(), sees.contains_key(&name));
-            let Some(told) = self.told_of(&name) else {
+            let Some(reported) = self.told_of(&name) else {
                 continue;
             };
             let word = Word {
@@ -156,7 +156,7 @@ impl Watcher {
                 owner,
                 sees: sees_it,
             };
-            say(&self.store, &word, &told, now_ms).await?;
+            say(&self.store, &word, &reported, now_ms).await?;
             if sees_it {
                 self.seen.insert(name);
             } else {
@@ -243,11 +243,11 @@ impl Watcher {
             return Ok(());
         };
         let today = day(now_ms);
-        if self.told.0 != today {
-            self.told = (today, HashSet::new());
+        if self.reported.0 != today {
+            self.reported = (today, HashSet::new());
         }
-        let once = format!("margin_negative:{}:{model}:{vendor}", self.told.0);
-        if self.told.1.contains(&once) {
+        let once = format!("margin_negative:{}:{model}:{vendor}", self.reported.0);
+        if self.reported.1.contains(&once) {
             return Ok(());
         }
         let event = OnceEvent {
@@ -257,7 +257,7 @@ impl Watcher {
             what,
         };
         self.store.emit_once(&event).await?;
-        self.told.1.insert(once);
+        self.reported.1.insert(once);
         Ok(())
     }
 }

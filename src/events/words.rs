@@ -131,7 +131,7 @@ pub(super) fn text(event: &Event, utc_offset_minutes: i32) -> String {
                 rubles(*ceiling_rub),
                 rubles(*left_rub)
             ));
-            let whose = match group {
+            let call_scope = match group {
                 None => "с этим ключом",
                 Some(_) => "с ключами этой группы",
             };
@@ -141,7 +141,7 @@ pub(super) fn text(event: &Event, utc_offset_minutes: i32) -> String {
                     "пока лимит не увеличат или он не обновится"
                 }
             };
-            line(format!("Запросы {whose} будут отклоняться, {until}."));
+            line(format!("Запросы {call_scope} будут отклоняться, {until}."));
         }
         Happening::TopUp {
             entry, balance_rub, ..

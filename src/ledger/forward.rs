@@ -14,7 +14,7 @@ use tollgate_ledger::{
     },
     happening,
     number::RequestNumber,
-    rollup::{Change, Marks, Rolled, Rollup, RowId, Scope, StandingLines, Sums},
+    rollup::{Change, Marks, Rolled, Rollup, RowId, Scope, Sums, UnrolledLines},
 };
 
 use super::AnyLedger;
@@ -141,8 +141,8 @@ impl Rollup for AnyLedger {
 
     forward! { books:
         async fn sums_at(&self, ids: &[RowId]) -> Result<Vec<Option<Sums>>, BookError>;
-        async fn standing_lines(&self, account: &AccountId, after: Option<&str>, before_ms: u64)
-            -> Result<StandingLines, BookError>;
+        async fn unrolled_lines(&self, account: &AccountId, after: Option<&str>, before_ms: u64)
+            -> Result<UnrolledLines, BookError>;
         async fn entries(&self, account: &AccountId, end: &str) -> Result<Option<Vec<JournalLine>>, BookError>;
         async fn change_sums(&self, change: &Change) -> Result<Option<u64>, BookError>;
         async fn clear_sums(&self) -> Result<(), BookError>;

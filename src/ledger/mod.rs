@@ -234,12 +234,12 @@ impl AnyLedger {
                 false
             }
             Self::Redis(outbox) => {
-                let kept = outbox.sync().await;
+                let stored = outbox.sync().await;
                 outbox.log().close().await;
-                if let Err(error) = &kept {
+                if let Err(error) = &stored {
                     tracing::error!(%error, "the outbox could not be written");
                 }
-                kept.is_ok()
+                stored.is_ok()
             }
         }
     }

@@ -53,7 +53,7 @@ impl TokenServer {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap().to_string();
         let seen = Arc::new(Mutex::new(Vec::new()));
-        let (answer, kept) = (Arc::new(answer), Arc::clone(&seen));
+        let (answer, stored) = (Arc::new(answer), Arc::clone(&seen));
         #[expect(
             clippy::disallowed_methods,
             reason = "aborted when the server is dropped"
@@ -62,7 +62,7 @@ impl TokenServer {
             loop {
                 let (stream, _) = listener.accept().await.unwrap();
                 let service = service_fn(|req: Request<Incoming>| {
-                    let (answer, kept) = (Arc::clone(&answer), Arc::clone(&kept));
+                    let (answer, stored) = (Arc::clone(&answer), Arc::clone(&stored));
                     async move {
                         let (parts, body) = req.into_parts();
                         let body = body.collect().await?.to_bytes();
@@ -71,9 +71,9 @@ impl TokenServer {
                             headers: parts.headers,
                             body: String::from_utf8_lossy(&body).into_owned(),
                         };
-                        let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
-                        let answer = answer(kept.len(), &seen);
-                        kept.push(seen);
+                        let mut stored = stored.lock().unwrap_or_else(PoisonError::into_inner);
+                        let answer = answer(stored.len(), &seen);
+                        stored.push(seen);
                         Ok::<_, hyper::Error>(answer.map(|body| Full::new(Bytes::from(body))))
                     }
                 });

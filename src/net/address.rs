@@ -186,8 +186,8 @@ mod tests {
     #[test]
     fn private_addresses_are_removed_or_refused() {
         let mixed = addresses(&["10.0.0.1", "8.8.8.8", "::1"]);
-        let kept = allowed(mixed.clone().into_iter(), false).unwrap();
-        assert_eq!(kept, addresses(&["8.8.8.8"]));
+        let stored = allowed(mixed.clone().into_iter(), false).unwrap();
+        assert_eq!(stored, addresses(&["8.8.8.8"]));
         assert_eq!(allowed(mixed.clone().into_iter(), true).unwrap(), mixed);
         let private = addresses(&["127.0.0.1", "::1"]);
         let refused = allowed(private.into_iter(), false).unwrap_err();

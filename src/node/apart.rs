@@ -46,13 +46,13 @@ mod tests {
 
     #[tokio::test]
     async fn dedicated_work_runs_on_its_own_thread_until_it_ends() {
-        let (tell, mut told) = mpsc::channel::<ThreadId>(1);
+        let (tell, mut reported) = mpsc::channel::<ThreadId>(1);
         let work = async move {
             tokio::task::yield_now().await;
             tell.send(thread::current().id()).await.unwrap();
         };
         run("work", work).await.unwrap().await;
-        assert_ne!(told.recv().await.unwrap(), thread::current().id());
+        assert_ne!(reported.recv().await.unwrap(), thread::current().id());
     }
 
     /// The work is dropped together with its runtime, at any await.

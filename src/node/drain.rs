@@ -62,7 +62,7 @@ impl Gateway {
         let _ = tokio::time::timeout(LET_GO, self.dispatcher.let_go()).await;
         self.store.give_back().await;
         self.loops.shutdown().await;
-        let kept = self.store.close().await;
+        let stored = self.store.close().await;
         if let Some(exporter) = self.exporter {
             exporter.flush().await;
         }
@@ -73,7 +73,7 @@ impl Gateway {
         let calls = unacknowledged.count();
         // If the settler has panicked, the calls in its queue are neither in the ledger nor in the outbox.
         anyhow::ensure!(
-            kept && !self.readiness.is_broken(),
+            stored && !self.readiness.is_broken(),
             "the ledger did not acknowledge the end of {calls} calls in time; the next start charges the recorded \
              checkpoints"
         );

@@ -342,14 +342,14 @@ mod tests {
 
     #[test]
     fn no_more_than_four_digits_of_a_card_are_kept() {
-        for (told, kept) in [
+        for (reported, stored) in [
             (Some("4242"), Some("4242")),
             (Some("4242424242424242"), None),
             (Some("42é"), None),
             (None, None),
         ] {
-            let card = SavedCard::new("h".into(), None, told.map(str::to_owned));
-            assert_eq!(card.last4.as_deref(), kept, "{told:?}");
+            let card = SavedCard::new("h".into(), None, reported.map(str::to_owned));
+            assert_eq!(card.last4.as_deref(), stored, "{reported:?}");
         }
     }
 }

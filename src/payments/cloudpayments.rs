@@ -15,8 +15,8 @@ use super::{
     auto::SavedCard,
     intent::{CardUse, Intent, IntentId},
     provider::{
-        Amount, Charged, Created, Notice, ProviderError, Question, Seen, SeenCard, SeenRefund,
-        Standing, ask, basic, is_signed,
+        Amount, Charged, Created, Notice, ProviderError, ProviderStatus, Question, Seen, SeenCard,
+        SeenRefund, ask, basic, is_signed,
     },
     yookassa::kopecks,
 };
@@ -124,7 +124,7 @@ impl Transaction {
         let is_gone = self.status == "Cancelled" && intent.entry == Some(entry);
         let mut seen = self.seen();
         if is_gone {
-            seen.standing = Standing::Canceled("canceled".to_owned());
+            seen.provider_status = ProviderStatus::Canceled("canceled".to_owned());
         }
         seen
     }
@@ -134,9 +134,9 @@ impl Transaction {
             payment: self.transaction_id.to_string(),
             intent: self.invoice_id,
             // A declined transaction leaves the intent pending, because the payer may try again in another transaction.
-            standing: match self.status.as_str() {
-                "Completed" if self.r#type == 0 => Standing::Succeeded,
-                _ => Standing::Pending,
+            provider_status: match self.status.as_str() {
+                "Completed" if self.r#type == 0 => ProviderStatus::Succeeded,
+                _ => ProviderStatus::Pending,
             },
             amount: Amount {
                 value: self.amount.get().trim_matches('"').to_owned(),
@@ -249,7 +249,7 @@ impl CloudPayments {
             || Seen {
                 payment: String::new(),
                 intent: None,
-                standing: Standing::Pending,
+                provider_status: ProviderStatus::Pending,
                 amount: Amount::default(),
                 refunds: Vec::new(),
                 disputes: Vec::new(),
@@ -367,9 +367,9 @@ impl CloudPayments {
 }
 
 fn made<T>(answer: Answer<T>) -> Result<T, ProviderError> {
-    let said = answer.message.unwrap_or_default();
+    let reported = answer.message.unwrap_or_default();
     let model = answer.model.filter(|_| answer.success);
-    model.ok_or(ProviderError::Refused(http::StatusCode::OK, said))
+    model.ok_or(ProviderError::Refused(http::StatusCode::OK, reported))
 }
 
 /// Returns a number with all its digits, without a conversion to float.

@@ -47,7 +47,7 @@ pub use self::{
 use self::{
     auto::Rules,
     cloudpayments::CloudPayments,
-    provider::Standing,
+    provider::ProviderStatus,
     providers::Provider,
     shelf::{NotOpened, Shelf},
     stripe::Stripe,
@@ -261,24 +261,24 @@ impl Payments {
     /// # Errors
     /// Any [`PaymentError`], if the request is invalid or the provider or the ledger fails. After a transient failure
     /// the request may be repeated.
-    pub async fn create(&self, wish: NewPayment) -> Result<Intent, PaymentError> {
-        let provider = self.provider(wish.provider.as_deref())?;
-        if wish.amount <= MicroRub::ZERO || !is_whole_kopecks(wish.amount) {
+    pub async fn create(&self, wanted: NewPayment) -> Result<Intent, PaymentError> {
+        let provider = self.provider(wanted.provider.as_deref())?;
+        if wanted.amount <= MicroRub::ZERO || !is_whole_kopecks(wanted.amount) {
             return Err(PaymentError::NotKopecks);
         }
         let Inner {
             store, shelf, asks, ..
         } = &*self.0;
-        store.account(&wish.account).await?;
+        store.account(&wanted.account).await?;
         let wanted = Intent {
-            id: wish.id,
-            account: wish.account,
-            amount_rub: wish.amount,
+            id: wanted.id,
+            account: wanted.account,
+            amount_rub: wanted.amount,
             provider: provider.name().to_owned(),
             created_ms: now_ms(),
-            by: wish.by,
-            email: wish.email,
-            card: wish.saves_card.then_some(CardUse::Save),
+            by: wanted.by,
+            email: wanted.email,
+            card: wanted.saves_card.then_some(CardUse::Save),
             state: State::Creating,
             reason: None,
             payment: None,
@@ -567,7 +567,7 @@ impl Payments {
         } else {
             intent
         };
-        let is_over = seen.standing == Standing::Pending
+        let is_over = seen.provider_status == ProviderStatus::Pending
             && intent.state.is_open()
             && intent.url.is_some()
             && now_ms().saturating_sub(intent.created_ms) > UNPAID_MS_MAX;

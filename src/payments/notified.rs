@@ -13,7 +13,7 @@ use tollgate_layers::{
 use super::{
     Inner, PaymentError, Payments,
     intent::{CardUse, Intent, IntentId, State},
-    provider::{Notice, ProviderError, Standing},
+    provider::{Notice, ProviderError, ProviderStatus},
     providers::Provider,
 };
 use crate::text::causes::chain;
@@ -107,8 +107,8 @@ impl Payments {
             }
             return Ok(match notice.transaction.as_deref() {
                 Some(other) if number != Some(other) => {
-                    let told = self.paid_again(provider, &intent, other).await?;
-                    told.unwrap_or(done)
+                    let reported = self.paid_again(provider, &intent, other).await?;
+                    reported.unwrap_or(done)
                 }
                 _ => done,
             });
@@ -169,7 +169,7 @@ impl Payments {
         let seen = provider.transaction(&self.0.client, other).await;
         let seen = seen.map_err(|error| PaymentError::Provider(provider.name(), error))?;
         if seen.is_some_and(|seen| {
-            seen.standing == Standing::Succeeded
+            seen.provider_status == ProviderStatus::Succeeded
                 && seen.intent.as_deref() == Some(&*intent.id.to_string())
         }) {
             let booked = intent.entry.as_deref().unwrap_or_default();
@@ -212,14 +212,16 @@ impl Payments {
             return Ok(None);
         };
         let payment = match (&notice.payment, &intent.payment) {
-            (Some(told), None) => told.clone(),
+            (Some(reported), None) => reported.clone(),
             (None, Some(known)) => known.clone(),
             (None, None) => match &notice.charge {
                 _ if notice.question.is_some() => String::new(),
                 // The card was charged, the provider's answer was lost, and the intent is closed. So this payment would
                 // not be fetched otherwise.
-                Some(told) if intent.card == Some(CardUse::Saved) && !intent.state.is_open() => {
-                    told.clone()
+                Some(reported)
+                    if intent.card == Some(CardUse::Saved) && !intent.state.is_open() =>
+                {
+                    reported.clone()
                 }
                 // The process that creates the payment will record it soon.
                 _ => {

@@ -43,7 +43,7 @@ pub(super) struct Seen {
     pub(super) payment: String,
     /// The id of the intent that the payment's metadata names.
     pub(super) intent: Option<String>,
-    pub(super) standing: Standing,
+    pub(super) provider_status: ProviderStatus,
     pub(super) amount: Amount,
     /// The payment's refunds that were made, or have failed.
     pub(super) refunds: Vec<SeenRefund>,
@@ -81,7 +81,7 @@ pub(super) enum Charged {
 }
 
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Standing {
+pub(super) enum ProviderStatus {
     Pending,
     Succeeded,
     Canceled(String),
@@ -235,8 +235,8 @@ impl fmt::Display for ProviderError {
             Self::Timeout => write!(f, "no answer within {} s", ANSWER_TIMEOUT.as_secs()),
             Self::Unreached(_) => f.write_str("could not be reached"),
             Self::NotFound => f.write_str("the provider has no such payment"),
-            Self::Refused(status, said) | Self::Answered(status, said) => {
-                write!(f, "answered {status}: {said}")
+            Self::Refused(status, reported) | Self::Answered(status, reported) => {
+                write!(f, "answered {status}: {reported}")
             }
             Self::Unread(_) => f.write_str("the provider's answer cannot be read"),
         }
@@ -301,7 +301,7 @@ pub(super) async fn answer(
 
 /// Returns the error for an answer whose status is not a success.
 pub(super) fn not_done(status: StatusCode, body: &[u8]) -> ProviderError {
-    let said: String = String::from_utf8_lossy(body)
+    let reported: String = String::from_utf8_lossy(body)
         .chars()
         .filter(|c| !c.is_control())
         .take(SAID_CHARS_MAX)
@@ -313,9 +313,9 @@ pub(super) fn not_done(status: StatusCode, body: &[u8]) -> ProviderError {
             StatusCode::TOO_MANY_REQUESTS | StatusCode::REQUEST_TIMEOUT | StatusCode::CONFLICT
         );
     if passes {
-        ProviderError::Answered(status, said)
+        ProviderError::Answered(status, reported)
     } else {
-        ProviderError::Refused(status, said)
+        ProviderError::Refused(status, reported)
     }
 }
 

@@ -84,20 +84,20 @@ impl Payments {
     /// # Errors
     /// Any [`PaymentError`], if the request is invalid or the provider or the ledger fails. After a transient failure
     /// the request may be repeated.
-    pub async fn set_auto(&self, wish: NewAutoTopup) -> Result<AutoShown, PaymentError> {
-        wish.check()?;
+    pub async fn set_auto(&self, wanted: NewAutoTopup) -> Result<AutoShown, PaymentError> {
+        wanted.check()?;
         let consent = self
             .create(NewPayment {
-                id: wish.id,
-                account: wish.account.clone(),
-                amount: wish.amount,
-                provider: wish.provider.clone(),
-                email: wish.email.clone(),
-                by: wish.by.clone(),
+                id: wanted.id,
+                account: wanted.account.clone(),
+                amount: wanted.amount,
+                provider: wanted.provider.clone(),
+                email: wanted.email.clone(),
+                by: wanted.by.clone(),
                 saves_card: true,
             })
             .await?;
-        let rule = wish.rule(consent.provider.clone());
+        let rule = wanted.rule(consent.provider.clone());
         let rules = &self.0.rules;
         let replace = async |found: Versioned<AutoTopup>| {
             rules.list(&rule.account).await?;
@@ -254,8 +254,8 @@ impl Payments {
             Ok::<_, BookError>(Update::Write(rule, Some(status)))
         };
         let account = &consent.account;
-        let kept = self.0.store.update(&rule_name(account), keep).await?;
-        if let Some(status) = kept {
+        let stored = self.0.store.update(&rule_name(account), keep).await?;
+        if let Some(status) = stored {
             tracing::info!(
                 target: "audit", who = consent.provider, what = "payment.auto", %account,
                 intent = %consent.id, status = status.as_str()

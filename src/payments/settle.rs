@@ -15,7 +15,7 @@ use tollgate_ledger::{
 use super::{
     Inner, PaymentError, Payments,
     intent::{CardUse, Dispute, DisputeStatus, Intent, IntentId, Refund, RefundKind, State},
-    provider::{Amount, Seen, SeenCard, SeenDispute, SeenRefund, Standing},
+    provider::{Amount, ProviderStatus, Seen, SeenCard, SeenDispute, SeenRefund},
     shelf::NotOpened,
 };
 use crate::observe::metrics::payments::Outcome;
@@ -27,14 +27,16 @@ impl Payments {
     /// Brings the ledger and the intent to the state that the provider reports.
     pub(super) async fn settle(&self, intent: Intent, seen: Seen) -> Result<Intent, PaymentError> {
         let id = intent.id;
-        let mut intent = match &seen.standing {
-            Standing::Pending => return Ok(intent),
-            Standing::Canceled(why) if intent.state == State::Paid => {
+        let mut intent = match &seen.provider_status {
+            ProviderStatus::Pending => return Ok(intent),
+            ProviderStatus::Canceled(why) if intent.state == State::Paid => {
                 return self.reversed(intent, why).await;
             }
-            Standing::Canceled(why) => return self.cancel(id, why).await,
-            Standing::Succeeded if matches!(intent.state, State::Paid | State::Refused) => intent,
-            Standing::Succeeded => self.book(intent, &seen).await?,
+            ProviderStatus::Canceled(why) => return self.cancel(id, why).await,
+            ProviderStatus::Succeeded if matches!(intent.state, State::Paid | State::Refused) => {
+                intent
+            }
+            ProviderStatus::Succeeded => self.book(intent, &seen).await?,
         };
         if intent.state == State::Paid {
             match (intent.card, &seen.card) {
@@ -72,9 +74,9 @@ impl Payments {
         let Inner { store, shelf, .. } = &*self.0;
         let known = seen.intent.as_deref() == Some(&intent.id.to_string());
         if !known || seen.amount.rubles() != Some(intent.amount_rub) {
-            let (payment, asked) = (&seen.payment, intent.amount_rub);
+            let (payment, requested) = (&seen.payment, intent.amount_rub);
             let why = format!(
-                "payment {payment} is of {}, but {asked} RUB was requested",
+                "payment {payment} is of {}, but {requested} RUB was requested",
                 seen.amount
             );
             return self.refuse(&intent, &why).await;
@@ -134,9 +136,9 @@ impl Payments {
         let Some(amount_rub) = in_rubles(intent, &seen.id, &seen.amount) else {
             return Ok(intent.clone());
         };
-        let told = intent.disputes.iter().find(|known| known.id == seen.id);
+        let reported = intent.disputes.iter().find(|known| known.id == seen.id);
         let mut intent = intent.clone();
-        if told.is_none_or(|told| told.status != seen.status) {
+        if reported.is_none_or(|reported| reported.status != seen.status) {
             // The event is emitted before the state is recorded. If this process dies in between, the next process
             // emits the event again under the same id, and the ledger stores it once.
             self.tell_dispute(&intent, seen, amount_rub).await?;

@@ -11,8 +11,8 @@ use super::{
     auto::SavedCard,
     intent::{CardUse, DisputeStatus, Intent},
     provider::{
-        Amount, Charged, Created, Notice, ProviderError, Seen, SeenCard, SeenDispute, SeenRefund,
-        Standing, answer, ask, is_signed, not_done,
+        Amount, Charged, Created, Notice, ProviderError, ProviderStatus, Seen, SeenCard,
+        SeenDispute, SeenRefund, answer, ask, is_signed, not_done,
     },
 };
 use crate::{config::StripeConfig, net::https::HttpsClient, text::percent::encoded};
@@ -279,19 +279,19 @@ impl Stripe {
         }
         let path = format!("/v1/checkout/sessions/{}", encoded(payment));
         let found: Session = self.get(client, &path).await?;
-        let standing = match (found.payment_status.as_str(), found.status.as_deref()) {
-            ("paid", _) => Standing::Succeeded,
-            (_, Some("expired")) => Standing::Canceled("expired".to_owned()),
-            _ => Standing::Pending,
+        let provider_status = match (found.payment_status.as_str(), found.status.as_deref()) {
+            ("paid", _) => ProviderStatus::Succeeded,
+            (_, Some("expired")) => ProviderStatus::Canceled("expired".to_owned()),
+            _ => ProviderStatus::Pending,
         };
         let (refunds, disputes) = match &found.payment_intent {
-            Some(paid) if refunds && standing == Standing::Succeeded => {
+            Some(paid) if refunds && provider_status == ProviderStatus::Succeeded => {
                 self.gone_back(client, paid).await?
             }
             _ => Default::default(),
         };
         let card = match (&found.payment_intent, intent.card) {
-            (Some(paid), Some(CardUse::Save)) if standing == Standing::Succeeded => {
+            (Some(paid), Some(CardUse::Save)) if provider_status == ProviderStatus::Succeeded => {
                 self.card(client, paid, found.customer).await?
             }
             _ => SeenCard::Untold,
@@ -299,7 +299,7 @@ impl Stripe {
         Ok(Seen {
             payment: found.id,
             intent: found.metadata[INTENT].as_str().map(str::to_owned),
-            standing,
+            provider_status,
             amount: amount(
                 found.amount_total.unwrap_or_default(),
                 found.currency.unwrap_or_default(),
@@ -318,17 +318,17 @@ impl Stripe {
     ) -> Result<Seen, ProviderError> {
         let path = format!("/v1/payment_intents/{}", encoded(payment));
         let found: PaymentIntent = self.get(client, &path).await?;
-        let standing = match found.status.as_str() {
-            "succeeded" => Standing::Succeeded,
-            "canceled" => Standing::Canceled("canceled".to_owned()),
-            "requires_payment_method" => Standing::Canceled(
+        let provider_status = match found.status.as_str() {
+            "succeeded" => ProviderStatus::Succeeded,
+            "canceled" => ProviderStatus::Canceled("canceled".to_owned()),
+            "requires_payment_method" => ProviderStatus::Canceled(
                 found
                     .last_payment_error
                     .map_or_else(|| "declined".to_owned(), Declined::reason),
             ),
-            _ => Standing::Pending,
+            _ => ProviderStatus::Pending,
         };
-        let (refunds, disputes) = if refunds && standing == Standing::Succeeded {
+        let (refunds, disputes) = if refunds && provider_status == ProviderStatus::Succeeded {
             self.gone_back(client, payment).await?
         } else {
             Default::default()
@@ -336,7 +336,7 @@ impl Stripe {
         Ok(Seen {
             payment: found.id,
             intent: found.metadata[INTENT].as_str().map(str::to_owned),
-            standing,
+            provider_status,
             amount: amount(found.amount, found.currency),
             refunds,
             disputes,

@@ -11,8 +11,8 @@ use super::{
     auto::SavedCard,
     intent::{CardUse, Intent},
     provider::{
-        Amount, Charged, Created, Notice, ProviderError, Seen, SeenCard, SeenRefund, Standing, ask,
-        basic,
+        Amount, Charged, Created, Notice, ProviderError, ProviderStatus, Seen, SeenCard,
+        SeenRefund, ask, basic,
     },
 };
 use crate::{config::YooKassaConfig, net::https::HttpsClient, text::percent::encoded};
@@ -203,18 +203,18 @@ impl YooKassa {
         if found.id != payment {
             return Err(ProviderError::NotFound);
         }
-        let standing = match found.status.as_str() {
-            "succeeded" => Standing::Succeeded,
-            "canceled" => Standing::Canceled(found.cancellation_details.map_or_else(
+        let provider_status = match found.status.as_str() {
+            "succeeded" => ProviderStatus::Succeeded,
+            "canceled" => ProviderStatus::Canceled(found.cancellation_details.map_or_else(
                 || "canceled".to_owned(),
                 |why| format!("{}: {}", why.party, why.reason),
             )),
-            _ => Standing::Pending,
+            _ => ProviderStatus::Pending,
         };
         let has_some = found
             .refunded_amount
             .is_some_and(|amount| Amount::from(amount).rubles() != Some(MicroRub::ZERO));
-        let refunds = if standing == Standing::Succeeded && (refunds || has_some) {
+        let refunds = if provider_status == ProviderStatus::Succeeded && (refunds || has_some) {
             self.refunds(client, &found.id).await?
         } else {
             Vec::new()
@@ -222,7 +222,7 @@ impl YooKassa {
         Ok(Seen {
             payment: found.id,
             intent: found.metadata[INTENT].as_str().map(str::to_owned),
-            standing,
+            provider_status,
             amount: found.amount.into(),
             refunds,
             disputes: Vec::new(),

@@ -41,10 +41,10 @@ impl ConfigFile {
     /// is busy or applies no files; then the next check of the files applies the file.
     pub async fn apply(&self) -> bool {
         let (done, applied) = oneshot::channel();
-        let asked = async {
+        let requested = async {
             self.requests.send(done).await.ok()?;
             applied.await.ok()
         };
-        matches!(timeout(APPLY_TIME_MAX, asked).await, Ok(Some(true)))
+        matches!(timeout(APPLY_TIME_MAX, requested).await, Ok(Some(true)))
     }
 }

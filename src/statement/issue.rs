@@ -7,7 +7,7 @@ use tollgate_layers::{
 };
 use tollgate_ledger::statement::{Statement, StatementError};
 
-use super::{About, Document, Kept, Month};
+use super::{About, ClosedStatement, Document, Month};
 use crate::{config::SellerConfig, ledger::AnyLedger, text::time::now_ms};
 
 /// The maximum number of attempts to store a month's statement. An attempt fails if another gateway stores the
@@ -47,27 +47,30 @@ pub(crate) async fn issue(
 ) -> Result<(Document, Language), IssueError> {
     for _ in 0..TRIES_MAX {
         let view = store.account(account).await?;
-        let kept = Kept::find(store, account, month).await?;
-        let seller = match &kept {
-            Some(kept) => kept.seller(),
+        let closed = ClosedStatement::find(store, account, month).await?;
+        let seller = match &closed {
+            Some(closed) => closed.seller(),
             None => seller.cloned(),
         };
         let offset = seller
             .as_ref()
             .map_or(0, |seller| seller.utc_offset_minutes);
         let (time, now_ms) = (month.time(offset), now_ms());
-        if kept.is_none() && time.start > now_ms {
+        if closed.is_none() && time.start > now_ms {
             return Err(IssueError::NotBegun);
         }
         let read = Statement::read(store, account, time).await;
         let statement = read.map_err(|error| match error {
             StatementError::Ledger(error) => IssueError::Ledger(error),
-            error => IssueError::Sums(error, kept.as_ref().map(|kept| kept.sha256().to_owned())),
+            error => IssueError::Sums(
+                error,
+                closed.as_ref().map(|closed| closed.sha256().to_owned()),
+            ),
         })?;
-        if let Some(kept) = kept {
-            let again = kept.again(account, month, statement);
-            let changed = || IssueError::Changed(kept.sha256().to_owned());
-            return Ok((again.ok_or_else(changed)?, kept.language()));
+        if let Some(closed) = closed {
+            let again = closed.again(account, month, statement);
+            let changed = || IssueError::Changed(closed.sha256().to_owned());
+            return Ok((again.ok_or_else(changed)?, closed.language()));
         }
         let about = About {
             account,
@@ -80,8 +83,8 @@ pub(crate) async fn issue(
         if !document.is_closed() {
             return Ok((document, language));
         }
-        let kept = Kept::of(&document, &about, language);
-        if kept.keep(store, account, month).await? {
+        let closed = ClosedStatement::of(&document, &about, language);
+        if closed.keep(store, account, month).await? {
             return Ok((document, language));
         }
     }

@@ -4,10 +4,10 @@
 //! seller's VAT and a hash. For a closed month, all other data of the statement is stored with its hash, so the same
 //! books give the same bytes.
 
+mod closed;
 mod csv;
 mod html;
 mod issue;
-mod kept;
 mod money;
 mod pdf;
 mod sheet;
@@ -24,8 +24,8 @@ use tollgate_layers::{
 };
 use tollgate_ledger::statement::{DATED_BACK_MS_MAX, Moved, Statement};
 
+use self::closed::ClosedStatement;
 pub(crate) use self::issue::{IssueError, issue};
-use self::kept::Kept;
 use self::money::{Kopecks, Micro};
 use crate::{
     config::SellerConfig,

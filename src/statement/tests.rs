@@ -101,7 +101,7 @@ fn json_statement_is_complete_and_sealed() {
     let document = closed();
     let json = String::from_utf8(document.json()).unwrap();
     let value: Value = serde_json::from_str(&json).unwrap();
-    for (pointer, said) in [
+    for (pointer, reported) in [
         ("/number", "acme-2026-11"),
         ("/since", "2026-10-31T21:00:00Z"),
         ("/until", "2026-11-30T21:00:00Z"),
@@ -129,7 +129,7 @@ fn json_statement_is_complete_and_sealed() {
         ("/vat/rub", "205.76"),
     ] {
         let found = value.pointer(pointer).and_then(Value::as_str);
-        assert_eq!(found, Some(said), "{pointer}: {json}");
+        assert_eq!(found, Some(reported), "{pointer}: {json}");
     }
     assert_eq!(value["closed"], true);
     assert_eq!(value.get("as_of"), None);
@@ -137,8 +137,8 @@ fn json_statement_is_complete_and_sealed() {
     let sha256 = value["sha256"].as_str().unwrap();
     let unsealed = json.replace(&format!(",\"sha256\":\"{sha256}\""), "");
     let digest = Sha256::digest(unsealed);
-    let told: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
-    assert_eq!(told, sha256);
+    let returned: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
+    assert_eq!(returned, sha256);
 }
 
 #[test]
@@ -180,9 +180,12 @@ fn month_is_closed_two_hours_after_its_end() {
     let end = "2026-11".parse::<Month>().unwrap().time(180).end;
     let open = document(november(), Some(&seller()), end + CLOSED_AFTER_MS - 1);
     assert!(!open.closed);
-    let said = "2026-11-30T22:59:59.999Z";
-    assert_eq!(open.as_of.as_deref(), Some(said));
-    assert!(open.csv().contains(&format!("about,as_of,,,,,,,{said}\n")));
+    let reported = "2026-11-30T22:59:59.999Z";
+    assert_eq!(open.as_of.as_deref(), Some(reported));
+    assert!(
+        open.csv()
+            .contains(&format!("about,as_of,,,,,,,{reported}\n"))
+    );
     let html = open.html(Language::Ru);
     let words = "Предварительно: месяц не закрыт. По состоянию на 01.12.2026 01:59 UTC+03:00.";
     assert!(html.contains(words), "{html}");

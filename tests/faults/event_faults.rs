@@ -17,7 +17,7 @@ use tollgate_layers::call::Format;
 use crate::{
     proxy::{ANSWER_HEAD, Flow, Proxy, REQUEST, Then, Way, bytes, durable_script},
     redis_faults::promote,
-    steps::{told, warm_up},
+    steps::{reported, warm_up},
     table::{Case, cases},
     verdict::{Charge, Verdict},
     world::{LedgerKind, Plan, World},
@@ -83,12 +83,12 @@ impl Given {
             Arc::<Mutex<Vec<Post>>>::default(),
             Arc::new(Mutex::new(200)),
         );
-        let (kept, says) = (Arc::clone(&posts), Arc::clone(&status));
-        receiver.script(move |asked: &Received| {
+        let (stored, says) = (Arc::clone(&posts), Arc::clone(&status));
+        receiver.script(move |requested: &Received| {
             let status = *says.lock().unwrap();
-            kept.lock().unwrap().push(Post {
-                id: asked.headers["webhook-id"].to_str().unwrap().to_owned(),
-                data: asked.json()["data"].clone(),
+            stored.lock().unwrap().push(Post {
+                id: requested.headers["webhook-id"].to_str().unwrap().to_owned(),
+                data: requested.json()["data"].clone(),
                 taken: status == 200,
             });
             Reply::json(status, &json!({}))
@@ -124,16 +124,16 @@ impl Given {
     async fn top_up(&self, id: &str) {
         let body = json!({ "id": id, "amount_rub": "1" });
         let path = "/admin/v1/accounts/acme/topups";
-        told(&self.world, 0, Method::POST, path, Some(body)).await;
+        reported(&self.world, 0, Method::POST, path, Some(body)).await;
     }
 
     /// Makes a call whose charge emits an event: the balance falls to an alert level.
     async fn charge(&self) {
         let path = "/admin/v1/accounts/acme";
-        let account = told(&self.world, 0, Method::GET, path, None).await;
+        let account = reported(&self.world, 0, Method::GET, path, None).await;
         let levels = json!({ "levels_rub": [below(account["balance_rub"].as_str().unwrap())] });
         let path = "/admin/v1/accounts/acme/alerts";
-        told(&self.world, 0, Method::PUT, path, Some(levels)).await;
+        reported(&self.world, 0, Method::PUT, path, Some(levels)).await;
         let client = self.world.client(0);
         let call = client.call(Format::Messages).tokens(500);
         let outcome = client.ask(&call).await;

@@ -79,11 +79,11 @@ async fn at_the_reserve(then: Then) -> Verdict {
     for call in each_kind(&client) {
         world.settled().await;
         let trap = world.redis_proxy(0).trap(Way::Up, script("reserve"), then);
-        let asked = client.ask_in_background(&call);
+        let requested = client.ask_in_background(&call);
         trap.sprung().await;
         dies_and_comes_back(&world).await;
-        assert!(!asked.outcome().await.answered());
-        assert_eq!(world.vendor().asked(&call), 0, "I6");
+        assert!(!requested.outcome().await.answered());
+        assert_eq!(world.vendor().requested(&call), 0, "I6");
         world.expect(&call, Charge::Nothing);
     }
     world.verdict().await
@@ -100,11 +100,11 @@ async fn before_the_vendor(ledger: LedgerKind) -> Verdict {
         let trap = world
             .vendor_proxy(0)
             .trap(Way::Up, bytes(REQUEST), Then::Hold);
-        let asked = client.ask_in_background(&call);
+        let requested = client.ask_in_background(&call);
         trap.sprung().await;
         dies_and_comes_back(&world).await;
-        assert!(!asked.outcome().await.answered());
-        assert_eq!(world.vendor().asked(&call), 0);
+        assert!(!requested.outcome().await.answered());
+        assert_eq!(world.vendor().requested(&call), 0);
         world.expect(&call, Charge::Nothing);
     }
     world.verdict().await
@@ -116,8 +116,8 @@ async fn streams(world: &World, tokens: u64, shape: impl Fn(Call) -> Call) -> Ve
     let streams: Vec<(Call, Asked)> = (0..STREAMS)
         .map(|turn| {
             let call = shape(client.call(FORMATS[turn % 2]));
-            let asked = client.ask_in_background(&call);
-            (call, asked)
+            let requested = client.ask_in_background(&call);
+            (call, requested)
         })
         .collect();
     for (call, _) in &streams {
@@ -139,8 +139,8 @@ async fn mid_stream(ledger: LedgerKind) -> Verdict {
     .await;
     dies_and_comes_back(&world).await;
     let mut paid = 0;
-    for (call, asked) in running {
-        assert!(!asked.outcome().await.answered());
+    for (call, requested) in running {
+        assert!(!requested.outcome().await.answered());
         let line = world.line_of(&call).await;
         assert_eq!(line.end, "gateway_stopped", "{line:?}");
         paid += line.output;
@@ -194,14 +194,14 @@ async fn at_the_adjustment(then: Then) -> Verdict {
 
         let trap = world.redis_proxy(0).trap(Way::Up, script("adjust"), then);
         let call = large(&client);
-        let asked = client.ask_in_background(&call);
+        let requested = client.ask_in_background(&call);
         trap.sprung().await;
         written(&world, 0, [&call], |call| call.output >= 5).await;
         let held = held_in_redis(&world).await - held_by_other;
         let is_recorded = matches!(then, Then::HoldAnswer);
         assert_eq!(is_lowered(held, &call), is_recorded, "{held}: {call:?}");
         dies_and_comes_back(&world).await;
-        assert!(!asked.outcome().await.answered());
+        assert!(!requested.outcome().await.answered());
         charged_by_checkpoint(&world, &call).await;
         assert_eq!(held_in_redis(&world).await, held_by_other);
 
@@ -231,11 +231,11 @@ async fn after_the_adjustment(ledger: LedgerKind) -> Verdict {
         let client = world.client_of(0, &key);
         let running = || large(&client);
         let (call, refused) = (running(), running());
-        let asked = client.ask_in_background(&call);
+        let requested = client.ask_in_background(&call);
         world.vendor().wait_served(&call, 5).await;
         assert!(client.ask(&refused).await.refused(), "both fit");
         world.vendor().open_gate(&call);
-        assert!(asked.outcome().await.answered());
+        assert!(requested.outcome().await.answered());
 
         let key = world.account(id, HOLDS_ONE).await;
         let client = world.client_of(0, &key);
@@ -246,8 +246,8 @@ async fn after_the_adjustment(ledger: LedgerKind) -> Verdict {
         world.vendor().wait_served(&calls[1], 5).await;
         written(&world, 0, &calls, |call| call.output >= 5).await;
         dies_and_comes_back(&world).await;
-        for (call, asked) in calls.iter().zip([first, second]) {
-            assert!(!asked.outcome().await.answered());
+        for (call, requested) in calls.iter().zip([first, second]) {
+            assert!(!requested.outcome().await.answered());
             charged_by_checkpoint(&world, call).await;
         }
     }
@@ -329,7 +329,7 @@ async fn as_calls_end(ledger: LedgerKind) -> Verdict {
     let client = world.client(0);
     for ms in [0, 1, 2, 4, 8, 16, 32, 64] {
         let calls = [each_kind(&client), each_kind(&client)].concat();
-        let asked: Vec<Asked> = calls
+        let requested: Vec<Asked> = calls
             .iter()
             .map(|call| client.ask_in_background(call))
             .collect();
@@ -338,7 +338,7 @@ async fn as_calls_end(ledger: LedgerKind) -> Verdict {
         }
         sleep(Duration::from_millis(ms)).await;
         dies_and_comes_back(&world).await;
-        drop(asked);
+        drop(requested);
     }
     world.verdict().await
 }
@@ -384,7 +384,7 @@ async fn stopped(ledger: LedgerKind) -> Verdict {
         .await;
     warm_up(&world).await;
     let client = world.client(0);
-    let (mut opened, mut asked) = (Vec::new(), Vec::new());
+    let (mut opened, mut requested) = (Vec::new(), Vec::new());
     for format in FORMATS {
         let stream = client.call(format).gate(Gate::Token(5));
         let mut open = client.open(&stream).await.unwrap();
@@ -393,7 +393,7 @@ async fn stopped(ledger: LedgerKind) -> Verdict {
         world.expect(&stream, Charge::Tokens(5));
         // The answer to this call has not begun when the gateway is suspended, so nothing of it is delivered.
         let plain = client.call(format).plain().gate(Gate::Head);
-        asked.push(client.ask_in_background(&plain));
+        requested.push(client.ask_in_background(&plain));
         world.vendor().wait_asked(&plain).await;
         world.expect(&plain, Charge::Nothing);
     }
@@ -412,8 +412,8 @@ async fn stopped(ledger: LedgerKind) -> Verdict {
     for open in opened {
         assert!(!open.rest().await.answered());
     }
-    for asked in asked {
-        assert!(!asked.outcome().await.answered());
+    for requested in requested {
+        assert!(!requested.outcome().await.answered());
     }
     world.round();
     world.verdict().await
@@ -448,8 +448,8 @@ async fn drain_finishes(ledger: LedgerKind) -> Verdict {
     world.expect(&late, Charge::Nothing);
     let status = gateway.wait_exit(ENDS_WITHIN).await;
     assert!(status.is_some_and(|status| status.success()), "{status:?}");
-    for (call, asked) in running {
-        let outcome = asked.outcome().await;
+    for (call, requested) in running {
+        let outcome = requested.outcome().await;
         assert!(outcome.answered(), "{call:?}: {}", outcome.text());
         world.expect(&call, Charge::Full);
     }
@@ -465,8 +465,8 @@ async fn drain_cuts(ledger: LedgerKind) -> Verdict {
     gateway.term();
     let status = gateway.wait_exit(ENDS_WITHIN).await;
     assert!(status.is_some_and(|status| status.success()), "{status:?}");
-    for (call, asked) in running {
-        assert!(!asked.outcome().await.answered());
+    for (call, requested) in running {
+        assert!(!requested.outcome().await.answered());
         world.expect(&call, Charge::Tokens(10));
     }
     world.round();
@@ -494,8 +494,8 @@ async fn stopped_twice(ledger: LedgerKind) -> Verdict {
         sleep(Duration::from_millis(50)).await;
     }
     assert!(gateway.wait_exit(SOON).await.is_some());
-    for (call, asked) in running {
-        assert!(!asked.outcome().await.answered());
+    for (call, requested) in running {
+        assert!(!requested.outcome().await.answered());
         world.expect(&call, Charge::Tokens(10));
     }
     world.round();
@@ -515,10 +515,10 @@ async fn out_of_files(ledger: LedgerKind) -> Verdict {
     let mut running = Vec::new();
     for turn in 0..8 {
         let call = client.call(FORMATS[turn % 2]).gate(Gate::Token(5));
-        let asked = client.ask_in_background(&call);
+        let requested = client.ask_in_background(&call);
         world.vendor().wait_served(&call, 5).await;
         world.expect(&call, Charge::Full);
-        running.push((call, asked));
+        running.push((call, requested));
     }
     let front = world.client_proxy(0).address();
     let mut spare = TcpStream::connect(front).await.unwrap();
@@ -546,9 +546,9 @@ async fn out_of_files(ledger: LedgerKind) -> Verdict {
     assert!(refused.contains("HTTP/1.1 50"), "{refused}");
     world.expect(&call, Charge::Nothing);
 
-    for (call, asked) in running {
+    for (call, requested) in running {
         world.vendor().open_gate(&call);
-        let outcome = asked.outcome().await;
+        let outcome = requested.outcome().await;
         assert!(outcome.answered(), "{call:?}: {}", outcome.text());
     }
     drop((crowd, spare));

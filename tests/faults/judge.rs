@@ -88,8 +88,8 @@ impl World {
         let Some(address) = self.gateways[gateway].admin_address() else {
             return Some("it does not run".to_owned());
         };
-        let asked = ask_admin(&self.admin, address, Method::GET, "/metrics", None).await;
-        let text = match &asked {
+        let requested = ask_admin(&self.admin, address, Method::GET, "/metrics", None).await;
+        let text = match &requested {
             Ok((StatusCode::OK, body)) => String::from_utf8_lossy(body),
             other => return Some(format!("{other:?}")),
         };
@@ -238,8 +238,8 @@ pub(crate) async fn watch(
             let Some(address) = gateway.admin_address() else {
                 continue;
             };
-            let asked = ask_admin(&admin, address, Method::GET, "/admin/v1/accounts", None);
-            let Ok(Ok((StatusCode::OK, body))) = timeout(Duration::from_secs(1), asked).await
+            let requested = ask_admin(&admin, address, Method::GET, "/admin/v1/accounts", None);
+            let Ok(Ok((StatusCode::OK, body))) = timeout(Duration::from_secs(1), requested).await
             else {
                 continue;
             };

@@ -12,7 +12,7 @@ use tollgate_layers::call::Format;
 use crate::{
     client::{Client, Key, Outcome},
     proxy::{REQUEST, Then, Way, answers_script, bytes, script},
-    steps::{SOON, each_kind, told, warm_up, written},
+    steps::{SOON, each_kind, reported, warm_up, written},
     table::{Case, cases},
     vendor_log::{Call, Gate},
     verdict::{Bound, Charge, Verdict, micro},
@@ -65,7 +65,7 @@ enum At {
 /// gateways cache key records for a while, and would apply a change of the old key late.
 async fn key_with(world: &mut World, fields: Value) {
     let path = "/admin/v1/accounts/acme/keys";
-    let made = told(world, 0, Method::POST, path, Some(fields)).await;
+    let made = reported(world, 0, Method::POST, path, Some(fields)).await;
     let text = |field: &str| made[field].as_str().unwrap().to_owned();
     world.key = Key {
         secret: text("key"),
@@ -133,7 +133,7 @@ async fn answers_lost(ledger: LedgerKind) -> Verdict {
             }
             bodies.dedup();
             assert_eq!(bodies.len(), 1, "{call:?}: {bodies:?}");
-            assert_eq!(world.vendor().asked(&call), 1);
+            assert_eq!(world.vendor().requested(&call), 1);
             world.expect(&call, Charge::Full);
             world.round();
         }
@@ -166,7 +166,7 @@ async fn killed(plan: Plan, at: At) -> Verdict {
             At::Charged => vec![redis(Then::HoldAnswer, answers_script("room"))],
             At::Kept => vec![redis(Then::HoldAnswer, answers_script("finish"))],
         };
-        let asked = first.ask_in_background(&call);
+        let requested = first.ask_in_background(&call);
         if at == At::Running {
             world.vendor().wait_served(&call, 5).await;
             // With SQLite, the next start charges the checkpoint, so wait until it is recorded.
@@ -204,9 +204,9 @@ async fn killed(plan: Plan, at: At) -> Verdict {
         // complete answer before the kill.
         let outcome = if at == At::Running {
             kill();
-            asked.outcome().await
+            requested.outcome().await
         } else {
-            let outcome = asked.outcome().await;
+            let outcome = requested.outcome().await;
             kill();
             outcome
         };
@@ -223,26 +223,34 @@ async fn killed(plan: Plan, at: At) -> Verdict {
             () = opens_gates(&world, &call) => unreachable!("it goes on"),
         };
         let gone = again.text().contains("idempotent_answer_gone");
-        let asked = world.vendor().asked(&call);
+        let requested = world.vendor().requested(&call);
         match at {
             // The call's checkpoint is charged already, or will be when the killed gateway restarts. In both cases the
             // call must not run again.
             At::Running if ledger == LedgerKind::Sqlite => {
-                assert!(gone && asked == 1, "{asked} asked: {}", again.text());
+                assert!(
+                    gone && requested == 1,
+                    "{requested} asked: {}",
+                    again.text()
+                );
                 world.expect(&call, Charge::Any);
             }
             At::Charged => {
-                assert!(gone && asked == 1, "{asked} asked: {}", again.text());
+                assert!(
+                    gone && requested == 1,
+                    "{requested} asked: {}",
+                    again.text()
+                );
                 world.expect(&call, Charge::Full);
             }
             At::Kept => {
-                assert_eq!((again.answered(), asked), (true, 1), "{}", again.text());
+                assert_eq!((again.answered(), requested), (true, 1), "{}", again.text());
                 assert_eq!(again.body, outcome.body);
                 world.expect(&call, Charge::Full);
             }
             // The key is not busy, so that no lease pays for the call.
             At::Running | At::Ended => {
-                assert_eq!((again.answered(), asked), (true, 2), "{}", again.text());
+                assert_eq!((again.answered(), requested), (true, 2), "{}", again.text());
                 world.expect(&call, Charge::Full);
             }
         }
@@ -258,7 +266,7 @@ async fn killed(plan: Plan, at: At) -> Verdict {
                 third.text()
             );
         }
-        assert_eq!(world.vendor().asked(&call), asked);
+        assert_eq!(world.vendor().requested(&call), requested);
         world.settled().await;
         world.round();
     }
@@ -280,7 +288,7 @@ async fn charged(world: &World, gateway: usize, call: &Call) {
             "/admin/v1/receipts?account={}&limit=50",
             world.key().account
         );
-        let receipts = told(world, gateway, Method::GET, &path, None).await;
+        let receipts = reported(world, gateway, Method::GET, &path, None).await;
         let mut receipts = receipts["receipts"].as_array().into_iter().flatten();
         if receipts.any(|receipt| receipt["usage"]["input"] == call.input()) {
             return;
@@ -298,7 +306,7 @@ async fn ceiling_of_a_group(plan: Plan, kills: usize) -> Verdict {
     warm_up(&world).await;
     let group = json!({ "id": "team", "ceiling_rub": "10" });
     let path = "/admin/v1/accounts/acme/groups";
-    told(&world, 0, Method::POST, path, Some(group)).await;
+    reported(&world, 0, Method::POST, path, Some(group)).await;
     key_with(&mut world, json!({ "group": "team" })).await;
     let spent = async |gateway: usize| {
         let groups = world.admin(gateway, Method::GET, path, None).await;
@@ -351,9 +359,9 @@ async fn calls_at_once() -> Verdict {
         let mut running = Vec::new();
         for _ in 0..AT_ONCE {
             let call = client.call(Format::Chat).gate(Gate::Token(5));
-            let asked = client.ask_in_background(&call);
+            let requested = client.ask_in_background(&call);
             world.vendor().wait_served(&call, 5).await;
-            running.push((call, asked));
+            running.push((call, requested));
         }
         running
     };
@@ -393,9 +401,9 @@ async fn calls_at_once() -> Verdict {
     world.gateway(0).restart().await;
     world.ready(0, SOON).await;
     refused(0).await;
-    for (call, asked) in running {
+    for (call, requested) in running {
         world.vendor().open_gate(&call);
-        assert!(asked.outcome().await.answered());
+        assert!(requested.outcome().await.answered());
         world.expect(&call, Charge::Full);
     }
     drop(lost);
@@ -419,7 +427,7 @@ async fn rates() -> Verdict {
     let limited: Key = world.account("beta", "1000").await;
     let path = format!("/admin/v1/keys/{}", limited.id);
     let rate = json!({ "requests_per_minute": 1200 });
-    told(&world, 0, Method::PATCH, &path, Some(rate)).await;
+    reported(&world, 0, Method::PATCH, &path, Some(rate)).await;
     let count = async |gateways: &[usize], seconds: u64| {
         let began = Instant::now();
         let until = began + Duration::from_secs(seconds);

@@ -17,7 +17,7 @@ use crate::{
     load::Load,
     proxy::{Then, Way, script},
     redis_faults::{fails_over, promoted_under_load},
-    steps::{SOON, serves, told, warm_up, written},
+    steps::{SOON, reported, serves, warm_up, written},
     table::{Case, cases},
     vendor_log::Call,
     verdict::{Bound, Verdict, micro},
@@ -54,8 +54,8 @@ async fn leased(world: &World, gateway: usize) {
     let until = Instant::now() + SOON;
     loop {
         let path = "/admin/v1/leases?account=acme";
-        let asked = world.admin(gateway, Method::GET, path, None).await;
-        if let Ok((StatusCode::OK, answer)) = &asked {
+        let requested = world.admin(gateway, Method::GET, path, None).await;
+        if let Ok((StatusCode::OK, answer)) = &requested {
             let leases = answer["leases"].as_array().into_iter().flatten();
             // This gateway has a lease, and its running calls hold money from the lease.
             if leases
@@ -65,7 +65,7 @@ async fn leased(world: &World, gateway: usize) {
                 return;
             }
         }
-        assert!(Instant::now() < until, "no lease under load: {asked:?}");
+        assert!(Instant::now() < until, "no lease under load: {requested:?}");
         sleep(Duration::from_millis(10)).await;
     }
 }
@@ -73,7 +73,7 @@ async fn leased(world: &World, gateway: usize) {
 /// Returns the amount that running calls of a gateway hold in its leases, in micro-rubles.
 async fn held_in_leases(world: &World, gateway: usize) -> i64 {
     let path = "/admin/v1/leases?account=acme";
-    let answer = told(world, gateway, Method::GET, path, None).await;
+    let answer = reported(world, gateway, Method::GET, path, None).await;
     let leases = answer["leases"].as_array().into_iter().flatten();
     let held = leases.map(|lease| &lease["calls_rub"]);
     held.filter(|held| held.is_string()).map(micro).sum()
@@ -134,7 +134,7 @@ async fn after_adjustments() -> Verdict {
         prove_first_counts(&client).await;
         leased(&world, 0).await;
         let calls: Vec<Call> = (0..8).map(|_| large(&client)).collect();
-        let asked: Vec<Asked> = calls
+        let requested: Vec<Asked> = calls
             .iter()
             .map(|call| client.ask_in_background(call))
             .collect();
@@ -145,8 +145,8 @@ async fn after_adjustments() -> Verdict {
         written(&world, 0, &calls, |call| call.output >= 5).await;
         assert!(held_in_leases(&world, 0).await > 0, "no call has a lease");
         dies_and_comes_back(&world).await;
-        for (call, asked) in calls.iter().zip(asked) {
-            assert!(!asked.outcome().await.answered());
+        for (call, requested) in calls.iter().zip(requested) {
+            assert!(!requested.outcome().await.answered());
             charged_by_checkpoint(&world, call).await;
         }
         let lines = world.exported().await;

@@ -21,7 +21,8 @@ use crate::{
     proxy::script_text,
     steps::{
         FORMATS, SOON, SURVIVES_FILE_LIMIT, ask, beside, each_kind, fails_to_start, limit_files,
-        midway, not_ready, nothing_sold, run, serves, size_of, skipped, stops_well, told, warm_up,
+        midway, not_ready, nothing_sold, reported, run, serves, size_of, skipped, stops_well,
+        warm_up,
     },
     table::{Case, cases},
     vendor_log::{Call, Gate},
@@ -89,18 +90,18 @@ fn rubles(micro: i64) -> String {
 /// Returns an account as a gateway reports it.
 async fn account(world: &World, gateway: usize, id: &str) -> Value {
     let path = format!("/admin/v1/accounts/{id}");
-    told(world, gateway, Method::GET, &path, None).await
+    reported(world, gateway, Method::GET, &path, None).await
 }
 
 /// Returns the amount that one of the concurrent calls holds, in micro-rubles.
 async fn hold_of_one(world: &World) -> i64 {
     let client = world.client(0);
     let call = client.call(Format::Chat).same_hold().gate(Gate::Head);
-    let asked = client.ask_in_background(&call);
+    let requested = client.ask_in_background(&call);
     world.vendor().wait_asked(&call).await;
     let held = micro(&account(world, 0, "acme").await["held_rub"]);
     world.vendor().open_gate(&call);
-    assert!(asked.outcome().await.answered());
+    assert!(requested.outcome().await.answered());
     world.settled().await;
     held
 }
@@ -148,8 +149,10 @@ async fn at_once(ledger: LedgerKind) -> Verdict {
     }
     let until = Instant::now() + SOON;
     let served = loop {
-        let asked = calls.iter().filter(|call| world.vendor().asked(call) > 0);
-        let served: Vec<&Call> = asked.collect();
+        let requested = calls
+            .iter()
+            .filter(|call| world.vendor().requested(call) > 0);
+        let served: Vec<&Call> = requested.collect();
         if served.len() >= PAID_FOR || Instant::now() > until {
             break served;
         }
@@ -199,7 +202,7 @@ async fn at_once(ledger: LedgerKind) -> Verdict {
 
 async fn key_of(world: &World, method: Method, body: Option<Value>) -> Value {
     let path = format!("/admin/v1/keys/{}", world.key().id);
-    told(world, world.gateways.len() - 1, method, &path, body).await
+    reported(world, world.gateways.len() - 1, method, &path, body).await
 }
 
 /// After the new ceiling is acknowledged, no gateway makes a hold beyond it. Existing holds are still charged.
@@ -230,7 +233,7 @@ async fn ceiling_lowered(ledger: LedgerKind) -> Verdict {
         let call = client.call(Format::Messages).tokens(4000);
         let outcome = client.ask(&call).await;
         assert!(outcome.refused(), "{outcome:?}");
-        assert_eq!(world.vendor().asked(&call), 0, "I6");
+        assert_eq!(world.vendor().requested(&call), 0, "I6");
         world.expect(&call, Charge::Nothing);
     }
     let none = json!({ "ceiling_rub": null });
@@ -356,8 +359,8 @@ async fn topped_up(ledger: LedgerKind) -> Verdict {
         let body = json!({ "id": format!("payment-{payment}"), "amount_rub": "0.10" });
         let (one, other) = (payment % gateways, (payment + 1) % gateways);
         tokio::join!(
-            told(&world, one, Method::POST, path, Some(body.clone())),
-            told(&world, other, Method::POST, path, Some(body)),
+            reported(&world, one, Method::POST, path, Some(body.clone())),
+            reported(&world, other, Method::POST, path, Some(body)),
         );
     }
     let served: usize = storm.join_all().await.into_iter().sum();

@@ -29,9 +29,9 @@ impl Machine {
     pub(crate) fn watch(dir: &Path) -> Self {
         let (longest_us, enough) = (Arc::<AtomicU64>::default(), Arc::<AtomicBool>::default());
         let mut file = File::create(dir.join("machine")).unwrap();
-        let (longest, told) = (Arc::clone(&longest_us), Arc::clone(&enough));
+        let (longest, reported) = (Arc::clone(&longest_us), Arc::clone(&enough));
         let thread = thread::spawn(move || {
-            while !told.load(Ordering::Relaxed) {
+            while !reported.load(Ordering::Relaxed) {
                 let began = Instant::now();
                 thread::sleep(EVERY);
                 let flushed = file.rewind().and_then(|()| file.write_all(&[0; 4096]));

@@ -11,7 +11,7 @@ use tokio::time::{Instant, sleep};
 use crate::{
     proxy::{Proxy, Then, Trap, Way, bytes, durable_script},
     redis_faults::promote,
-    steps::{SOON, ask, told, warm_up},
+    steps::{SOON, ask, reported, warm_up},
     support::shop::{Shop, canceled, paid, refunded},
     table::{Case, cases},
     verdict::{Verdict, micro},
@@ -121,9 +121,9 @@ impl Given {
 
     /// Creates a payment for which the payer gets a link.
     async fn asked_for(&self) -> Value {
-        let wish = json!({ "account": "acme", "amount_rub": RUBLES });
+        let wanted = json!({ "account": "acme", "amount_rub": RUBLES });
         let path = "/admin/v1/payments";
-        told(&self.world, 0, Method::POST, path, Some(wish)).await
+        reported(&self.world, 0, Method::POST, path, Some(wanted)).await
     }
 
     /// Sends a notification to a gateway and returns the status of the answer; `None` if no answer arrived.
@@ -131,8 +131,8 @@ impl Given {
         let front = self.world.client_proxy(gateway).address();
         let body = Some(notification.clone());
         let path = "/payments/yookassa";
-        let asked = ask_admin(&self.world.admin, front, Method::POST, path, body);
-        asked.await.ok().map(|(status, _)| status)
+        let requested = ask_admin(&self.world.admin, front, Method::POST, path, body);
+        requested.await.ok().map(|(status, _)| status)
     }
 
     /// Repeats a notification, as the provider does, until it is answered with 200.
@@ -189,8 +189,8 @@ impl Given {
         expected.extend(refunded.iter().map(|rubles| -rubles * 1_000_000));
         assert_eq!(amounts, expected, "{entered:?}");
         for (id, _) in entered {
-            let told = self.events_of(&id).await;
-            assert_eq!(told, 1, "events of {id}");
+            let reported = self.events_of(&id).await;
+            assert_eq!(reported, 1, "events of {id}");
         }
     }
 
@@ -215,7 +215,7 @@ impl Given {
         let until = Instant::now() + SOON;
         loop {
             let path = "/admin/v1/events?after=0&limit=1000";
-            let page = told(&self.world, 0, Method::GET, path, None).await;
+            let page = reported(&self.world, 0, Method::GET, path, None).await;
             let events = page["events"].as_array().into_iter().flatten();
             let count = events.filter(|event| event["entry"] == entry).count();
             if count > 0 || Instant::now() > until {
@@ -254,9 +254,9 @@ async fn doubled(ledger: LedgerKind) -> Verdict {
     for _ in 0..3 {
         let payment = given.asked_for().await;
         given.shop.pay(of(&payment));
-        let told = paid(of(&payment));
+        let reported = paid(of(&payment));
         let gateways = given.world.gateways.len();
-        let many = (0..20).map(|turn| given.tell(turn % gateways, &told));
+        let many = (0..20).map(|turn| given.tell(turn % gateways, &reported));
         let answers = futures_util::future::join_all(many).await;
         let known = [Some(StatusCode::OK), Some(StatusCode::SERVICE_UNAVAILABLE)];
         assert!(
@@ -265,7 +265,7 @@ async fn doubled(ledger: LedgerKind) -> Verdict {
         );
         assert!(answers.contains(&known[0]), "{answers:?}");
         given.is_booked(&payment, &[]).await;
-        assert_eq!(given.tell(0, &told).await, Some(StatusCode::OK));
+        assert_eq!(given.tell(0, &reported).await, Some(StatusCode::OK));
         given.is_booked(&payment, &[]).await;
         given.world.round();
     }
@@ -320,7 +320,7 @@ async fn owed(ledger: LedgerKind) -> Verdict {
     given.is_booked(&payment, &[]).await;
     let off = json!({ "id": "spent", "amount_rub": "-4000", "reason": "spent elsewhere" });
     let path = "/admin/v1/accounts/acme/adjustments";
-    told(&given.world, 0, Method::POST, path, Some(off)).await;
+    reported(&given.world, 0, Method::POST, path, Some(off)).await;
     given.shop.refund(of(&payment), "r-1", "5000.00");
     let refund = refunded(of(&payment), "r-1");
     for _ in 0..3 {
@@ -386,11 +386,12 @@ async fn killed(ledger: LedgerKind, at: At) -> Verdict {
                         .redis_proxy(0)
                         .trap(Way::Up, durable_script("enter"), Then::HoldAnswer);
                 given.shop.pay(of(&payment));
-                let told = paid(of(&payment));
+                let reported = paid(of(&payment));
                 let (_, trap) = tokio::join!(
                     async {
-                        let _ = tokio::time::timeout(Duration::from_secs(8), given.tell(0, &told))
-                            .await;
+                        let _ =
+                            tokio::time::timeout(Duration::from_secs(8), given.tell(0, &reported))
+                                .await;
                     },
                     async {
                         booked.sprung().await;
@@ -410,8 +411,8 @@ async fn killed(ledger: LedgerKind, at: At) -> Verdict {
         };
         if world.gateway(0).is_running() {
             given.shop.pay(of(&payment));
-            let told = paid(of(&payment));
-            let (answer, ()) = tokio::join!(given.tell(0, &told), async {
+            let reported = paid(of(&payment));
+            let (answer, ()) = tokio::join!(given.tell(0, &reported), async {
                 trap.sprung().await;
                 world.gateway(0).kill9();
             });
@@ -435,13 +436,13 @@ async fn killed_as_made(ledger: LedgerKind) -> Verdict {
     let given = Given::over(Plan::over(ledger)).await;
     let world = &given.world;
     for turn in 0..2 {
-        let wish = json!({
+        let wanted = json!({
             "id": format!("0190163d-8694-739b-aea5-966c26f8ad9{turn}"), "account": "acme", "amount_rub": RUBLES,
         });
         let path = "/admin/v1/payments";
         let trap = given.edge.trap(Way::Up, bytes(MAKE), Then::HoldAnswer);
-        let asked = world.admin(0, Method::POST, path, Some(wish.clone()));
-        let (answer, ()) = tokio::join!(asked, async {
+        let requested = world.admin(0, Method::POST, path, Some(wanted.clone()));
+        let (answer, ()) = tokio::join!(requested, async {
             trap.sprung().await;
             world.gateway(0).kill9();
         });
@@ -450,9 +451,9 @@ async fn killed_as_made(ledger: LedgerKind) -> Verdict {
         assert_eq!(given.shop.payments().len(), turn + 1);
         world.gateway(0).restart().await;
         world.ready(0, SOON).await;
-        let payment = told(world, 0, Method::POST, path, Some(wish.clone())).await;
-        assert_eq!(payment["id"], wish["id"]);
-        let again = told(world, 0, Method::POST, path, Some(wish)).await;
+        let payment = reported(world, 0, Method::POST, path, Some(wanted.clone())).await;
+        assert_eq!(payment["id"], wanted["id"]);
+        let again = reported(world, 0, Method::POST, path, Some(wanted)).await;
         assert_eq!((of(&again), &again["url"]), (of(&payment), &payment["url"]));
         assert_eq!(
             given.shop.payments().len(),
@@ -492,8 +493,8 @@ async fn killed_at_a_refund(ledger: LedgerKind, at: Refunding) -> Verdict {
             Refunding::Corrected => redis(Then::HoldAnswer),
         };
         given.shop.refund(of(&payment), &refund, "2000.00");
-        let told = refunded(of(&payment), &refund);
-        let (answer, ()) = tokio::join!(given.tell(0, &told), async {
+        let reported = refunded(of(&payment), &refund);
+        let (answer, ()) = tokio::join!(given.tell(0, &reported), async {
             trap.sprung().await;
             world.gateway(0).kill9();
         });
@@ -503,7 +504,7 @@ async fn killed_at_a_refund(ledger: LedgerKind, at: Refunding) -> Verdict {
         world.ready(0, SOON).await;
         // If the refund is not recorded, the provider repeats the notification until it is answered.
         if comes_again || at == Refunding::Fetched {
-            given.tell_until_done(0, &told).await;
+            given.tell_until_done(0, &reported).await;
         }
         let taken = format!("yookassa:refund:{refund}");
         let until = Instant::now() + SOON;
@@ -517,7 +518,7 @@ async fn killed_at_a_refund(ledger: LedgerKind, at: Refunding) -> Verdict {
             sleep(LOOK_EVERY).await;
         };
         assert_eq!(entries, [-2_000_000_000], "{refund}");
-        given.tell_until_done(0, &told).await;
+        given.tell_until_done(0, &reported).await;
         let shown = given.show(&payment).await.unwrap();
         assert_eq!(micro(&shown["debt_rub"]), 0, "{shown}");
         assert_eq!(given.events_of(&taken).await, 1);
@@ -532,22 +533,22 @@ async fn charge_killed(ledger: LedgerKind, at: At) -> Verdict {
     let given = Given::over(Plan::over(ledger).rubles(100)).await;
     let world = &given.world;
     let rule = "/admin/v1/accounts/acme/auto_topup";
-    let wish = json!({ "below_rub": "2000", "amount_rub": RUBLES, "month_max_rub": "100000" });
-    let made = told(world, 0, Method::PUT, rule, Some(wish)).await;
+    let wanted = json!({ "below_rub": "2000", "amount_rub": RUBLES, "month_max_rub": "100000" });
+    let made = reported(world, 0, Method::PUT, rule, Some(wanted)).await;
     let first = given.shop.payments().pop().unwrap();
     given.shop.pay(&first);
     given.tell_until_done(0, &paid(&first)).await;
-    let shown = told(world, 0, Method::GET, rule, None).await;
+    let shown = reported(world, 0, Method::GET, rule, None).await;
     assert_eq!(shown["status"], "on", "{made}: {shown}");
     for crossing in 1..=2 {
-        let asked = match at {
+        let requested = match at {
             At::Charged => given.edge.trap(Way::Up, bytes(CHARGE), Then::HoldAnswer),
             _ => given.edge.trap(Way::Up, bytes(CHARGE), Then::Hold),
         };
         let off = json!({ "id": format!("spent-{crossing}"), "amount_rub": "-4500", "reason": "spent elsewhere" });
         let path = "/admin/v1/accounts/acme/adjustments";
-        told(world, 0, Method::POST, path, Some(off)).await;
-        asked.sprung().await;
+        reported(world, 0, Method::POST, path, Some(off)).await;
+        requested.sprung().await;
         let redis = || world.redis_proxy(0);
         let last = match at {
             At::TopUp => Some(redis().trap(Way::Up, durable_script("enter"), Then::Hold)),
@@ -557,7 +558,7 @@ async fn charge_killed(ledger: LedgerKind, at: At) -> Verdict {
             _ => None,
         };
         if let Some(last) = &last {
-            asked.open();
+            requested.open();
             last.sprung().await;
         }
         if let (At::State, Some(booked)) = (at, &last) {
@@ -569,7 +570,7 @@ async fn charge_killed(ledger: LedgerKind, at: At) -> Verdict {
         } else {
             world.gateway(0).kill9();
         }
-        asked.open();
+        requested.open();
         if let Some(last) = &last {
             last.open();
         }
@@ -603,8 +604,8 @@ async fn failover() -> Verdict {
     let payment = given.asked_for().await;
     let trap = given.edge.trap(Way::Up, bytes(FETCH), Then::HoldAnswer);
     given.shop.pay(of(&payment));
-    let told = paid(of(&payment));
-    tokio::join!(given.tell(0, &told), async {
+    let reported = paid(of(&payment));
+    tokio::join!(given.tell(0, &reported), async {
         trap.sprung().await;
         given.world.redis().kill();
         trap.open();
@@ -612,7 +613,7 @@ async fn failover() -> Verdict {
         promote(&given.world, 0..2).await;
     });
     given.is_booked(&payment, &[]).await;
-    given.tell_until_done(1, &told).await;
+    given.tell_until_done(1, &reported).await;
     given.is_booked(&payment, &[]).await;
     given.world.verdict().await
 }
@@ -646,7 +647,7 @@ async fn promoted_behind_an_event() -> Verdict {
     // Reading events makes the gateways number all earlier events.
     for gateway in 0..2 {
         let path = "/admin/v1/events";
-        told(&given.world, gateway, Method::GET, path, None).await;
+        reported(&given.world, gateway, Method::GET, path, None).await;
     }
     ask::<i64>(given.world.redis(), &["WAIT", "1", "5000"]).await;
     ask::<String>(given.world.replica(), &["REPLICAOF", "127.0.0.1", "1"]).await;
@@ -678,7 +679,7 @@ async fn promoted_behind_an_event() -> Verdict {
     // If this later event has a number, all earlier events of the account have theirs.
     let off = json!({ "id": "behind", "amount_rub": "-1", "reason": "behind the top-up" });
     let path = "/admin/v1/accounts/acme/adjustments";
-    told(&given.world, 0, Method::POST, path, Some(off)).await;
+    reported(&given.world, 0, Method::POST, path, Some(off)).await;
     assert_eq!(given.events_of("behind").await, 1);
     given.is_booked(&payment, &[]).await;
     given.world.verdict().await

@@ -221,7 +221,7 @@ async fn answers_late() -> Verdict {
         let refused = answer(&client, &call).await;
         trap.sprung().await;
         assert_eq!(refused.status, 503, "{}", refused.text);
-        assert_eq!(world.vendor().asked(&call), 0, "I6");
+        assert_eq!(world.vendor().requested(&call), 0, "I6");
         world.expect(&call, Charge::Nothing);
         trap.open();
         // The hold of the refused call is released (I8), long before it would expire.
@@ -264,7 +264,7 @@ async fn answers_lost() -> Verdict {
                 world.expect(&call, Charge::Full);
             } else {
                 assert!(outcome.refused(), "{outcome:?}");
-                assert_eq!(world.vendor().asked(&call), 0, "I6");
+                assert_eq!(world.vendor().requested(&call), 0, "I6");
                 world.expect(&call, Charge::Nothing);
             }
             world.round();
@@ -612,13 +612,13 @@ async fn nothing_or_all(world: &World) {
             if outcome.answered() {
                 break;
             }
-            let said = outcome.text();
+            let output = outcome.text();
             assert_eq!(
                 outcome.status.map(|status| status.as_u16()),
                 Some(503),
-                "{said}"
+                "{output}"
             );
-            assert!(Instant::now() < until, "no failover in 30 s: {said}");
+            assert!(Instant::now() < until, "no failover in 30 s: {output}");
             sleep(Duration::from_millis(50)).await;
         }
     }

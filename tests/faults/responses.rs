@@ -9,7 +9,7 @@ impl Call {
     pub(crate) fn responses_events(
         &self,
         served: &str,
-        told: &str,
+        reported: &str,
     ) -> (Vec<String>, String, Vec<String>) {
         let event = |kind: &str, fields: Value| {
             let mut data = json!({ "type": kind });
@@ -47,7 +47,7 @@ impl Call {
                 event("response.output_item.done", done),
                 event(
                     "response.completed",
-                    json!({ "response": whole, "z_mark": told }),
+                    json!({ "response": whole, "z_mark": reported }),
                 ),
             ],
         )

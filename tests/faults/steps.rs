@@ -80,8 +80,8 @@ impl Midway {
             world.expect(call, Charge::Full);
         }
         let mut ended = Vec::new();
-        for (call, asked) in self.0 {
-            let outcome = asked.outcome().await;
+        for (call, requested) in self.0 {
+            let outcome = requested.outcome().await;
             assert!(outcome.answered(), "{call:?}: {}", outcome.text());
             ended.push(call);
         }
@@ -206,7 +206,7 @@ pub async fn nothing_sold(world: &World, client: &Client) -> Duration {
         assert_eq!(answer.status, 503, "{}", answer.text);
         assert!(answer.retry_after.is_some(), "{}", answer.text);
         assert!(answer.took < REFUSED_WITHIN, "{:?}", answer.took);
-        assert_eq!(world.vendor().asked(&call), 0, "I6");
+        assert_eq!(world.vendor().requested(&call), 0, "I6");
         world.expect(&call, Charge::Nothing);
         slowest = slowest.max(answer.took);
     }
@@ -221,8 +221,8 @@ pub async fn serves(client: &Client) {
         if outcome.answered() {
             return;
         }
-        let said = outcome.text();
-        assert!(Instant::now() < until, "it does not serve again: {said}");
+        let output = outcome.text();
+        assert!(Instant::now() < until, "it does not serve again: {output}");
         sleep(LOOK_EVERY).await;
     }
 }
@@ -231,8 +231,8 @@ pub async fn serves(client: &Client) {
 pub async fn not_ready(world: &World, gateway: usize, words: &str) {
     let until = Instant::now() + SOON;
     loop {
-        let said = world.admin(gateway, Method::GET, "/readyz", None).await;
-        if let Ok((StatusCode::SERVICE_UNAVAILABLE, answer)) = &said
+        let output = world.admin(gateway, Method::GET, "/readyz", None).await;
+        if let Ok((StatusCode::SERVICE_UNAVAILABLE, answer)) = &output
             && answer["reason"]
                 .as_str()
                 .is_some_and(|reason| reason.contains(words))
@@ -241,7 +241,7 @@ pub async fn not_ready(world: &World, gateway: usize, words: &str) {
         }
         assert!(
             Instant::now() < until,
-            "gateway {gateway} does not say {words:?}: {said:?}"
+            "gateway {gateway} does not say {words:?}: {output:?}"
         );
         sleep(LOOK_EVERY).await;
     }
@@ -256,11 +256,11 @@ pub async fn fails_to_start(gateway: &GatewayProcess, words: &[&str]) -> Duratio
     assert!(status.is_some_and(|status| !status.success()), "{status:?}");
     let until = Instant::now() + Duration::from_secs(2);
     loop {
-        let said = gateway.log().split_off(before).join("\n");
-        if words.iter().all(|word| said.contains(word)) {
+        let output = gateway.log().split_off(before).join("\n");
+        if words.iter().all(|word| output.contains(word)) {
             return took;
         }
-        assert!(Instant::now() < until, "it should say {words:?}: {said}");
+        assert!(Instant::now() < until, "it should say {words:?}: {output}");
         sleep(LOOK_EVERY).await;
     }
 }
@@ -273,7 +273,7 @@ pub async fn stops_well(gateway: &GatewayProcess, limit: Duration) {
 }
 
 /// A call of a gateway's admin API, which must succeed. Returns the answer.
-pub async fn told(
+pub async fn reported(
     world: &World,
     gateway: usize,
     method: Method,

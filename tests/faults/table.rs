@@ -205,13 +205,18 @@ async fn run_one(case: &Case) -> Verdict {
         Err(_) => failed(format!("not done within {limit:?}")),
     };
     let tenths = began.elapsed().as_millis() / 100;
-    let said = if verdict.problems.is_empty() {
+    let output = if verdict.problems.is_empty() {
         "ok"
     } else {
         "FAILED"
     };
-    println!("{}: {said} ({}.{} s)", case.name, tenths / 10, tenths % 10);
-    if said == "FAILED" {
+    println!(
+        "{}: {output} ({}.{} s)",
+        case.name,
+        tenths / 10,
+        tenths % 10
+    );
+    if output == "FAILED" {
         println!("{}", verdict.complaint());
     }
     verdict

@@ -235,7 +235,7 @@ impl Call {
 
     /// The events before the first token, the event of each token, and the events after the last.
     fn events(&self) -> (Vec<String>, String, Vec<String>) {
-        let (served, told) = (self.mark('t'), self.mark('u'));
+        let (served, reported) = (self.mark('t'), self.mark('u'));
         let output = self.tokens;
         match self.format {
             Format::Chat => {
@@ -254,7 +254,7 @@ impl Call {
                     delta(json!({ "content": TOKEN }), Value::Null, &served),
                     vec![
                         delta(json!({}), "stop".into(), ""),
-                        chunk(json!([]), self.usage(output), &told),
+                        chunk(json!([]), self.usage(output), &reported),
                         "data: [DONE]\n\n".to_owned(),
                     ],
                 )
@@ -280,12 +280,12 @@ impl Call {
                         event(json!({ "type": "content_block_stop", "index": 0 })),
                         event(json!({ "type": "message_delta",
                             "delta": { "stop_reason": "end_turn", "stop_sequence": null },
-                            "usage": { "output_tokens": output }, "z_mark": told })),
+                            "usage": { "output_tokens": output }, "z_mark": reported })),
                         event(json!({ "type": "message_stop" })),
                     ],
                 )
             }
-            Format::Responses => self.responses_events(&served, &told),
+            Format::Responses => self.responses_events(&served, &reported),
         }
     }
 
@@ -352,13 +352,13 @@ pub fn id_of(input: u64) -> Option<u64> {
 pub struct Served {
     pub call: Call,
     /// The number of requests to a vendor.
-    pub asked: u32,
+    pub requested: u32,
     /// The time at which each token was written to the gateway's socket.
     pub tokens: Vec<Instant>,
     /// Responses format: whether the event that ends the text was written.
-    pub said: bool,
+    pub output: bool,
     /// The time at which the usage was written.
-    pub told: Option<Instant>,
+    pub reported: Option<Instant>,
     /// The time at which the client sent the call.
     pub sent: Instant,
     gate: Arc<Notify>,
@@ -433,10 +433,10 @@ impl VendorLog {
             .entry(call.id)
             .or_insert_with(|| Served {
                 call: call.clone(),
-                asked: 0,
+                requested: 0,
                 tokens: Vec::new(),
-                said: false,
-                told: None,
+                output: false,
+                reported: None,
                 sent: Instant::now(),
                 gate: Arc::new(Notify::new()),
             });
@@ -464,13 +464,14 @@ impl VendorLog {
     }
 
     /// Whether the call's usage was written to its gateway.
-    pub fn told(&self, call: &Call) -> bool {
-        self.of(call).is_some_and(|served| served.told.is_some())
+    pub fn reported(&self, call: &Call) -> bool {
+        self.of(call)
+            .is_some_and(|served| served.reported.is_some())
     }
 
     /// The number of requests that a vendor got for the call.
-    pub fn asked(&self, call: &Call) -> u32 {
-        self.of(call).map_or(0, |served| served.asked)
+    pub fn requested(&self, call: &Call) -> u32 {
+        self.of(call).map_or(0, |served| served.requested)
     }
 
     /// Lets the vendor continue a call that waits at its gate.
@@ -490,22 +491,24 @@ impl VendorLog {
 
     /// Waits until the vendor has received the call.
     pub async fn wait_asked(&self, call: &Call) {
-        self.wait(&format!("{call:?} is asked for"), || self.asked(call) > 0)
-            .await;
+        self.wait(&format!("{call:?} is asked for"), || {
+            self.requested(call) > 0
+        })
+        .await;
     }
 
     /// Waits until everything except the usage was written to the call's gateway. For a vendor that reports usage in
     /// its last event.
     pub async fn wait_said(&self, call: &Call) {
         self.wait(&format!("all of {call:?}"), || {
-            self.of(call).is_some_and(|served| served.said)
+            self.of(call).is_some_and(|served| served.output)
         })
         .await;
     }
 
     /// Waits until the call's usage was written to its gateway.
     pub async fn wait_told(&self, call: &Call) {
-        self.wait(&format!("the usage of {call:?}"), || self.told(call))
+        self.wait(&format!("the usage of {call:?}"), || self.reported(call))
             .await;
     }
 
@@ -532,18 +535,18 @@ impl Shared {
     fn reply(&self, received: &Received) -> Reply {
         let req = received.json();
         let turn = [&req["messages"][0], &req["input"][0]];
-        let said = turn.iter().find_map(|turn| {
+        let output = turn.iter().find_map(|turn| {
             let content = &turn["content"];
             content.as_str().or_else(|| content[0]["text"].as_str())
         });
-        let said = said.or(req["input"].as_str()).unwrap_or_default();
-        let id = said
+        let output = output.or(req["input"].as_str()).unwrap_or_default();
+        let id = output
             .strip_prefix("call ")
             .and_then(|rest| rest.split(' ').next()?.parse::<u64>().ok());
         let steps = id.and_then(|id| {
             let mut calls = self.lock();
             let served = calls.get_mut(&id)?;
-            served.asked += 1;
+            served.requested += 1;
             Some((served.call.stream, served.call.steps(&served.gate)))
         });
         self.news.send_modify(|count| *count += 1);
@@ -574,9 +577,9 @@ impl Shared {
             if what == "t" {
                 served.tokens.push(now);
             } else if what == "d" {
-                served.said = true;
+                served.output = true;
             } else {
-                served.told.get_or_insert(now);
+                served.reported.get_or_insert(now);
                 // An answer that is not streamed arrives with its usage, so that all tokens have arrived.
                 if !served.call.stream {
                     served.tokens = (0..served.call.tokens).map(|_| now).collect();

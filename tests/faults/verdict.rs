@@ -257,8 +257,8 @@ fn one(
         call.format,
         if call.stream { "" } else { ", plain" }
     );
-    let told = served.told.is_some();
-    tally.calls += usize::from(served.asked > 0);
+    let reported = served.reported.is_some();
+    tally.calls += usize::from(served.requested > 0);
 
     let moved: Vec<&&Line> = lines.iter().filter(|line| line.moved()).collect();
     if moved.len() > 1 {
@@ -283,11 +283,11 @@ fn one(
         .min();
     // If the end was reported after the death, its age is zero.
     let age = |at: Instant| death.map(|death| death.saturating_duration_since(at));
-    let ended_before = served.told.and_then(age);
+    let ended_before = served.reported.and_then(age);
     let excused = bound.ends > Duration::ZERO && ended_before.is_some_and(|age| age <= bound.ends);
 
     let expected = facts.expected.get(&call.id).copied();
-    if told && booked.is_none() {
+    if reported && booked.is_none() {
         tally.lost += 1;
         tally.oldest_end = tally.oldest_end.max(ended_before);
         if !excused {
@@ -312,12 +312,12 @@ fn one(
         return;
     }
 
-    let most = match served.asked {
+    let most = match served.requested {
         // The client disconnected while its request was being sent, so the vendor may or may not have received the
         // input.
         0 if lines.iter().all(|line| line.end == "client_left") => call.cost(0),
         0 => 0,
-        _ if told => call.full_cost(),
+        _ if reported => call.full_cost(),
         // A messages stream begins with the vendor's estimate of one output token.
         _ => call.cost((served.tokens.len() as u64).max(1)),
     };
@@ -329,7 +329,7 @@ fn one(
     if expected.is_some() {
         return;
     }
-    if told && booked.is_some() && cost < call.full_cost() && !excused {
+    if reported && booked.is_some() && cost < call.full_cost() && !excused {
         tally.problems.push(format!(
             "{name} cost {cost} instead of {} micro-rubles, {ended_before:?} before the end of its gateway: {lines:?}",
             call.full_cost()
@@ -337,7 +337,7 @@ fn one(
     }
     // If the gateway has settled the call itself, it has charged everything that it had received.
     let left_running = booked.is_none_or(|line| line.end == "gateway_stopped");
-    if bound.text > Duration::ZERO && !told && left_running {
+    if bound.text > Duration::ZERO && !reported && left_running {
         let paid = booked.map_or(0, |line| line.output);
         let unpaid = served.tokens.get(usize::try_from(paid).unwrap());
         let age = unpaid.copied().and_then(age);
@@ -437,7 +437,7 @@ pub async fn proves_itself() -> Verdict {
     let call = log.call(0, Format::Chat);
     log.register(&call);
     let mut served = log.of(&call).unwrap();
-    served.asked = 1;
+    served.requested = 1;
     let now = Instant::now();
     let dies = now + Duration::from_secs(10);
     let line = |output: u64| Line {
@@ -468,7 +468,7 @@ pub async fn proves_itself() -> Verdict {
     let (twice, nothing) = ([full.clone(), full.clone()].concat(), Vec::new());
     // Columns: name; age of the usage at the death; age of each of the 10 tokens (`None`: not sent); lines; bound;
     // expected charge; whether the verdict must be without a fault.
-    for (name, told, tokens, lines, bound, expected, right) in [
+    for (name, reported, tokens, lines, bound, expected, right) in [
         ("whole", ago(ms(9)), Some(ms(9)), &full, &none, None, true),
         (
             "lost",
@@ -538,7 +538,7 @@ pub async fn proves_itself() -> Verdict {
             false,
         ),
     ] {
-        served.told = told;
+        served.reported = reported;
         served.tokens = tokens.map_or(Vec::new(), |age| vec![dies - age; 10]);
         let facts = Facts {
             served: vec![served.clone()],

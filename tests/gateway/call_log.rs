@@ -64,11 +64,11 @@ async fn served_call_has_one_log_line_with_all_its_facts() {
     for op in BOTH {
         for stream in [false, true] {
             if stream {
-                let said = events(op, &["да"], 9, 2);
-                edge.vendor.script(move |_| Reply::stream(said.clone()));
+                let reported = events(op, &["да"], 9, 2);
+                edge.vendor.script(move |_| Reply::stream(reported.clone()));
             } else {
-                let said = answer(op, "да", &usage(op, 9, 2));
-                edge.vendor.script(move |_| Reply::json(200, &said));
+                let reported = answer(op, "да", &usage(op, 9, 2));
+                edge.vendor.script(move |_| Reply::json(200, &reported));
             }
             let body = with(op.body("x"), json!({ "stream": stream }));
             let answer = ask(&edge, op, &key, &body).await;
@@ -136,8 +136,8 @@ async fn served_call_has_one_log_line_with_all_its_facts() {
 async fn removed_search_tool_is_logged_for_vendors_of_every_format() {
     let mut edge = Edge::start("").await;
     let key = edge.key().await;
-    let said = answer(Op::Chat, "да", &usage(Op::Chat, 9, 2));
-    edge.vendor.script(move |_| Reply::json(200, &said));
+    let reported = answer(Op::Chat, "да", &usage(Op::Chat, 9, 2));
+    edge.vendor.script(move |_| Reply::json(200, &reported));
     let bearer = format!("Bearer {key}");
     let headers = [
         ("authorization", bearer.as_str()),
@@ -232,20 +232,20 @@ async fn log_line_of_a_failed_call_has_its_vendor_and_reason_but_no_cost() {
 async fn model_missing_at_its_vendor_is_named_in_the_log_but_not_to_the_caller() {
     let edge = Edge::start("").await;
     let key = edge.key().await;
-    let said = "no model vendor-chat-1, see https://vendor.example/models";
-    edge.vendor.script(move |_| refusal(404, said));
+    let reported = "no model vendor-chat-1, see https://vendor.example/models";
+    edge.vendor.script(move |_| refusal(404, reported));
     let answer = ask(&edge, Op::Chat, &key, &chat_body("x")).await;
     assert_eq!(answer.status, 503);
     assert!(!answer.text().contains("vendor-chat-1"), "{answer:?}");
     let number = answer.number();
-    let told = eventually("the operator is told", async || {
+    let returned = eventually("the operator is told", async || {
         let mut found = lines(&edge, &number).into_iter();
         found.find(|line| line["level"] == "ERROR" && line["target"] != "call")
     })
     .await;
-    let message = told["message"].as_str().unwrap();
-    assert!(message.contains("has no such model"), "{told}");
-    assert!(message.contains("routes[].model"), "{told}");
+    let message = returned["message"].as_str().unwrap();
+    assert!(message.contains("has no such model"), "{returned}");
+    assert!(message.contains("routes[].model"), "{returned}");
     for (field, expected) in [
         ("vendor", json!("chat-vendor")),
         ("model", json!("vendor-chat-1")),
@@ -255,7 +255,7 @@ async fn model_missing_at_its_vendor_is_named_in_the_log_but_not_to_the_caller()
             json!("no model vendor-chat-1, see https://…/models"),
         ),
     ] {
-        assert_eq!(told[field], expected, "{field}: {told}");
+        assert_eq!(returned[field], expected, "{field}: {returned}");
     }
     let vendors = edge.admin(Method::GET, "/admin/v1/vendors", None).await;
     let vendors = vendors.json();
@@ -279,16 +279,19 @@ async fn log_reports_a_paused_vendor_key_only_if_it_is_paused() {
         let answer = ask(&edge, Op::Chat, &key, &chat_body("x")).await;
         assert_eq!(answer.status, 503, "{answer:?}");
         let number = answer.number();
-        let told = eventually("the operator is told", async || {
+        let returned = eventually("the operator is told", async || {
             let mut found = lines(&edge, &number).into_iter();
             found.find(|line| line["level"] == "ERROR")
         })
         .await;
-        assert_eq!(told["status"], status, "{told}");
-        assert!(told["message"].as_str().unwrap().contains(says), "{told}");
+        assert_eq!(returned["status"], status, "{returned}");
+        assert!(
+            returned["message"].as_str().unwrap().contains(says),
+            "{returned}"
+        );
         let vendors = edge.admin(Method::GET, "/admin/v1/vendors", None).await;
         let parked = &vendors.json()["vendors"][0]["keys_parked"];
-        assert_eq!(*parked, u64::from(status == 401), "{told}");
+        assert_eq!(*parked, u64::from(status == 401), "{returned}");
     }
 }
 
@@ -296,10 +299,10 @@ async fn log_reports_a_paused_vendor_key_only_if_it_is_paused() {
 async fn log_line_of_a_broken_stream_has_the_reason() {
     let edge = Edge::start("").await;
     let key = edge.key().await;
-    let mut said = events(Op::Chat, &["раз ", "два"], 9, 2);
-    said.truncate(2);
+    let mut reported = events(Op::Chat, &["раз ", "два"], 9, 2);
+    reported.truncate(2);
     edge.vendor
-        .script(move |_| Reply::stream(said.clone()).cut());
+        .script(move |_| Reply::stream(reported.clone()).cut());
     let body = with(chat_body("x"), json!({ "stream": true }));
     let answer = ask(&edge, Op::Chat, &key, &body).await;
     assert_eq!(answer.status, 200);

@@ -388,11 +388,11 @@ async fn call_without_a_receipt_is_shown_by_the_gateway_that_refused_it() {
             (&json!(state), &json!(status)),
             "{what}"
         );
-        let told = answer.json();
-        let code = &told["error"]["code"];
+        let reported = answer.json();
+        let code = &reported["error"]["code"];
         assert!(
             code.is_null() || code == "" || *code == call["code"],
-            "{what}: {call} {told}"
+            "{what}: {call} {reported}"
         );
         assert_eq!(call["path"], "/v1/chat/completions");
         let printed = tollgate(&world, &["receipt", &answer.number()], "").await;

@@ -7,7 +7,7 @@ use serde_json::json;
 use crate::{
     harness::{ADMIN_KEY, RedisServer, Setup, World, eventually},
     support::process::TOLLGATE,
-    usage_report::{complained, said, tollgate},
+    usage_report::{complained, reported, tollgate},
 };
 
 /// Runs the binary against any address with any key.
@@ -50,7 +50,7 @@ async fn audit_command_that_cannot_reach_the_gateway_does_not_exit_as_a_breach()
     // A folder is not a readable file.
     let folder = at(&admin, ADMIN_KEY, &["operator", "list", "--file", "."]).await;
     complained(&folder, 74);
-    said(&at(&admin, ADMIN_KEY, &["audit"]).await, 0);
+    reported(&at(&admin, ADMIN_KEY, &["audit"]).await, 0);
 }
 
 #[tokio::test]
@@ -82,13 +82,13 @@ async fn health_command_reports_readiness_without_an_admin_key() {
     let admin = format!("http://{}", world.gateway.admin_address().unwrap());
     let health = ["health", "--url", &admin];
     assert_eq!(
-        said(&at("http://127.0.0.1:1", "", &health).await, 0),
+        reported(&at("http://127.0.0.1:1", "", &health).await, 0),
         "ready\n"
     );
     server.kill();
     let errors = eventually("it says that it is not ready", async || {
-        let asked = at("http://127.0.0.1:1", "", &health).await;
-        (asked.status.code() != Some(0)).then(|| complained(&asked, 69))
+        let requested = at("http://127.0.0.1:1", "", &health).await;
+        (requested.status.code() != Some(0)).then(|| complained(&requested, 69))
     })
     .await;
     assert!(errors.contains("not ready: Redis at"), "{errors}");
@@ -116,7 +116,7 @@ async fn command_prints_its_result_with_the_next_step() {
         "p1 was booked before, nothing was booked now: ",
     ] {
         let done = tollgate(&world, &["topup", "acme", "5", "--id", "p1"], "").await;
-        assert!(said(&done, 0).contains("6.00 ₽"), "{done:?}");
+        assert!(reported(&done, 0).contains("6.00 ₽"), "{done:?}");
         let note = String::from_utf8_lossy(&done.stderr);
         assert!(note.contains(booked), "{note}");
     }
@@ -132,13 +132,13 @@ async fn command_prints_its_result_with_the_next_step() {
     let refused = complained(&tollgate(&world, &correction, "").await, 1);
     assert!(refused.contains("before, as a payment"), "{refused}");
     let done = tollgate(&world, &["vendor", "disable", "chat-vendor"], "").await;
-    said(&done, 0);
+    reported(&done, 0);
     let note = String::from_utf8_lossy(&done.stderr);
     assert!(
         note.contains("tollgate vendor enable chat-vendor"),
         "{note}"
     );
-    let list = said(&tollgate(&world, &["vendor", "list"], "").await, 0);
+    let list = reported(&tollgate(&world, &["vendor", "list"], "").await, 0);
     let row = list.lines().find(|row| row.starts_with("chat-vendor"));
     assert_eq!(row.unwrap().matches("disabled").count(), 2, "{list}");
 }
@@ -147,7 +147,7 @@ async fn command_prints_its_result_with_the_next_step() {
 async fn binary_prints_completions_and_manual_pages() {
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().join("man1");
-    said(
+    reported(
         &at("", "", &["man", "--out", out.to_str().unwrap()]).await,
         0,
     );
@@ -155,7 +155,7 @@ async fn binary_prints_completions_and_manual_pages() {
         assert!(out.join(page).exists(), "{page}");
     }
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
-        let script = said(&at("", "", &["completions", shell]).await, 0);
+        let script = reported(&at("", "", &["completions", shell]).await, 0);
         assert!(script.contains("topup"), "{shell}");
     }
 }

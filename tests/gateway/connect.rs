@@ -155,7 +155,7 @@ async fn every_client_file_parses_and_contains_the_address_and_every_model() {
             }
             _ => {}
         }
-        let said = match parsed(&answer) {
+        let reported = match parsed(&answer) {
             Some(value) => texts(&value),
             None => Vec::new(),
         };
@@ -165,7 +165,8 @@ async fn every_client_file_parses_and_contains_the_address_and_every_model() {
             _ => BASE,
         };
         assert!(
-            said.iter().any(|said| said == address) || (said.is_empty() && text.contains(address)),
+            reported.iter().any(|reported| reported == address)
+                || (reported.is_empty() && text.contains(address)),
             "{client}: {text}"
         );
         if client == "n8n" {
@@ -174,7 +175,7 @@ async fn every_client_file_parses_and_contains_the_address_and_every_model() {
         for id in [HOSTILE, "messages"] {
             let quoted = text.contains(&json!(id).to_string());
             assert!(
-                quoted || said.iter().any(|said| said == id),
+                quoted || reported.iter().any(|reported| reported == id),
                 "{client}: {text}"
             );
         }
@@ -192,8 +193,8 @@ async fn generated_script_calls_the_first_model_of_the_needed_kind() {
         .start()
         .await;
     // The shell function replaces curl, and prints the arguments that curl would get, one per line.
-    let told = "curl() { printf '%s\\n' \"$@\"; }\n";
-    let script = format!("{told}{}", served(&world, "curl").await.text());
+    let returned = "curl() { printf '%s\\n' \"$@\"; }\n";
+    let script = format!("{returned}{}", served(&world, "curl").await.text());
     let done = Command::new("bash")
         .args(["-c", &script])
         .env("TOLLGATE_KEY", "key-of-the-environment")
@@ -478,8 +479,8 @@ async fn unchanged_client_file_is_304_until_the_catalog_changes() {
     let mut tagged = Vec::new();
     for path in &paths {
         let first = world.get(path, &[]).await;
-        let kept = &first.headers["cache-control"];
-        assert_eq!(kept, &catalog.headers["cache-control"], "{path}");
+        let stored = &first.headers["cache-control"];
+        assert_eq!(stored, &catalog.headers["cache-control"], "{path}");
         let tag = first.headers["etag"].to_str().unwrap().to_owned();
         let again = world.get(path, &[("if-none-match", &tag)]).await;
         assert_eq!(again.status, StatusCode::NOT_MODIFIED, "{path}");

@@ -952,8 +952,8 @@ async fn form_sent_from_another_site_changes_nothing() {
         assert_eq!(answer.status, 403, "nor is anybody signed in by one");
     }
     // A GET with the same fields changes nothing, because a change needs a POST with the form's token.
-    let asked = me.get(&world, &format!("{page}?{}", encoded(&good))).await;
-    assert_eq!(asked.status, 200);
+    let requested = me.get(&world, &format!("{page}?{}", encoded(&good))).await;
+    assert_eq!(requested.status, 200);
     assert_eq!(world.account(&key).await["balance_rub"], "1000.00");
     let origin = format!("http://{}", world.gateway.admin_address().unwrap());
     let answer = me

@@ -16,8 +16,8 @@ const MARKUP: &str = "\"><script>alert(1)</script>";
 
 /// A gateway whose configuration is in a file. Its secrets are files next to it.
 async fn world(edits: &[(&str, &str)]) -> (World, PathBuf, TempDir) {
-    let kept = folder();
-    let dir = kept.path();
+    let stored = folder();
+    let dir = stored.path();
     let path = |name: &str| dir.join(name).display().to_string();
     fs::write(path("admin.key"), ADMIN_KEY).unwrap();
     fs::write(path("vendor.key"), VENDOR_KEY).unwrap();
@@ -35,7 +35,7 @@ async fn world(edits: &[(&str, &str)]) -> (World, PathBuf, TempDir) {
         setup = setup.edit(from, to);
     }
     let file = dir.join("tollgate.toml");
-    (setup.in_file(&file).start().await, file, kept)
+    (setup.in_file(&file).start().await, file, stored)
 }
 
 /// The value of a hidden field.

@@ -90,12 +90,12 @@ async fn events_are_shown_and_sent_again(ledger: Option<&str>) {
         .await;
     // The order of event numbers across accounts is undefined, so the test reads the number of beta's event from the
     // API.
-    let told = world
+    let reported = world
         .admin(Method::GET, "/admin/v1/events?account=beta", None)
         .await
         .json();
-    let told = told["events"][0]["number"].as_u64().unwrap();
-    assert_eq!(numbers(&of_beta), [told]);
+    let reported = reported["events"][0]["number"].as_u64().unwrap();
+    assert_eq!(numbers(&of_beta), [reported]);
     let none = me.page(&world, &format!("{PAGE}?kind=debt")).await;
     assert!(none.contains("No results"), "{none}");
     let wrong = me.get(&world, &format!("{PAGE}?account=a%2Fb")).await;
@@ -164,7 +164,7 @@ async fn events_are_shown_and_sent_again(ledger: Option<&str>) {
     );
     let resume = [("do", "resume"), ("receiver", "crm")];
     admin.done(&world, PAGE, &resume).await;
-    let standing: Value = eventually("it is sent events again", async || {
+    let state: Value = eventually("it is sent events again", async || {
         let all = world
             .admin(Method::GET, "/admin/v1/receivers", None)
             .await
@@ -172,7 +172,7 @@ async fn events_are_shown_and_sent_again(ledger: Option<&str>) {
         (all["receivers"][0]["status"] == "active").then_some(all)
     })
     .await;
-    assert_eq!(standing["receivers"][0]["dead"], 0);
+    assert_eq!(state["receivers"][0]["dead"], 0);
 }
 
 #[tokio::test]

@@ -42,7 +42,7 @@ struct State {
     kid: u32,
     /// Codes that the provider has issued, each with its PKCE challenge and the OpenID claims of its token.
     codes: HashMap<String, (String, Value)>,
-    asked: Vec<String>,
+    requested: Vec<String>,
     auth: &'static str,
 }
 
@@ -61,7 +61,7 @@ impl Provider {
             pair: pair(),
             kid: 1,
             codes: HashMap::new(),
-            asked: Vec::new(),
+            requested: Vec::new(),
             auth: "client_secret_basic",
         }));
         let mut tasks = JoinSet::new();
@@ -96,26 +96,29 @@ impl Provider {
 
     /// Signs a person in at the provider's page. Returns the URL to which the provider then redirects the browser.
     fn agrees(&self, to: &str, change: &Value) -> String {
-        let asked = query(to);
+        let requested = query(to);
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
         let mut claims = json!({
-            "iss": self.with(|state| state.issuer.clone()), "aud": asked["client_id"], "sub": "1",
-            "exp": now.as_secs() + 60, "nonce": asked["nonce"], "email": "anna@example.com",
+            "iss": self.with(|state| state.issuer.clone()), "aud": requested["client_id"], "sub": "1",
+            "exp": now.as_secs() + 60, "nonce": requested["nonce"], "email": "anna@example.com",
             "email_verified": true, "groups": ["all", "ops"],
         });
         for (name, value) in change.as_object().unwrap() {
             claims[name] = value.clone();
         }
         let code = format!("code-{}", self.with(|state| state.codes.len()));
-        let challenge = asked["code_challenge"].clone();
+        let challenge = requested["code_challenge"].clone();
         self.with(|state| state.codes.insert(code.clone(), (challenge, claims)));
-        format!("/console/oidc/back?code={code}&state={}", asked["state"])
+        format!(
+            "/console/oidc/back?code={code}&state={}",
+            requested["state"]
+        )
     }
 }
 
 impl State {
     fn answer(&mut self, method: &str, path: &str, head: &str, body: &str) -> (u16, Value) {
-        self.asked.push(format!("{method} {path}"));
+        self.requested.push(format!("{method} {path}"));
         let issuer = &self.issuer;
         match path {
             "/.well-known/openid-configuration" => {
@@ -290,12 +293,12 @@ async fn openid_sign_in_gives_the_role_of_the_operators_groups() {
         form.text()
     );
     assert!(
-        provider.with(|state| state.asked.is_empty()),
+        provider.with(|state| state.requested.is_empty()),
         "nobody is asked before"
     );
 
     let (to, browser) = sent(&world).await;
-    let asked = query(&to);
+    let requested = query(&to);
     assert!(to.starts_with(&format!("http://127.0.0.1:{}/authorize?", provider.port)));
     for (name, value) in [
         ("response_type", "code"),
@@ -304,7 +307,7 @@ async fn openid_sign_in_gives_the_role_of_the_operators_groups() {
         ("scope", "openid email groups"),
         ("code_challenge_method", "S256"),
     ] {
-        assert_eq!(asked[name], value, "{name}");
+        assert_eq!(requested[name], value, "{name}");
     }
     let back = provider.agrees(&to, &json!({}));
     let answer = browser.get(&world, &back).await;
@@ -347,13 +350,13 @@ async fn openid_sign_in_gives_the_role_of_the_operators_groups() {
     let (to, _) = sent(&world).await;
     let (_, other) = sent(&world).await;
     let stolen = provider.agrees(&to, &json!({}));
-    let tokens = provider.with(|state| state.asked.len());
+    let tokens = provider.with(|state| state.requested.len());
     for browser in [&other, &Browser::default()] {
         let answer = browser.get(&world, &stolen).await;
         assert_eq!((answer.status.as_u16(), cookies(&answer).len()), (400, 0));
     }
     assert_eq!(
-        provider.with(|state| state.asked.len()),
+        provider.with(|state| state.requested.len()),
         tokens,
         "nothing is asked for them"
     );
@@ -381,7 +384,7 @@ async fn rotated_openid_key_is_fetched_and_the_client_secret_may_be_sent_in_the_
     assert_eq!(comes_back(&world, &provider, &json!({})).await.status, 200);
     let keys = provider.with(|state| {
         state
-            .asked
+            .requested
             .iter()
             .filter(|path| *path == "GET /keys")
             .count()

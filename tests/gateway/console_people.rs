@@ -31,8 +31,8 @@ const PAGE: &str = "/console/invitation";
 
 #[tokio::test]
 async fn invitation_makes_one_operator_with_its_role_once() {
-    let kept = folder();
-    let file = kept.path().join("operators.toml");
+    let stored = folder();
+    let file = stored.path().join("operators.toml");
     let world = Setup::default()
         .edit("[admin]\n", &operators_file_section(&file))
         .start()
@@ -109,8 +109,8 @@ async fn invitation_makes_one_operator_with_its_role_once() {
 
 #[tokio::test]
 async fn tokens_of_invitations_cannot_be_guessed_or_used_after_their_end() {
-    let kept = folder();
-    let file = kept.path().join("operators.toml");
+    let stored = folder();
+    let file = stored.path().join("operators.toml");
     named(&file, "boris", "admin");
     let world = Setup::default()
         .edit("[admin]\n", &operators_file_section(&file))

@@ -40,8 +40,8 @@ async fn plain_answer_has_its_cost_in_a_header() {
     let world = World::start().await;
     let key = world.key().await;
     for (op, vendor) in WAYS {
-        let said = answer(vendor, "да", &usage(vendor, 9, 2));
-        world.vendor.script(move |_| Reply::json(200, &said));
+        let reported = answer(vendor, "да", &usage(vendor, 9, 2));
+        world.vendor.script(move |_| Reply::json(200, &reported));
         let answer = op.call(&world, &key, &to(op, vendor, json!({}))).await;
         assert_eq!(answer.status, 200, "{answer:?}");
         let length = answer.headers["content-length"].to_str().unwrap();
@@ -64,14 +64,14 @@ async fn stream_has_its_cost_in_a_comment_before_the_last_event() {
         let answer = op.call(&world, &key, &streamed(op, vendor)).await;
         assert!(!answer.headers.contains_key("x-cost-rub"));
         let text = answer.text();
-        let (told, cost) = told_cost(&text);
+        let (returned, cost) = told_cost(&text);
         let last = match op {
             Op::Chat => "data: [DONE]\n\n",
             Op::Messages => "event: message_stop\ndata: {\"type\":\"message_stop\"}\n\n",
         };
         let end = format!("\n\n: cost_rub {cost}\n\n{last}");
         assert!(text.ends_with(&end), "{op:?} {vendor:?}: {text}");
-        assert!(!told.contains("cost_rub"), "once: {text}");
+        assert!(!returned.contains("cost_rub"), "once: {text}");
         let receipt = world.receipt(&answer.number()).await;
         assert_eq!(receipt["charged_rub"], cost, "{op:?} {vendor:?}");
     }
@@ -99,8 +99,8 @@ async fn cost_comment_is_on_its_own_line_even_if_the_vendor_omits_line_ends() {
     let whole = events(Op::Chat, &["раз"], 9, 2).concat();
     for (end, gap) in [("", "\n\n"), ("\n", "\n"), ("\n\n", "")] {
         for size in [1, whole.len()] {
-            let said = format!("{}{end}", whole.trim_end());
-            let steps: Vec<Step> = said
+            let reported = format!("{}{end}", whole.trim_end());
+            let steps: Vec<Step> = reported
                 .as_bytes()
                 .chunks(size)
                 .map(|piece| Step::Send(piece.to_vec().into()))
@@ -111,7 +111,7 @@ async fn cost_comment_is_on_its_own_line_even_if_the_vendor_omits_line_ends() {
             let body = streamed(Op::Chat, Op::Chat);
             let text = world.chat(&key, &body).await.text();
             let (events, _) = told_cost(&text);
-            assert_eq!(events, format!("{said}{gap}"), "in pieces of {size}");
+            assert_eq!(events, format!("{reported}{gap}"), "in pieces of {size}");
         }
     }
 }
@@ -147,8 +147,8 @@ async fn refusal_reports_no_cost() {
             let answer = op.call(&world, &key, &op.body("x")).await;
             assert!(!answer.headers.contains_key("x-cost-rub"), "{answer:?}");
         }
-        let said = answer(op, "да", &usage(op, 9, 2)).to_string();
-        let half = said[..said.len() / 2].to_owned();
+        let reported = answer(op, "да", &usage(op, 9, 2)).to_string();
+        let half = reported[..reported.len() / 2].to_owned();
         world.vendor.script(move |_| {
             let steps = vec![Step::Send(half.clone().into()), Step::Cut];
             Reply::raw(200, "application/json", steps)
@@ -165,8 +165,8 @@ async fn cost_beyond_the_funds_is_reported_and_the_receipt_has_the_charge() {
     let world = World::start().await;
     // The hold counts 3000 bytes as 2000 tokens, but the vendor may count up to 3000.
     let body = Op::Chat.body(&"x".repeat(3000));
-    let said = answer(Op::Chat, "да", &usage(Op::Chat, 3000, 100));
-    world.vendor.script(move |_| Reply::json(200, &said));
+    let reported = answer(Op::Chat, "да", &usage(Op::Chat, 3000, 100));
+    world.vendor.script(move |_| Reply::json(200, &reported));
     let key = world.key_with("poor", "0.3", json!({})).await;
     let answer = world.chat(&key, &body).await;
     assert_eq!(answer.headers["x-cost-rub"], "0.32");

@@ -78,16 +78,16 @@ async fn stream_that_outlasts_the_drain_ends_with_an_error_and_pays_the_delivere
 async fn drain_waits_for_calls_whose_clients_have_left() {
     let world = World::start().await;
     let key = world.key().await;
-    let asked = Arc::new(Notify::new());
-    let told = Arc::clone(&asked);
+    let requested = Arc::new(Notify::new());
+    let reported = Arc::clone(&requested);
     world.vendor.script(move |received| {
-        told.notify_one();
+        reported.notify_one();
         polite(received).with_step(0, Step::Wait(Duration::from_millis(700)))
     });
     let request = world.chat_request(&key, &chat_body("Привет"));
     tokio::select! {
         _ = world.send(request) => panic!("the vendor has not answered yet"),
-        () = asked.notified() => {}
+        () = requested.notified() => {}
     }
     let World {
         gateway,

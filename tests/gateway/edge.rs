@@ -118,7 +118,7 @@ impl Edge {
     }
 
     /// The number of log lines whose message has this beginning.
-    pub fn said(&self, begin: &str) -> usize {
+    pub fn reported(&self, begin: &str) -> usize {
         self.served.log.count(begin)
     }
 
@@ -140,7 +140,7 @@ impl Edge {
 
     /// Overwrites the configuration file, sends SIGHUP, and waits until the gateway has reloaded it.
     pub async fn reload(&self, text: &str) {
-        let before = self.said("reloaded");
+        let before = self.reported("reloaded");
         self.configure(text);
         self.signal("-HUP");
         self.says("reloaded", before + 1).await;

@@ -35,7 +35,7 @@ async fn silent_and_slow_connections_are_closed() {
         .await;
     let to = world.gateway.address();
     // Columns: name; bytes sent at once; whether the client then sends one byte from time to time.
-    for (what, said, drips) in [
+    for (what, reported, drips) in [
         ("silent", "", false),
         ("half an h2 preface", "PRI * HTTP/2.0\r\n", false),
         ("half a method", "PO", false),
@@ -70,7 +70,7 @@ async fn silent_and_slow_connections_are_closed() {
     ] {
         let begun = Instant::now();
         let mut socket = TcpStream::connect(to).await.unwrap();
-        socket.write_all(said.as_bytes()).await.unwrap();
+        socket.write_all(reported.as_bytes()).await.unwrap();
         let (mut reader, mut writer) = socket.into_split();
         let drip = async {
             let mut tick = interval(Duration::from_millis(100));
@@ -138,8 +138,8 @@ async fn limit_of_connections_per_address_does_not_affect_other_addresses() {
     let to = world.gateway.address();
     let served = async |socket: &mut TcpStream| -> bool {
         let mut answer = [0; 12];
-        let asked = socket.write_all(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n").await;
-        asked.is_ok() && socket.read_exact(&mut answer).await.is_ok()
+        let requested = socket.write_all(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n").await;
+        requested.is_ok() && socket.read_exact(&mut answer).await.is_ok()
     };
     let mut sockets = Vec::new();
     for _ in 0..3 {
@@ -284,7 +284,7 @@ async fn http_version_is_detected_even_if_the_first_bytes_arrive_singly() {
     let http1 = "HTTP/1.1 ".as_bytes();
     // The answer begins with a SETTINGS frame.
     let http2 = &b"\x04"[..];
-    for (said, begins, at) in [
+    for (reported, begins, at) in [
         ("GET / HTTP/1.1\r\nhost: x\r\n\r\n", http1, 0),
         (
             "POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\n\r\n",
@@ -301,7 +301,7 @@ async fn http_version_is_detected_even_if_the_first_bytes_arrive_singly() {
         for first in 1..=4 {
             let mut socket = TcpStream::connect(world.gateway.address()).await.unwrap();
             socket.set_nodelay(true).unwrap();
-            for part in [&said[..first], &said[first..]] {
+            for part in [&reported[..first], &reported[first..]] {
                 socket.write_all(part.as_bytes()).await.unwrap();
                 // The kernel may deliver both parts together despite the pause, which must work too.
                 sleep(Duration::from_millis(20)).await;
@@ -309,7 +309,7 @@ async fn http_version_is_detected_even_if_the_first_bytes_arrive_singly() {
             let mut answer = vec![0; at + begins.len()];
             let read = timeout(SOON, socket.read_exact(&mut answer)).await;
             read.expect("it is answered").unwrap();
-            assert_eq!(&answer[at..], begins, "{first} bytes of {said:?}");
+            assert_eq!(&answer[at..], begins, "{first} bytes of {reported:?}");
         }
     }
 }
@@ -348,13 +348,13 @@ async fn connections_without_a_key_do_not_block_the_operators_listener() {
     assert_eq!(known(&mut operator).await, [200]);
     // The flood comes first from the address that probes and operators use too, then from many addresses.
     for from_many in [false, true] {
-        let mut kept = Vec::new();
+        let mut stored = Vec::new();
         for nth in 0..CONNECTIONS {
             let socket = match from_many {
                 false => TcpStream::connect(to).await,
                 true => connect_from(nth, to).await,
             };
-            kept.push(socket.unwrap());
+            stored.push(socket.unwrap());
         }
         let mut well = 0;
         for nth in 0..20 {
@@ -371,6 +371,6 @@ async fn connections_without_a_key_do_not_block_the_operators_listener() {
             [200],
             "its connection is still there"
         );
-        drop(kept);
+        drop(stored);
     }
 }

@@ -55,7 +55,7 @@ async fn each_request_framing_is_answered_and_vendors_get_only_complete_requests
     let te_close = format!("connection: close\r\n{te}");
     let req = |first: &str, lines: &str, body: &str| chat(&key, first, lines, body);
     let good = req(POST, &close, &body);
-    let kept = req(POST, &length, &body);
+    let stored = req(POST, &length, &body);
     let in_chunks = chunked(&body);
     let smuggled = "GET /v1/models HTTP/1.1\r\nhost: x\r\n\r\n";
 
@@ -213,7 +213,7 @@ async fn each_request_framing_is_answered_and_vendors_get_only_complete_requests
         (
             "pipelined, the second in two codings",
             format!(
-                "{kept}{}",
+                "{stored}{}",
                 req(POST, "transfer-encoding: gzip, chunked\r\n", &in_chunks)
             ),
             OK_THEN_BAD,
@@ -425,10 +425,13 @@ async fn each_request_framing_is_answered_and_vendors_get_only_complete_requests
             1,
         ),
         // The following bytes are two requests on one connection.
-        ("pipelined", format!("{kept}{good}"), OK_TWICE, 2),
+        ("pipelined", format!("{stored}{good}"), OK_TWICE, 2),
         (
             "pipelined, the second with two lengths",
-            format!("{kept}{}", req(POST, &format!("{length}{te}"), &in_chunks)),
+            format!(
+                "{stored}{}",
+                req(POST, &format!("{length}{te}"), &in_chunks)
+            ),
             OK_THEN_BAD,
             1,
         ),
@@ -440,7 +443,7 @@ async fn each_request_framing_is_answered_and_vendors_get_only_complete_requests
         ),
         (
             "rubbish behind a request",
-            format!("{kept}rubbish\r\n\r\n"),
+            format!("{stored}rubbish\r\n\r\n"),
             OK_THEN_BAD_OR_SHUT,
             1,
         ),

@@ -381,9 +381,9 @@ async fn answer_read_through_small_h2_windows_is_complete() {
     let world = World::start().await;
     let key = world.key().await;
     let text = "я".repeat(100_000);
-    let said = text.clone();
+    let reported = text.clone();
     world.vendor.script(move |_| {
-        let body = answer(Op::Chat, &said, &usage(Op::Chat, 9, 1)).to_string();
+        let body = answer(Op::Chat, &reported, &usage(Op::Chat, 9, 1)).to_string();
         Reply::raw(200, "application/json", vec![Step::Send(body.into())])
     });
     for window in [1000, 16_384, 1 << 20] {
@@ -620,12 +620,12 @@ async fn connection_serves_a_hundred_h2_streams_at_a_time_and_refuses_the_next()
             .map(|(_, stream, code)| (stream, u32::from_be_bytes(code.try_into().unwrap())))
             .collect()
     };
-    let told = timeout(PATIENCE, async {
+    let returned = timeout(PATIENCE, async {
         while resets(&read).is_empty() {
             assert_ne!(socket.read_buf(&mut read).await.unwrap(), 0, "it is closed");
         }
     });
-    told.await.expect("the next one is refused");
+    returned.await.expect("the next one is refused");
     assert_eq!(resets(&read)[0], (201, REFUSED_STREAM));
     assert_eq!(world.vendor.received().len(), 100);
     // The other hundred streams end normally, although one stream was refused.

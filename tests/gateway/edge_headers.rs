@@ -111,19 +111,19 @@ fn gossip(received: &Received) -> Reply {
         Op::Chat
     };
     let body = String::from_utf8_lossy(&received.body).into_owned();
-    let told = format!(
+    let returned = format!(
         "key {VENDOR_KEY} of {ORGANISATION} at https://api.vendor.example/v1, {VENDOR_REQUEST}"
     );
     let reply = if body.contains("fail-400") {
-        refusal(400, &told)
+        refusal(400, &returned)
     } else if body.contains("fail-401") {
-        refusal(401, &told)
+        refusal(401, &returned)
     } else if body.contains("fail-429") {
-        refusal(429, &told)
+        refusal(429, &returned)
     } else if body.contains("fail-500") {
-        refusal(500, &told)
+        refusal(500, &returned)
     } else if body.contains("fail-html") {
-        Reply::raw(200, "text/html", vec![]).header("x-told", told.clone())
+        Reply::raw(200, "text/html", vec![]).header("x-told", returned.clone())
     } else if body.contains("\"stream\":true") {
         let reply = Reply::stream(events(op, &[REPLY, "."], 9, 2));
         if body.contains("fail-cut") {
@@ -155,10 +155,10 @@ async fn no_secret_appears_in_redis_or_the_outbox() {
     let redis = RedisServer::start_durable().await;
     let files = search(Edge::over(&redis.url()).await).await;
     assert!(files.contains(&"outbox.db".to_owned()), "{files:?}");
-    let kept = files_in(redis.dir());
-    let books = kept.iter().any(|(_, bytes)| has(bytes, "acme"));
+    let stored = files_in(redis.dir());
+    let books = stored.iter().any(|(_, bytes)| has(bytes, "acme"));
     assert!(books, "Redis has written what it was told");
-    for (file, bytes) in kept {
+    for (file, bytes) in stored {
         for secret in [
             VENDOR_KEY,
             ADMIN_KEY,
@@ -248,7 +248,7 @@ async fn search(mut edge: Edge) -> Vec<String> {
         ("the organisation", ORGANISATION),
         ("the vendor's number", VENDOR_REQUEST),
     ];
-    let said = [("the prompt", PROMPT), ("the reply", REPLY)];
+    let reported = [("the prompt", PROMPT), ("the reply", REPLY)];
     let scan = |place: &str, text: &str, lists: &[&[(&str, &str)]]| {
         for (what, secret) in lists.concat() {
             assert!(!text.contains(secret), "{what} is in {place}");
@@ -278,7 +278,7 @@ async fn search(mut edge: Edge) -> Vec<String> {
     }
     scan("the command line", &command_line, &[&secrets]);
     let log = edge.log();
-    scan("the log", &log, &[&secrets, &vendors, &said]);
+    scan("the log", &log, &[&secrets, &vendors, &reported]);
     assert!(
         log.contains("\"call\"") && !received.is_empty() && answers.len() > 80,
         "{log}"
@@ -288,7 +288,7 @@ async fn search(mut edge: Edge) -> Vec<String> {
     for (file, bytes) in files_in(edge.dir.path()) {
         let name = file.file_name().unwrap().to_string_lossy().into_owned();
         let text = String::from_utf8_lossy(&bytes);
-        scan(&name, &text, &[&secrets, &vendors, &said]);
+        scan(&name, &text, &[&secrets, &vendors, &reported]);
         files.push(name);
     }
     files

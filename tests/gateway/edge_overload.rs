@@ -41,9 +41,9 @@ const REFUSAL: Duration = Duration::from_millis(10);
 async fn excess_calls_are_refused_at_once_without_slowing_others() {
     let world = Arc::new(limits(&format!("in_flight_max = {SERVED}")).start().await);
     let key = Arc::new(world.key().await);
-    let said = answer(Op::Chat, "да", &usage(Op::Chat, 9, 1)).to_string();
+    let reported = answer(Op::Chat, "да", &usage(Op::Chat, 9, 1)).to_string();
     world.vendor.script(move |_| {
-        let steps = vec![Step::Wait(VENDOR_TIME), Step::Send(said.clone().into())];
+        let steps = vec![Step::Wait(VENDOR_TIME), Step::Send(reported.clone().into())];
         Reply::raw(200, "application/json", steps)
     });
     let load = async |clients: usize| {
@@ -167,13 +167,13 @@ async fn no_body_is_read_before_the_key_is_checked() {
     let world = limits(lines).start().await;
     let key = world.key().await;
     let stranger = SecretKey::generate();
-    let mut kept = Vec::new();
+    let mut stored = Vec::new();
     for op in BOTH {
         for secret in [None, Some("tg-rubbish"), Some(stranger.expose())] {
             let head = head(op, secret, "content-length: 90000\r\n");
             let mut socket = begin(&world, &head, 50_000).await;
             assert_eq!(answered(&mut socket).await, [401]);
-            kept.push(socket);
+            stored.push(socket);
         }
         let answer = op.call(&world, &key, &op.body(&"x".repeat(90_000))).await;
         assert_eq!(answer.status, 200, "{answer:?}");
@@ -266,13 +266,13 @@ async fn key_guesses_from_one_ipv6_64_network_count_as_one_address() {
         .start()
         .await;
     let begun = Instant::now();
-    let mut told = 0;
+    let mut returned = 0;
     for n in 0..200u32 {
         let from = format!("2001:db8:7:7::{:x}:{:x}", n / 7, n);
-        told += u64::from(guess(&world, Op::Chat, &from).await.status == 401);
+        returned += u64::from(guess(&world, Op::Chat, &from).await.status == 401);
     }
     let earned = begun.elapsed().as_secs() + 1;
-    assert!((20..=20 + earned).contains(&told), "{told}");
+    assert!((20..=20 + earned).contains(&returned), "{returned}");
     assert_eq!(guess(&world, Op::Chat, "2001:db8:7:8::1").await.status, 401);
 }
 
@@ -280,15 +280,15 @@ async fn key_guesses_from_one_ipv6_64_network_count_as_one_address() {
 async fn three_hundred_key_guesses_at_once_are_answered_by_default() {
     let world = World::start().await;
     let begun = Instant::now();
-    let mut told = 0;
+    let mut returned = 0;
     while guess(&world, Op::Chat, "203.0.113.1").await.status == 401 {
-        told += 1;
-        assert!(told < 2000);
+        returned += 1;
+        assert!(returned < 2000);
     }
     let earned = (begun.elapsed().as_secs_f64() * 10.0).ceil() as u64 + 1;
     assert!(
-        (300..=300 + earned).contains(&told),
-        "{told} in {:?}",
+        (300..=300 + earned).contains(&returned),
+        "{returned} in {:?}",
         begun.elapsed()
     );
     // The disabled key exists, so a request with it does not count as a guess.
@@ -375,7 +375,7 @@ async fn key_that_fills_its_share_of_body_memory_affects_no_other_key() {
         Some(&poor.secret),
         &format!("content-length: {megabyte}\r\n"),
     );
-    let (mut kept, mut refusals) = (Vec::new(), 0);
+    let (mut stored, mut refusals) = (Vec::new(), 0);
     for _ in 0..40 {
         let mut socket = begin(&world, &head, megabyte - 10_000).await;
         tokio::select! {
@@ -383,7 +383,7 @@ async fn key_that_fills_its_share_of_body_memory_affects_no_other_key() {
                 assert_eq!(found, [503]);
                 refusals += 1;
             }
-            () = sleep(Duration::from_millis(50)) => kept.push(socket),
+            () = sleep(Duration::from_millis(50)) => stored.push(socket),
         }
     }
     let body = Arc::new(Op::Chat.body(&"x".repeat(900_000)));
@@ -402,12 +402,12 @@ async fn key_that_fills_its_share_of_body_memory_affects_no_other_key() {
     }
     println!(
         "{} bodies are kept open, {refusals} were refused; {refused} of {CALLS} others",
-        kept.len()
+        stored.len()
     );
     assert!(
-        kept.len() <= 6,
+        stored.len() <= 6,
         "a third of the room, and one that is on its way: {}",
-        kept.len()
+        stored.len()
     );
     assert_eq!(refused, 0);
 }
@@ -437,10 +437,12 @@ async fn large_request_of_a_key_without_money_is_refused_before_its_body_is_read
 
 /// The vendor answers each call with a plain answer of this many bytes of text.
 fn large_answers(edge: &Edge, op: Op, bytes: usize) {
-    let said = answer(op, &"x".repeat(bytes), &usage(op, 9, 2));
-    let said = bytes::Bytes::from(said.to_string());
+    let reported = answer(op, &"x".repeat(bytes), &usage(op, 9, 2));
+    let reported = bytes::Bytes::from(reported.to_string());
     edge.vendor.script(move |_| {
-        let parts = said.chunks(1 << 20).map(|part| said.slice_ref(part));
+        let parts = reported
+            .chunks(1 << 20)
+            .map(|part| reported.slice_ref(part));
         let steps = parts.map(Step::Send).collect();
         Reply::raw(200, "application/json", steps)
     });

@@ -149,12 +149,12 @@ async fn storm(mut edge: Edge, requests: u64) {
         let of_round = requests * (round - 1) / ROUNDS..requests * round / ROUNDS;
         let done = of_round.end;
         let count = of_round.end - of_round.start;
-        let heard = send(&edge, &good, seed, of_round).await;
+        let received = send(&edge, &good, seed, of_round).await;
         assert!(
-            heard > count / 10,
-            "{heard} of {count} got a word in answer"
+            received > count / 10,
+            "{received} of {count} got a word in answer"
         );
-        answered += heard;
+        answered += received;
 
         edge.nothing_is_held().await;
         assert_eq!(edge.chat(&key, &chat_body("x")).await.status, 200);

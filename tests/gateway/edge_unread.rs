@@ -23,7 +23,7 @@ pub const LARGE: usize = 10_000_000;
 const SAYS_SO: &str = "\r\nconnection: close\r\n";
 
 /// The head of a request that has no `connection: close`.
-fn kept(op: Op, key: Option<&str>, lines: &str) -> String {
+fn stored(op: Op, key: Option<&str>, lines: &str) -> String {
     head(op, key, lines).replace("connection: close\r\n", "")
 }
 
@@ -36,8 +36,8 @@ async fn told_at_last(world: &World, head: &str, body: &[u8]) -> String {
     };
     let written = timeout(PATIENCE, write).await;
     written.expect("it is taken").expect("nothing is cut");
-    let told = read_to_close(&mut socket, PATIENCE).await;
-    String::from_utf8(told.expect("the connection ends")).unwrap()
+    let reported = read_to_close(&mut socket, PATIENCE).await;
+    String::from_utf8(reported.expect("the connection ends")).unwrap()
 }
 
 #[tokio::test]
@@ -61,14 +61,18 @@ async fn refusal_reaches_a_client_that_sends_its_large_body_before_reading() {
             ("declared", good, &length, &large, 413),
             ("counted", good, te, &in_a_chunk, 413),
         ] {
-            let told = told_at_last(&world, &kept(op, Some(key), lines), body).await;
-            assert_eq!(statuses(told.as_bytes()), [status], "{what}: {told}");
-            assert!(told.contains(SAYS_SO), "{what}: {told}");
-            assert!(told.ends_with("}}"), "{what}: {told}");
+            let reported = told_at_last(&world, &stored(op, Some(key), lines), body).await;
+            assert_eq!(
+                statuses(reported.as_bytes()),
+                [status],
+                "{what}: {reported}"
+            );
+            assert!(reported.contains(SAYS_SO), "{what}: {reported}");
+            assert!(reported.ends_with("}}"), "{what}: {reported}");
         }
-        let nowhere = kept(op, None, &length).replace(op.path(), "/v1/nowhere");
-        let told = told_at_last(&world, &nowhere, &large).await;
-        assert_eq!(statuses(told.as_bytes()), [404], "{told}");
+        let nowhere = stored(op, None, &length).replace(op.path(), "/v1/nowhere");
+        let reported = told_at_last(&world, &nowhere, &large).await;
+        assert_eq!(statuses(reported.as_bytes()), [404], "{reported}");
     }
     assert!(world.vendor.received().is_empty());
 }
@@ -84,9 +88,9 @@ async fn connection_serves_the_next_request_after_a_short_unread_body() {
         let packed = format!("content-encoding: br\r\n{length}");
         let good = head(op, Some(&key.secret), &length) + &body;
         for (what, head, status) in [
-            ("no key", kept(op, None, &length), 401),
-            ("packed", kept(op, Some(&key.secret), &packed), 415),
-            ("no JSON", kept(op, Some(&key.secret), &length), 400),
+            ("no key", stored(op, None, &length), 401),
+            ("packed", stored(op, Some(&key.secret), &packed), 415),
+            ("no JSON", stored(op, Some(&key.secret), &length), 400),
         ] {
             let mut socket = TcpStream::connect(world.gateway.address()).await.unwrap();
             socket.write_all(head.as_bytes()).await.unwrap();
@@ -101,9 +105,9 @@ async fn connection_serves_the_next_request_after_a_short_unread_body() {
             };
             socket.write_all(body.as_bytes()).await.unwrap();
             socket.write_all(good.as_bytes()).await.unwrap();
-            let told = read_to_close(&mut socket, PATIENCE).await.unwrap();
-            let told = String::from_utf8(told).unwrap();
-            let (refusal, served) = told.split_once("HTTP/1.1 200").expect(what);
+            let reported = read_to_close(&mut socket, PATIENCE).await.unwrap();
+            let reported = String::from_utf8(reported).unwrap();
+            let (refusal, served) = reported.split_once("HTTP/1.1 200").expect(what);
             assert!(!refusal.contains(SAYS_SO), "{what}: {refusal}");
             assert!(served.contains(SAYS_SO), "{what}: {served}");
         }
@@ -132,14 +136,18 @@ async fn answer_before_the_body_was_read_announces_that_the_connection_closes() 
             ),
         ] {
             let begun = Instant::now();
-            let head = kept(op, Some(&key.secret), lines);
+            let head = stored(op, Some(&key.secret), lines);
             let head = match lines.contains("content-type") {
                 true => head.replace("content-type: application/json\r\n", ""),
                 false => head,
             };
-            let told = told_at_last(&world, &head, body.as_bytes()).await;
-            assert_eq!(statuses(told.as_bytes()), [status], "{what}: {told}");
-            assert!(told.contains(SAYS_SO), "{what}: {told}");
+            let reported = told_at_last(&world, &head, body.as_bytes()).await;
+            assert_eq!(
+                statuses(reported.as_bytes()),
+                [status],
+                "{what}: {reported}"
+            );
+            assert!(reported.contains(SAYS_SO), "{what}: {reported}");
             // The client has sent everything, so the gateway closes the connection without delay.
             let time = begun.elapsed();
             assert!(time < Duration::from_secs(5), "{what}: {time:?}");

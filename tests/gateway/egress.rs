@@ -55,12 +55,12 @@ fn polite(taken: &Taken) -> Response<Full<Bytes>> {
     } else {
         Op::Messages
     };
-    let asked: Value = serde_json::from_slice(&taken.body).unwrap();
-    let (kind, body) = if asked["stream"] == true {
+    let requested: Value = serde_json::from_slice(&taken.body).unwrap();
+    let (kind, body) = if requested["stream"] == true {
         ("text/event-stream", events(op, &["да"], 9, 1).concat())
     } else {
-        let said = answer(op, "да", &usage(op, 9, 1));
-        ("application/json", said.to_string())
+        let reported = answer(op, "да", &usage(op, 9, 1));
+        ("application/json", reported.to_string())
     };
     Response::builder()
         .header("content-type", kind)
@@ -82,13 +82,13 @@ async fn all_answered(what: &str, world: &World, key: &Key) {
 
 /// Makes a chat and a messages call, and checks that neither is answered or charged. Returns the text of the refusal.
 async fn none_answered(what: &str, world: &World, key: &Key) -> String {
-    let mut told = String::new();
+    let mut returned = String::new();
     for op in BOTH {
         let answer = op.call(world, key, &op.body("x")).await;
-        told.push_str(&refused(what, &answer, 503, API, "vendor_unavailable"));
+        returned.push_str(&refused(what, &answer, 503, API, "vendor_unavailable"));
         cost_nothing(what, world, key, &answer).await;
     }
-    told
+    returned
 }
 
 #[tokio::test]
@@ -127,8 +127,8 @@ async fn proxy_that_refuses_the_gateways_credentials_makes_the_vendor_unreachabl
         let secret = secret_file(dir.path(), &proxy.url("operator:hunter%403"));
         let world = vendors(&format!("proxy = \"{secret}\"")).start().await;
         let key = world.key().await;
-        let told = none_answered(&format!("{kind:?}"), &world, &key).await;
-        assert!(!told.contains(PASSWORD), "{told}");
+        let returned = none_answered(&format!("{kind:?}"), &world, &key).await;
+        assert!(!returned.contains(PASSWORD), "{returned}");
         assert!(
             proxy.refused() >= 2 && proxy.targets().is_empty(),
             "{kind:?}"
@@ -344,13 +344,13 @@ impl Raw {
     }
 
     async fn answer(&mut self) {
-        let said = answer(Op::Chat, "да", &usage(Op::Chat, 9, 1)).to_string();
+        let reported = answer(Op::Chat, "да", &usage(Op::Chat, 9, 1)).to_string();
         let head = format!(
             "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
-            said.len()
+            reported.len()
         );
         self.socket.write_all(head.as_bytes()).await.unwrap();
-        self.socket.write_all(said.as_bytes()).await.unwrap();
+        self.socket.write_all(reported.as_bytes()).await.unwrap();
     }
 }
 
@@ -401,7 +401,7 @@ async fn connection_with_an_unexpected_second_answer_is_not_reused() {
     let (answered, sent) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
     let connections = Arc::new(AtomicUsize::new(0));
     let mut vendor = JoinSet::new();
-    let (told, tell, count) = (
+    let (returned, tell, count) = (
         Arc::clone(&answered),
         Arc::clone(&sent),
         Arc::clone(&connections),
@@ -413,7 +413,7 @@ async fn connection_with_an_unexpected_second_answer_is_not_reused() {
             let mut raw = Raw { socket };
             assert!(raw.request().await);
             raw.answer().await;
-            told.notified().await;
+            returned.notified().await;
             raw.answer().await;
             tell.notify_one();
             assert!(!raw.request().await, "a further call");

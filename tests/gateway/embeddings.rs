@@ -86,19 +86,19 @@ async fn each_input_shape_passes_unchanged_and_costs_the_vendors_count() {
             r#","encoding_format" : "base64","dimensions":256,"user":"u-1""#,
         ] {
             let sent = format!(r#"{{ "input":{input},"model":"vectors"{more} }}"#);
-            let said = vectors(r#"{"prompt_tokens":5,"total_tokens":5}"#);
-            let reply = said.clone();
+            let reported = vectors(r#"{"prompt_tokens":5,"total_tokens":5}"#);
+            let reply = reported.clone();
             world.vendor.script(move |_| answers(reply.clone()));
             let answer = world
                 .ask(post(&world, "/v1/embeddings", &key, sent.clone()))
                 .await;
             assert_eq!(answer.status, 200, "{answer:?}");
-            assert_eq!(answer.text(), said);
+            assert_eq!(answer.text(), reported);
 
             let received = world.vendor.received().pop().unwrap();
             assert_eq!(received.path, "/v1/embeddings");
-            let asked = sent.replace("\"vectors\"", "\"vectors-1\"");
-            assert_eq!(std::str::from_utf8(&received.body).unwrap(), asked);
+            let requested = sent.replace("\"vectors\"", "\"vectors-1\"");
+            assert_eq!(std::str::from_utf8(&received.body).unwrap(), requested);
 
             let receipt = world.receipt(&answer.number()).await;
             assert_eq!(micro(&receipt["charged_rub"]), 5 * RATE, "{receipt}");
@@ -140,11 +140,11 @@ async fn all_usage_of_an_embedding_call_is_input() {
         ),
         (r#"{"total_tokens":7}"#, 7),
     ] {
-        let said = vectors(usage);
-        let reply = said.clone();
+        let reported = vectors(usage);
+        let reply = reported.clone();
         world.vendor.script(move |_| answers(reply.clone()));
         let answer = embed(&world, &key, &body(json!("слово"))).await;
-        assert_eq!(answer.text(), said);
+        assert_eq!(answer.text(), reported);
         let receipt = world.receipt(&answer.number()).await;
         assert_eq!(micro(&receipt["charged_rub"]), tokens * RATE, "{receipt}");
         assert_eq!(receipt["estimated"], false, "{receipt}");
@@ -180,13 +180,13 @@ async fn embedding_without_usage_is_charged_by_estimate_or_up_to_the_hold() {
             true,
         ),
     ] {
-        let said = vectors(usage);
-        let reply = said.clone();
+        let reported = vectors(usage);
+        let reply = reported.clone();
         world.vendor.script(move |_| answers(reply.clone()));
         let answer = embed(&world, &key, &body(input)).await;
         // The gateway replaces the usage in the answer by the charged usage, and changes nothing else.
         let charged = format!(r#"{{"prompt_tokens":{tokens},"total_tokens":{tokens}}}"#);
-        assert_eq!(answer.text(), said.replace(usage, &charged));
+        assert_eq!(answer.text(), reported.replace(usage, &charged));
         let receipt = world.receipt(&answer.number()).await;
         assert_eq!(micro(&receipt["charged_rub"]), tokens * RATE, "{receipt}");
         assert!(micro(&receipt["held_rub"]) >= tokens * RATE, "{receipt}");
@@ -201,16 +201,16 @@ async fn embedding_estimate_equals_the_hold_of_the_running_call() {
     let key = world.key().await;
     let body = body(json!(["слово ".repeat(100), "x"]));
     let path = "/v1/tollgate/estimate?path=%2Fv1%2Fembeddings";
-    let said = world.ask(post(&world, path, &key, body.to_string())).await;
-    assert_eq!(said.status, 200, "{said:?}");
-    let said = said.json();
+    let reported = world.ask(post(&world, path, &key, body.to_string())).await;
+    assert_eq!(reported.status, 200, "{reported:?}");
+    let reported = reported.json();
     assert_eq!(
-        (&said["model"], &said["fits"]),
+        (&reported["model"], &reported["fits"]),
         (&json!("vectors"), &json!(true))
     );
-    assert_eq!(said["output_tokens_max"], 0, "{said}");
-    let tokens = said["input_tokens_max"].as_i64().unwrap();
-    assert_eq!(micro(&said["hold_rub"]), tokens * RATE, "{said}");
+    assert_eq!(reported["output_tokens_max"], 0, "{reported}");
+    let tokens = reported["input_tokens_max"].as_i64().unwrap();
+    assert_eq!(micro(&reported["hold_rub"]), tokens * RATE, "{reported}");
 
     let go = Arc::new(Notify::new());
     let hold = Step::Hold(Arc::clone(&go));
@@ -227,7 +227,7 @@ async fn embedding_estimate_equals_the_hold_of_the_running_call() {
     };
     let (answer, held) = tokio::join!(embed(&world, &key, &body), held);
     assert_eq!(answer.status, 200, "{answer:?}");
-    assert_eq!(held, said["hold_rub"]);
+    assert_eq!(held, reported["hold_rub"]);
 
     // Paths that call no model have no estimate.
     let path = "/v1/tollgate/estimate?path=/v1/models";
@@ -347,12 +347,12 @@ async fn embedding_caller_that_disconnects_pays_the_vendors_count() {
     let sent = body(json!("x".repeat(100)));
     {
         let call = embed(&world, &key, &sent);
-        let asked = eventually("the vendor is asked", async || {
+        let requested = eventually("the vendor is asked", async || {
             (world.vendor.open() > 0).then_some(())
         });
         tokio::select! {
             answer = call => panic!("it is answered: {answer:?}"),
-            () = asked => {}
+            () = requested => {}
         }
     }
     go.notify_one();
@@ -407,13 +407,13 @@ async fn model_lists_show_the_kind_and_the_surfaces_of_each_model() {
         let headers = [vec![("x-api-key", key.secret.as_str())], headers].concat();
         let list = world.get("/v1/models", &headers).await.json();
         let models = list["data"].as_array().unwrap();
-        let told: Vec<_> = models
+        let returned: Vec<_> = models
             .iter()
             .map(|model| (&model["id"], &model["kind"], &model["surfaces"]))
             .collect();
         let chat = json!(["/v1/chat/completions", "/v1/messages", "/v1/responses"]);
         assert_eq!(
-            told,
+            returned,
             [
                 (
                     &json!("vectors"),
@@ -424,8 +424,8 @@ async fn model_lists_show_the_kind_and_the_surfaces_of_each_model() {
                 (&json!("messages"), &json!("chat"), &chat),
             ]
         );
-        let said = models[0]["description"].as_str().unwrap();
-        assert!(!said.to_lowercase().contains("выход"), "{said}");
+        let reported = models[0]["description"].as_str().unwrap();
+        assert!(!reported.to_lowercase().contains("выход"), "{reported}");
     }
     let catalog = world.get("/v1/tollgate/models", &[]).await.json();
     let sold = &catalog["models"];

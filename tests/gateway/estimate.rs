@@ -48,9 +48,9 @@ async fn estimate_equals_the_hold_of_its_call_and_is_free() {
         let account = world.settled(&key).await;
         let answer = estimate(&world, op, &key, &body).await;
         assert_eq!(answer.status, 200, "{answer:?}");
-        let said = answer.json();
+        let reported = answer.json();
         assert_eq!(
-            names(&said),
+            names(&reported),
             [
                 "fits",
                 "free_rub",
@@ -62,10 +62,10 @@ async fn estimate_equals_the_hold_of_its_call_and_is_free() {
                 "price",
             ]
         );
-        assert_eq!(said["model"], op.model());
-        assert_eq!(said["fits"], true);
-        assert_eq!(said["output_tokens_max"], output, "{said}");
-        assert_eq!(said["free_rub"], account["free_rub"], "{said}");
+        assert_eq!(reported["model"], op.model());
+        assert_eq!(reported["fits"], true);
+        assert_eq!(reported["output_tokens_max"], output, "{reported}");
+        assert_eq!(reported["free_rub"], account["free_rub"], "{reported}");
         let rates = rates(op);
         for (class, rate) in [
             ("input", "input_rub_mtok"),
@@ -73,21 +73,21 @@ async fn estimate_equals_the_hold_of_its_call_and_is_free() {
             ("output", "output_rub_mtok"),
             ("cache_write", "cache_write_rub_mtok"),
         ] {
-            assert_eq!(said["price"][class], rates[rate], "{said}");
+            assert_eq!(reported["price"][class], rates[rate], "{reported}");
         }
         // The estimate can be computed again from its own fields: rubles per million tokens are micro-rubles per token.
-        let count = |field: &str| said[field].as_i64().unwrap();
+        let count = |field: &str| reported[field].as_i64().unwrap();
         let rate = |rate: &str| micro(&rates[rate]) / 1_000_000;
         let hold = count("input_tokens_max") * rate("input_rub_mtok")
             + count("output_tokens_max") * rate("output_rub_mtok");
-        assert_eq!(micro(&said["hold_rub"]), hold, "{said}");
+        assert_eq!(micro(&reported["hold_rub"]), hold, "{reported}");
         let held = world.account(&key).await["held_rub"].clone();
         assert_eq!(held, "0.00", "an estimate holds nothing");
 
         if body["n"].is_null() {
             let running = Running::start(&world, op, &key, &body).await;
             let held = world.account(&key).await["held_rub"].clone();
-            assert_eq!(said["hold_rub"], held, "{said}");
+            assert_eq!(reported["hold_rub"], held, "{reported}");
             running.finish().await;
         }
     }
@@ -102,12 +102,12 @@ async fn estimate_lowers_the_output_maximum_like_its_call() {
     let all = estimate(&world, Op::Chat, &rich, &body).await.json();
     let funds = micro(&all["hold_rub"]) - 100_000;
     let key = world.key_with("poor", &rubles(funds), json!({})).await;
-    let said = estimate(&world, Op::Chat, &key, &body).await.json();
-    assert_eq!(said["fits"], true, "{said}");
-    assert_eq!(said["hold_rub"], said["free_rub"], "{said}");
-    assert_eq!(said["output_tokens_max"], 4000 - 500, "{said}");
+    let reported = estimate(&world, Op::Chat, &key, &body).await.json();
+    assert_eq!(reported["fits"], true, "{reported}");
+    assert_eq!(reported["hold_rub"], reported["free_rub"], "{reported}");
+    assert_eq!(reported["output_tokens_max"], 4000 - 500, "{reported}");
     let running = Running::start(&world, Op::Chat, &key, &body).await;
-    assert_eq!(world.account(&key).await["held_rub"], said["hold_rub"]);
+    assert_eq!(world.account(&key).await["held_rub"], reported["hold_rub"]);
     running.finish().await;
 }
 
@@ -120,18 +120,18 @@ async fn estimate_of_a_call_that_the_money_does_not_cover_has_the_needed_amount(
     let empty = world.key_with("empty", "0", json!({})).await;
     for op in BOTH {
         let body = op.body("x");
-        let said = estimate(&world, op, &key, &body).await.json();
-        assert_eq!(said["fits"], false, "{said}");
-        assert_eq!(said["free_rub"], "0.02", "{said}");
+        let reported = estimate(&world, op, &key, &body).await.json();
+        assert_eq!(reported["fits"], false, "{reported}");
+        assert_eq!(reported["free_rub"], "0.02", "{reported}");
         let answer = op.call(&world, &key, &body).await;
         let text = refused("the call", &answer, 403, PERMISSION, "insufficient_balance");
-        let needs = said["hold_rub"].as_str().unwrap().replace('.', ",");
+        let needs = reported["hold_rub"].as_str().unwrap().replace('.', ",");
         assert!(text.contains(&format!("нужно {needs}\u{a0}₽")), "{text}");
 
         for (key, free) in [(&spent, "0.000001"), (&empty, "0.00")] {
-            let said = estimate(&world, op, key, &body).await.json();
-            assert_eq!(said["fits"], false, "{said}");
-            assert_eq!(said["free_rub"], free, "{said}");
+            let reported = estimate(&world, op, key, &body).await.json();
+            assert_eq!(reported["fits"], false, "{reported}");
+            assert_eq!(reported["free_rub"], free, "{reported}");
         }
     }
     assert!(world.vendor.received().is_empty());
@@ -161,9 +161,9 @@ async fn estimate_is_refused_for_the_same_reasons_as_its_call() {
             (&narrow, &good, 403, PERMISSION, "model_not_allowed"),
             (&forged, &good, 401, AUTHENTICATION, "invalid_api_key"),
         ] {
-            let said = estimate(&world, op, key, body).await;
+            let reported = estimate(&world, op, key, body).await;
             let called = op.call(&world, key, body).await;
-            let text = refused("an estimate", &said, status, kind, code);
+            let text = refused("an estimate", &reported, status, kind, code);
             assert_eq!(text, refused("a call", &called, status, kind, code));
         }
     }
@@ -172,7 +172,13 @@ async fn estimate_is_refused_for_the_same_reasons_as_its_call() {
         .admin(Method::PATCH, "/admin/v1/accounts/acme", Some(suspended))
         .await;
     assert_eq!(account.status, 200, "{account:?}");
-    let said = estimate(&world, Op::Chat, &key, &Op::Chat.body("x")).await;
-    refused("suspended", &said, 401, AUTHENTICATION, "account_suspended");
+    let reported = estimate(&world, Op::Chat, &key, &Op::Chat.body("x")).await;
+    refused(
+        "suspended",
+        &reported,
+        401,
+        AUTHENTICATION,
+        "account_suspended",
+    );
     assert!(world.vendor.received().is_empty());
 }

@@ -278,8 +278,8 @@ async fn empty_answer_is_charged_by_its_usage_and_invalid_answer_is_free() {
             "0.0378",
         ),
     ] {
-        let said = json!({ "choices": choices, "usage": usage });
-        world.vendor.script(move |_| Reply::json(200, &said));
+        let reported = json!({ "choices": choices, "usage": usage });
+        world.vendor.script(move |_| Reply::json(200, &reported));
         let answer = world.messages(&key, &body).await;
         assert_eq!(answer.status, status, "{answer:?}");
         assert_eq!(world.settled(&key).await["spent_rub"], spent);
@@ -330,10 +330,10 @@ async fn attached_document_by_url_is_refused_unless_a_context_window_bounds_its_
     let by_address = with_document(&json!({ "type": "url", "url": "https://files.example/1.pdf" }));
     let world = World::start().await;
     let key = world.key().await;
-    let said = world.messages(&key, &by_address).await;
-    let text = refused("by address", &said, 400, INVALID, "");
+    let reported = world.messages(&key, &by_address).await;
+    let text = refused("by address", &reported, 400, INVALID, "");
     assert!(text.contains("messages[0].content[0].source"), "{text}");
-    cost_nothing("a document by address", &world, &key, &said).await;
+    cost_nothing("a document by address", &world, &key, &reported).await;
 
     let window = "id = \"messages\"\ninput_tokens_max = 100_000";
     let world = Setup::default()
@@ -341,10 +341,10 @@ async fn attached_document_by_url_is_refused_unless_a_context_window_bounds_its_
         .start()
         .await;
     let key = world.key().await;
-    let said = answer(Op::Messages, "x", &usage(Op::Messages, 100_000, 5));
-    world.vendor.script(move |_| Reply::json(200, &said));
-    let said = world.messages(&key, &by_address).await;
-    let receipt = world.receipt(&said.number()).await;
+    let reported = answer(Op::Messages, "x", &usage(Op::Messages, 100_000, 5));
+    world.vendor.script(move |_| Reply::json(200, &reported));
+    let reported = world.messages(&key, &by_address).await;
+    let receipt = world.receipt(&reported.number()).await;
     assert_eq!(receipt["usage"]["input"], 100_000, "{receipt}");
     assert!(
         micro(&receipt["held_rub"]) >= micro(&receipt["charged_rub"]),
@@ -359,10 +359,10 @@ async fn hold_of_a_long_attached_document_covers_its_pages() {
     let key = world.key().await;
     for pages in [1, 90] {
         let tokens = 8_000 * pages as u64;
-        let said = answer(Op::Messages, "x", &usage(Op::Messages, tokens, 5));
-        world.vendor.script(move |_| Reply::json(200, &said));
-        let said = world.messages(&key, &with_document(&pdf(pages))).await;
-        let receipt = world.receipt(&said.number()).await;
+        let reported = answer(Op::Messages, "x", &usage(Op::Messages, tokens, 5));
+        world.vendor.script(move |_| Reply::json(200, &reported));
+        let reported = world.messages(&key, &with_document(&pdf(pages))).await;
+        let receipt = world.receipt(&reported.number()).await;
         assert_eq!(receipt["usage"]["input"], tokens, "{receipt}");
         assert!(
             micro(&receipt["held_rub"]) >= micro(&receipt["charged_rub"]),

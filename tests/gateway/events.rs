@@ -15,7 +15,7 @@ use crate::{
     },
     ops::Op,
     replies::{answer, usage},
-    usage_report::{said, tollgate},
+    usage_report::{reported, tollgate},
 };
 use tollgate::demo::vendor::Reply;
 use tollgate_layers::reserve::ledger::{KeyChange, LedgerAdmin};
@@ -57,8 +57,8 @@ async fn alert(world: &World, path: &str, levels: Value) -> Answer {
 
 /// Makes a call that costs 0.201 ₽.
 async fn spend(world: &World, key: &Key) {
-    let said = answer(Op::Chat, "да", &usage(Op::Chat, 10, 1000));
-    world.vendor.script(move |_| Reply::json(200, &said));
+    let reported = answer(Op::Chat, "да", &usage(Op::Chat, 10, 1000));
+    world.vendor.script(move |_| Reply::json(200, &reported));
     let body = with(Op::Chat.body("x"), json!({ "max_tokens": 1000 }));
     let answer = world.chat(key, &body).await;
     assert_eq!(answer.status, 200, "{answer:?}");
@@ -80,12 +80,12 @@ async fn events_are_read_page_by_page_by_account_and_by_kind() {
     assert_eq!((&all["next_after"], &all["last"]), (&json!(4), &json!(4)));
     let first = &all["events"][0];
     assert!(first["at"].as_str().unwrap().ends_with('Z') && first["at_ms"].is_u64());
-    let mut said = first.clone();
+    let mut reported = first.clone();
     for time in ["at", "at_ms"] {
-        said.as_object_mut().unwrap().remove(time);
+        reported.as_object_mut().unwrap().remove(time);
     }
     assert_eq!(
-        said,
+        reported,
         json!({ "number": 1, "account": "acme", "kind": "top_up", "entry": "first", "amount_rub": "10.00", "balance_rub": "10.00" })
     );
     let page = events(&world, "after=1&limit=2").await;
@@ -269,7 +269,7 @@ async fn alert_levels_of_an_account_key_and_group_are_set_shown_and_emit_events(
         let set_group = alert(&world, of_group, json!(["0.5"])).await;
         assert_eq!(set_group.json(), told_at);
         let args = ["account", "alert", "acme", "--group", "team", "--json"];
-        let shown = said(&tollgate(&world, &args, "").await, 0);
+        let shown = reported(&tollgate(&world, &args, "").await, 0);
         let shown: Value = serde_json::from_str(&shown).unwrap();
         assert_eq!(shown, told_at);
         let shown = get(&world, "/admin/v1/accounts/acme/alerts").await.json();
@@ -284,14 +284,14 @@ async fn alert_levels_of_an_account_key_and_group_are_set_shown_and_emit_events(
         spend(&world, &key).await;
         spend(&world, &key).await;
         world.settled(&key).await;
-        let told = events(&world, "after=1&kind=balance_low,ceiling_low").await;
+        let returned = events(&world, "after=1&kind=balance_low,ceiling_low").await;
         assert_eq!(
-            of(&told, "kind"),
+            of(&returned, "kind"),
             ["ceiling_low", "ceiling_low", "balance_low", "balance_low"]
         );
-        assert_eq!(of(&told, "level_rub"), ["0.60", "0.50", "0.80", "0.60"]);
-        assert_eq!(told["events"][0]["key"], *key.id);
-        let of_team = &told["events"][1];
+        assert_eq!(of(&returned, "level_rub"), ["0.60", "0.50", "0.80", "0.60"]);
+        assert_eq!(returned["events"][0]["key"], *key.id);
+        let of_team = &returned["events"][1];
         assert_eq!(
             (&of_team["group"], of_team.get("key")),
             (&json!("team"), None)
@@ -337,8 +337,8 @@ async fn alert_level_crossed_by_500_parallel_calls_emits_one_event() {
         let (server, world) = on(redis).await;
         let key = world.key_with("acme", "1000", json!({})).await;
         alert(&world, "accounts/acme", json!(["970", "900"])).await;
-        let said = answer(Op::Chat, "да", &usage(Op::Chat, 10, 1000));
-        world.vendor.script(move |_| Reply::json(200, &said));
+        let reported = answer(Op::Chat, "да", &usage(Op::Chat, 10, 1000));
+        world.vendor.script(move |_| Reply::json(200, &reported));
         let body = with(Op::Chat.body("x"), json!({ "max_tokens": 1000 }));
         let calls = (0..500).map(async |_| {
             loop {
@@ -358,8 +358,8 @@ async fn alert_level_crossed_by_500_parallel_calls_emits_one_event() {
             (account["balance_rub"] == "899.50").then_some(())
         })
         .await;
-        let told = events(&world, "kind=balance_low").await;
-        assert_eq!(of(&told, "level_rub"), ["970.00", "900.00"]);
+        let returned = events(&world, "kind=balance_low").await;
+        assert_eq!(of(&returned, "level_rub"), ["970.00", "900.00"]);
         // On a busy machine there may be further events, such as a vendor's outage. They have no account, so the filter
         // excludes them.
         let numbers = events(&world, "account=acme&limit=1000").await;
@@ -370,7 +370,7 @@ async fn alert_level_crossed_by_500_parallel_calls_emits_one_event() {
 }
 
 /// Waits for this number of events of the kind, and returns the latest.
-async fn told(world: &World, kind: &str, count: usize) -> Value {
+async fn returned(world: &World, kind: &str, count: usize) -> Value {
     let until = Instant::now() + Duration::from_secs(20);
     loop {
         let page = events(world, &format!("kind={kind}")).await;
@@ -397,16 +397,16 @@ async fn two_gateways_emit_one_event_for_a_vendors_outage_and_one_for_its_return
     for world in &gateways {
         switch(world, "disabled").await;
     }
-    told(&gateways[0], both, 1).await;
+    returned(&gateways[0], both, 1).await;
     switch(&gateways[0], "active").await;
     // Gateway 1 still does not call the vendor, so `vendor_back` is not emitted yet.
     tokio::time::sleep(Duration::from_secs(5)).await;
     assert_eq!(
-        of(&told(&gateways[0], both, 1).await, "kind"),
+        of(&returned(&gateways[0], both, 1).await, "kind"),
         ["vendor_out"]
     );
     switch(&gateways[1], "active").await;
-    let page = told(&gateways[1], both, 2).await;
+    let page = returned(&gateways[1], both, 2).await;
     assert_eq!(of(&page, "kind"), ["vendor_out", "vendor_back"]);
     assert_eq!(of(&page, "vendor"), ["chat-vendor", "chat-vendor"]);
 }
@@ -439,11 +439,14 @@ async fn expiring_key_emits_one_event_even_across_restarts() {
     world.gateway.drain().await.unwrap();
     for _ in 0..2 {
         let world = start().await;
-        let page = told(&world, "key_expiring", 1).await;
+        let page = returned(&world, "key_expiring", 1).await;
         assert_eq!(of(&page, "key"), [&json!(ids[0])]);
         assert_eq!(of(&page, "account"), ["acme"]);
         tokio::time::sleep(Duration::from_secs(3)).await;
-        assert_eq!(of(&told(&world, "key_expiring", 1).await, "key").len(), 1);
+        assert_eq!(
+            of(&returned(&world, "key_expiring", 1).await, "key").len(),
+            1
+        );
         world.gateway.drain().await.unwrap();
     }
 }
@@ -458,10 +461,10 @@ async fn calls_below_cost_emit_one_event_per_day_and_model() {
     for _ in 0..3 {
         spend(&world, &key).await;
     }
-    let page = told(&world, "margin_negative", 1).await;
+    let page = returned(&world, "margin_negative", 1).await;
     world.settled(&key).await;
     tokio::time::sleep(Duration::from_millis(200)).await;
-    assert_eq!(told(&world, "margin_negative", 1).await, page);
+    assert_eq!(returned(&world, "margin_negative", 1).await, page);
     let event = &page["events"][0];
     assert_eq!(
         (&event["model"], &event["vendor"]),
@@ -478,9 +481,12 @@ async fn stale_exchange_rate_emits_one_event() {
     let closed = "[[rate.source]]\nurl = \"http://127.0.0.1:1/rate\"\nselect = \"/price\"\n";
     let setup = Setup::default().edit("[[rate.source]]\nfixed = \"100\"\n", closed);
     let world = setup.start().await;
-    told(&world, "rate_stale", 1).await;
+    returned(&world, "rate_stale", 1).await;
     tokio::time::sleep(Duration::from_secs(3)).await;
-    assert_eq!(of(&told(&world, "rate_stale", 1).await, "number").len(), 1);
+    assert_eq!(
+        of(&returned(&world, "rate_stale", 1).await, "number").len(),
+        1
+    );
 }
 
 async fn audit(world: &World) -> Vec<Value> {
@@ -513,9 +519,9 @@ async fn audit_breach_emits_one_event_however_often_it_is_found() {
         for world in gateways.iter().cycle().take(4) {
             assert_eq!(audit(world).await, found);
         }
-        let told = events(&gateways[1], kind).await;
-        assert_eq!(of(&told, "kind").len(), expected, "{told}");
-        let last = &told["events"][expected - 1];
+        let returned = events(&gateways[1], kind).await;
+        assert_eq!(of(&returned, "kind").len(), expected, "{returned}");
+        let last = &returned["events"][expected - 1];
         assert_eq!((&last["breaches"], &last["first"]), (&json!(1), &found[0]));
         let text = found[0].as_str().unwrap();
         assert!(text.starts_with("U1 sums of all accounts"), "{text}");

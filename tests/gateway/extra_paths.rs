@@ -84,7 +84,7 @@ async fn model_list_has_every_field_that_codex_reads() {
     let plain = world.get("/v1/models", &headers).await.json();
     assert_eq!(list["data"], plain["data"], "vectors included");
     let models = list["models"].as_array().unwrap();
-    let told: Vec<_> = models
+    let reported: Vec<_> = models
         .iter()
         .map(|model| {
             [
@@ -95,7 +95,7 @@ async fn model_list_has_every_field_that_codex_reads() {
         })
         .collect();
     assert_eq!(
-        json!(told),
+        json!(reported),
         json!([["chat", "chat", 128_000], ["messages", "Большая", 200_000]])
     );
     for (place, model) in models.iter().enumerate() {

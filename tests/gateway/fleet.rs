@@ -108,7 +108,7 @@ impl Fleet {
     }
 
     /// The number of requests that a vendor received.
-    pub fn asked(&self, n: usize) -> usize {
+    pub fn requested(&self, n: usize) -> usize {
         self.vendor(n).received().len()
     }
 }

@@ -45,7 +45,7 @@ struct Metered {
 }
 
 /// Translates a stream of this format for a caller of the other format, and meters the stream.
-fn heard(format: Format, stream: &str) -> Heard {
+fn received(format: Format, stream: &str) -> Heard {
     let mut reader = Reader::new(format);
     let (mut to_messages, mut to_chat) = (
         messages::Events::new(Origin::default(), CX),
@@ -63,14 +63,14 @@ fn heard(format: Format, stream: &str) -> Heard {
     };
     let stream = Bytes::copy_from_slice(stream.as_bytes());
     Splitter::default().push(&stream, each).unwrap();
-    let said = std::str::from_utf8(&out).unwrap().lines();
-    let said: Vec<Value> = said
+    let reported = std::str::from_utf8(&out).unwrap().lines();
+    let reported: Vec<Value> = reported
         .filter_map(|line| line.strip_prefix("data: "))
         .map(|data| serde_json::from_str(data).unwrap_or_else(|_| json!(data)))
         .collect();
-    let heard = match format {
-        Format::Chat => of_messages(&said),
-        Format::Messages => of_chat(&said),
+    let received = match format {
+        Format::Chat => of_messages(&reported),
+        Format::Messages => of_chat(&reported),
         Format::Responses => unreachable!("no stream of that format is cut here"),
     };
     let mut reading = Reading::default();
@@ -82,75 +82,77 @@ fn heard(format: Format, stream: &str) -> Heard {
             text_bytes: reading.text_bytes,
             flags: [reading.output_counted, reading.suspect, reader.finished()],
         },
-        ..heard
+        ..received
     }
 }
 
 fn of_messages(events: &[Value]) -> Heard {
-    let mut heard = Heard::default();
+    let mut received = Heard::default();
     for event in events {
         match text(&event["type"]).as_str() {
             "message_start" => {
-                heard.id = text(&event["message"]["id"]);
-                heard.model = text(&event["message"]["model"]);
+                received.id = text(&event["message"]["id"]);
+                received.model = text(&event["message"]["model"]);
             }
             "content_block_start" if event["content_block"]["type"] == "tool_use" => {
                 let block = &event["content_block"];
                 let call = [text(&block["id"]), text(&block["name"]), String::new()];
-                heard.calls.push(call);
+                received.calls.push(call);
             }
             "content_block_delta" => {
                 let delta = &event["delta"];
-                heard.text += &text(&delta["text"]);
-                heard.thinking += &text(&delta["thinking"]);
+                received.text += &text(&delta["text"]);
+                received.thinking += &text(&delta["thinking"]);
                 if let Some(piece) = delta["partial_json"].as_str() {
-                    heard.calls.last_mut().unwrap()[2].push_str(piece);
+                    received.calls.last_mut().unwrap()[2].push_str(piece);
                 }
             }
             "message_delta" => {
-                heard.stop = event["delta"]["stop_reason"].clone();
-                heard.usage = event["usage"].clone();
+                received.stop = event["delta"]["stop_reason"].clone();
+                received.usage = event["usage"].clone();
             }
-            "message_stop" => heard.whole = true,
+            "message_stop" => received.whole = true,
             _ => {}
         }
     }
     // If the vendor sends no id, the gateway derives an id from the first chunk, which depends on the cut. Only the
     // id's prefix is compared.
-    if heard.id.starts_with(&format!("msg_{:x}", CX.created)) {
-        heard.id.truncate(4);
+    if received.id.starts_with(&format!("msg_{:x}", CX.created)) {
+        received.id.truncate(4);
     }
-    heard
+    received
 }
 
 fn of_chat(chunks: &[Value]) -> Heard {
-    let mut heard = Heard::default();
+    let mut received = Heard::default();
     for chunk in chunks {
         if chunk == "[DONE]" {
-            heard.whole = true;
+            received.whole = true;
             continue;
         }
-        (heard.id, heard.model) = (text(&chunk["id"]), text(&chunk["model"]));
+        (received.id, received.model) = (text(&chunk["id"]), text(&chunk["model"]));
         let choice = &chunk["choices"][0];
         let delta = &choice["delta"];
-        heard.text += &text(&delta["content"]);
-        heard.thinking += &text(&delta["reasoning_content"]);
+        received.text += &text(&delta["content"]);
+        received.thinking += &text(&delta["reasoning_content"]);
         let call = &delta["tool_calls"][0];
         if call["id"].is_string() {
             let name = text(&call["function"]["name"]);
-            heard.calls.push([text(&call["id"]), name, String::new()]);
+            received
+                .calls
+                .push([text(&call["id"]), name, String::new()]);
         }
         if let Some(piece) = call["function"]["arguments"].as_str() {
-            heard.calls.last_mut().unwrap()[2].push_str(piece);
+            received.calls.last_mut().unwrap()[2].push_str(piece);
         }
         if !choice["finish_reason"].is_null() {
-            heard.stop = choice["finish_reason"].clone();
+            received.stop = choice["finish_reason"].clone();
         }
         if !chunk["usage"].is_null() {
-            heard.usage = chunk["usage"].clone();
+            received.usage = chunk["usage"].clone();
         }
     }
-    heard
+    received
 }
 
 fn text(value: &Value) -> String {
@@ -243,7 +245,7 @@ fn chat_parts(parts: &mut Vec<Part>, chunk: &Value) {
     }
 
     // Each pair has the fields of one part, and the pointers to its texts.
-    let mut said: Vec<(Map<String, Value>, Vec<String>)> = Vec::new();
+    let mut reported: Vec<(Map<String, Value>, Vec<String>)> = Vec::new();
     let reasoning: Map<_, _> = REASONING
         .iter()
         .filter_map(|name| delta.remove_entry(*name))
@@ -261,19 +263,19 @@ fn chat_parts(parts: &mut Vec<Part>, chunk: &Value) {
     } else {
         &[]
     };
-    said.push((
+    reported.push((
         reasoning.clone(),
         cut.iter().copied().map(String::from).collect(),
     ));
     match delta.remove("content") {
-        Some(Value::Array(list)) => said.extend(list.into_iter().map(|part| {
+        Some(Value::Array(list)) => reported.extend(list.into_iter().map(|part| {
             let names = ["text", "thinking", "thinking/0/text"];
             (
                 one("content", json!([part])),
                 names.map(|name| format!("content/0/{name}")).into(),
             )
         })),
-        content => said.push((
+        content => reported.push((
             content
                 .map(|content| one("content", content))
                 .unwrap_or_default(),
@@ -284,7 +286,7 @@ fn chat_parts(parts: &mut Vec<Part>, chunk: &Value) {
         ("refusal", "refusal"),
         ("function_call", "function_call/arguments"),
     ] {
-        said.extend(
+        reported.extend(
             delta
                 .remove(name)
                 .map(|value| (one(name, value), vec![cut.into()])),
@@ -293,20 +295,20 @@ fn chat_parts(parts: &mut Vec<Part>, chunk: &Value) {
     if let Some(Value::Array(calls)) = delta.get("tool_calls").cloned() {
         delta.remove("tool_calls");
         let cut = || vec!["tool_calls/0/function/arguments".to_owned()];
-        said.extend(
+        reported.extend(
             calls
                 .into_iter()
                 .map(|call| (one("tool_calls", json!([call])), cut())),
         );
     }
     // Fields without text that can be cut come first, in a separate part.
-    said.insert(0, (delta, Vec::new()));
-    said.retain(|(delta, _)| !delta.is_empty());
-    if said.is_empty() {
-        said.push((Map::new(), Vec::new()));
+    reported.insert(0, (delta, Vec::new()));
+    reported.retain(|(delta, _)| !delta.is_empty());
+    if reported.is_empty() {
+        reported.push((Map::new(), Vec::new()));
     }
-    let count = said.len();
-    for (index, (delta, cut)) in said.into_iter().enumerate() {
+    let count = reported.len();
+    for (index, (delta, cut)) in reported.into_iter().enumerate() {
         let mut data = rest.clone();
         data["choices"][0]["delta"] = Value::Object(delta);
         let mut part = Part::whole(String::new(), data);
@@ -406,7 +408,7 @@ fn written(parts: &[Part], names_again: bool, ends: impl Fn(usize, &Part) -> Vec
 /// Checks that the stream gives the same result wherever its texts are cut. Returns the number of cut streams that were
 /// checked.
 fn is_the_same_in_pieces(what: &str, format: Format, stream: &str) -> usize {
-    let whole = heard(format, stream);
+    let whole = received(format, stream);
     assert!(whole.whole && whole.error.is_none(), "{what}: {whole:?}");
     let parts = parts(format, stream);
     let (longest, letters) = (
@@ -416,7 +418,7 @@ fn is_the_same_in_pieces(what: &str, format: Format, stream: &str) -> usize {
     let mut cuts = 0;
     let mut check = |stream: String| {
         cuts += 1;
-        assert_eq!(heard(format, &stream), whole, "{what}:\n{stream}");
+        assert_eq!(received(format, &stream), whole, "{what}:\n{stream}");
     };
     // Cuts each text into three pieces, the middle piece as long as `{}` or `null`.
     for at in 0..longest {
@@ -491,8 +493,8 @@ fn arguments() -> Vec<(&'static str, Value)> {
 }
 
 fn meant(what: &str, format: Format, stream: &str, calls: &[(&str, &Value)]) {
-    let heard = heard(format, stream);
-    let heard = heard.calls.iter().map(|[id, name, arguments]| {
+    let received = received(format, stream);
+    let received = received.calls.iter().map(|[id, name, arguments]| {
         let arguments: Value = serde_json::from_str(arguments).unwrap_or_else(|_| json!(arguments));
         assert!(!id.is_empty(), "{what}");
         (name.clone(), arguments)
@@ -501,7 +503,7 @@ fn meant(what: &str, format: Format, stream: &str, calls: &[(&str, &Value)]) {
         .iter()
         .map(|(name, arguments)| ((*name).to_owned(), (*arguments).clone()));
     assert_eq!(
-        heard.collect::<Vec<_>>(),
+        received.collect::<Vec<_>>(),
         calls.collect::<Vec<_>>(),
         "{what}:\n{stream}"
     );

@@ -212,7 +212,7 @@ async fn three_gateways_never_exceed_the_concurrency_of_a_key() {
     ];
     group_of_keys(&gateways[0], 1_000_000).await;
     limit(&gateways[0], 5).await;
-    let wish = |ttl| {
+    let wanted = |ttl| {
         let mut hold = hold(0, "k0", PRICE);
         hold.number = RequestNumber::now_v7();
         hold.ttl = ttl;
@@ -221,7 +221,7 @@ async fn three_gateways_never_exceed_the_concurrency_of_a_key() {
     let mut asking = JoinSet::new();
     for n in 0..500 {
         let gateway = gateways[n % 3].clone();
-        let hold = wish(Duration::from_secs(2));
+        let hold = wanted(Duration::from_secs(2));
         asking.spawn(async move { (gateway.reserve(&hold).await, hold) });
     }
     let mut open = Vec::new();
@@ -239,11 +239,11 @@ async fn three_gateways_never_exceed_the_concurrency_of_a_key() {
     }
     for _ in 0..2 {
         gateways[2]
-            .reserve(&wish(Duration::from_secs(600)))
+            .reserve(&wanted(Duration::from_secs(600)))
             .await
             .unwrap();
     }
-    let refused = gateways[0].reserve(&wish(Duration::from_secs(600))).await;
+    let refused = gateways[0].reserve(&wanted(Duration::from_secs(600))).await;
     assert!(matches!(
         refused,
         Err(LedgerError::Refused(Refusal::TooManyCalls { most: 5 }))
@@ -251,13 +251,13 @@ async fn three_gateways_never_exceed_the_concurrency_of_a_key() {
     tokio::time::sleep(Duration::from_millis(2_100)).await;
     for _ in 0..3 {
         gateways[0]
-            .reserve(&wish(Duration::from_secs(600)))
+            .reserve(&wanted(Duration::from_secs(600)))
             .await
             .unwrap();
     }
     assert!(
         gateways[1]
-            .reserve(&wish(Duration::from_secs(600)))
+            .reserve(&wanted(Duration::from_secs(600)))
             .await
             .is_err()
     );
@@ -405,10 +405,10 @@ async fn group_is_created_limited_and_named_in_refusals() {
     // A key of the group may hold at most what the group has left. The refusal names the group's ceiling.
     let call = world.chat(&caller, &Op::Chat.body("x")).await;
     assert_eq!(call.status, 403, "{call:?}");
-    let told = call.json()["error"]["message"].as_str().unwrap().to_owned();
+    let reported = call.json()["error"]["message"].as_str().unwrap().to_owned();
     assert!(
-        told.contains("Дневной лимит расходов группы ключей больше не позволяет, обновится "),
-        "{told}"
+        reported.contains("Дневной лимит расходов группы ключей больше не позволяет, обновится "),
+        "{reported}"
     );
     let raised = json!({ "ceiling_day_rub": null });
     let raised = world
@@ -426,10 +426,10 @@ async fn group_is_created_limited_and_named_in_refusals() {
         .await;
     let call = world.chat(&caller, &Op::Chat.body("x")).await;
     assert_eq!(call.status, 401, "{call:?}");
-    let told = call.json()["error"]["message"].as_str().unwrap().to_owned();
+    let reported = call.json()["error"]["message"].as_str().unwrap().to_owned();
     assert!(
-        told.contains("Общий лимит расходов группы ключей исчерпан"),
-        "{told}"
+        reported.contains("Общий лимит расходов группы ключей исчерпан"),
+        "{reported}"
     );
 
     let removed = world
@@ -456,10 +456,10 @@ async fn call_beyond_the_concurrency_gets_retry_after() {
         let refused = op.call(&world, &caller, &op.body("x")).await;
         assert_eq!(refused.status, 429, "{refused:?}");
         assert_eq!(refused.headers["retry-after"], "1");
-        let told = refused.text();
+        let reported = refused.text();
         assert!(
-            told.contains("столько запросов, сколько допустимо одновременно: 1"),
-            "{told}"
+            reported.contains("столько запросов, сколько допустимо одновременно: 1"),
+            "{reported}"
         );
     }
     running.finish().await;

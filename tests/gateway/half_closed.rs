@@ -42,7 +42,7 @@ pub fn call(op: Op, key: &Key, stream: bool) -> String {
 }
 
 /// Sends these bytes on a new connection, and closes the sending side.
-async fn said(world: &World, bytes: &str) -> TcpStream {
+async fn reported(world: &World, bytes: &str) -> TcpStream {
     let mut socket = TcpStream::connect(world.gateway.address()).await.unwrap();
     socket.write_all(bytes.as_bytes()).await.unwrap();
     socket.shutdown().await.unwrap();
@@ -71,13 +71,13 @@ pub async fn understood(bytes: &[u8]) -> Answer {
     let mut tasks = JoinSet::new();
     tasks.spawn(async move { drop(connection.await) });
     let req = Request::get("/").body(Empty::<Bytes>::new()).unwrap();
-    let asked = sender.send_request(req);
+    let requested = sender.send_request(req);
     let answering = async {
         let _ = ours.read(&mut [0; 1024]).await.unwrap();
         ours.write_all(bytes).await.unwrap();
         ours.shutdown().await.unwrap();
     };
-    let (answer, ()) = tokio::join!(asked, answering);
+    let (answer, ()) = tokio::join!(requested, answering);
     let res: Response<Incoming> = answer.unwrap();
     whole(res).await
 }
@@ -114,7 +114,7 @@ async fn half_closed_client_gets_the_whole_answer_and_is_charged_once() {
             let world = World::start().await;
             world.vendor.script(polite);
             let key = world.key().await;
-            let mut socket = said(&world, &call(op, &key, stream)).await;
+            let mut socket = reported(&world, &call(op, &key, stream)).await;
             let mut read = Vec::new();
             read_to_end(&mut socket, &mut read).await;
             let answer = understood(&read).await;
@@ -126,7 +126,7 @@ async fn half_closed_client_gets_the_whole_answer_and_is_charged_once() {
     for path in ["/", "/v1/tollgate/models", "/openapi.yaml", "/nowhere"] {
         let bytes = format!("GET {path} HTTP/1.1\r\nhost: gateway.example\r\n\r\n");
         let mut read = Vec::new();
-        read_to_end(&mut said(&world, &bytes).await, &mut read).await;
+        read_to_end(&mut reported(&world, &bytes).await, &mut read).await;
         let expected = if path == "/nowhere" { 404 } else { 200 };
         assert_eq!(statuses(&read), [expected], "{path}");
     }
@@ -147,14 +147,14 @@ async fn half_closed_client_may_wait_before_and_during_the_answer() {
                     let step = if stream { step } else { 0 };
                     reply.with_step(step, Step::Hold(Arc::clone(&held)))
                 });
-                let mut socket = said(&world, &call(op, &key, stream)).await;
+                let mut socket = reported(&world, &call(op, &key, stream)).await;
                 let mut read = Vec::new();
-                let asked = if stream && step == 2 {
+                let requested = if stream && step == 2 {
                     "\n\n\r\n0"
                 } else {
                     "HTTP/1.1 100 Continue\r\n\r\n"
                 };
-                read_until(&mut socket, &mut read, asked).await;
+                read_until(&mut socket, &mut read, requested).await;
                 hold.notify_one();
                 read_to_end(&mut socket, &mut read).await;
                 let answer = understood(&read).await;
@@ -177,7 +177,7 @@ async fn http_1_0_client_gets_no_interim_answer() {
             let key = world.key().await;
             let bytes = call(op, &key, stream).replace("HTTP/1.1", "HTTP/1.0");
             let mut read = Vec::new();
-            read_to_end(&mut said(&world, &bytes).await, &mut read).await;
+            read_to_end(&mut reported(&world, &bytes).await, &mut read).await;
             let answer = understood(&read).await;
             is_whole(op, stream, &answer);
             assert_eq!(statuses(&read), [200]);
@@ -196,10 +196,10 @@ async fn half_closed_client_that_disconnects_later_is_detected() {
         world
             .vendor
             .script(move |received| polite(received).with_step(step, Step::Hold(Arc::default())));
-        let mut socket = said(&world, &call(Op::Chat, &key, true)).await;
+        let mut socket = reported(&world, &call(Op::Chat, &key, true)).await;
         let mut read = Vec::new();
-        let asked = ["HTTP/1.1 100 Continue\r\n\r\n", "\n\n\r\n0"][step / 2];
-        read_until(&mut socket, &mut read, asked).await;
+        let requested = ["HTTP/1.1 100 Continue\r\n\r\n", "\n\n\r\n0"][step / 2];
+        read_until(&mut socket, &mut read, requested).await;
         let left = Instant::now();
         drop(socket);
         eventually("the vendor's connection is closed", async || {
@@ -226,7 +226,7 @@ async fn incomplete_request_of_a_half_closed_client_is_not_served() {
         for cut in [1, 10, whole.len() / 2] {
             let mut read = Vec::new();
             let bytes = &whole[..whole.len() - cut];
-            read_to_end(&mut said(&world, bytes).await, &mut read).await;
+            read_to_end(&mut reported(&world, bytes).await, &mut read).await;
             assert!(!statuses(&read).contains(&200), "{cut}: {read:?}");
         }
     }

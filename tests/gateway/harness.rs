@@ -354,8 +354,8 @@ pub async fn whole(res: Response<Incoming>) -> Answer {
         body: bytes.into(),
         failed,
     };
-    let told = secrets::are_answered(&answer.headers, &answer.body);
-    assert!(!told, "a secret is answered: {answer:?}");
+    let reported = secrets::are_answered(&answer.headers, &answer.body);
+    assert!(!reported, "a secret is answered: {answer:?}");
     answer
 }
 

@@ -294,8 +294,8 @@ async fn repeat_at_another_gateway_waits_for_the_running_call_and_gets_its_answe
     };
     let left: i64 = server.ask(&["PTTL", name]).await.unwrap();
     assert!((86_000_000..=86_400_000).contains(&left), "{left}");
-    let kept: Vec<Vec<u8>> = server.ask(&["HGETALL", name]).await.unwrap();
-    assert!(kept.concat().len() > whole.len());
+    let stored: Vec<Vec<u8>> = server.ask(&["HGETALL", name]).await.unwrap();
+    assert!(stored.concat().len() > whole.len());
     for secret in [
         SECRET_PROMPT,
         "Привет",
@@ -303,7 +303,7 @@ async fn repeat_at_another_gateway_waits_for_the_running_call_and_gets_its_answe
         "chat/completions",
         &key.secret,
     ] {
-        assert!(!holds(&kept.concat(), secret), "{secret}");
+        assert!(!holds(&stored.concat(), secret), "{secret}");
     }
 }
 

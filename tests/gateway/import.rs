@@ -8,7 +8,7 @@ use tollgate_layers::auth::digest;
 
 use crate::{
     harness::{Key, RedisServer, Setup, World, chat_body},
-    usage_report::{complained, said, tollgate},
+    usage_report::{complained, reported, tollgate},
 };
 
 const FOREIGN: &str = "sk-proj-0123456789_abcdef~!#";
@@ -60,7 +60,7 @@ async fn imports_once(world: &World) {
     let place = tempfile::tempdir().unwrap();
     let made = place.path().join("made.csv");
     let (file, made_text) = (file.to_str().unwrap(), made.to_str().unwrap());
-    let dry = said(
+    let dry = reported(
         &tollgate(world, &["import", file, "--dry-run"], "").await,
         0,
     );
@@ -72,7 +72,7 @@ async fn imports_once(world: &World) {
     assert_eq!(accounts(world).await, json!([]));
 
     let args = ["import", file, "--keys-out", made_text, "--json"];
-    let output = said(&tollgate(world, &args, "").await, 0);
+    let output = reported(&tollgate(world, &args, "").await, 0);
     let report: Value = serde_json::from_str(&output).unwrap();
     assert_eq!(
         report["accounts"][0],
@@ -115,7 +115,7 @@ async fn imports_once(world: &World) {
         &["import", file, "--json", "--keys-out", made_text][..],
         &["import", file, "--json"],
     ] {
-        let again = said(&tollgate(world, args, "").await, 0);
+        let again = reported(&tollgate(world, args, "").await, 0);
         let report: Value = serde_json::from_str(&again).unwrap();
         assert_eq!(report["accounts"][0]["keys_there"], 2, "{report}");
         assert_eq!(report["accounts"][0]["opened"], false);
@@ -237,7 +237,7 @@ async fn interrupted_import_continues_with_the_keys_that_it_has_created() {
 
     let mended = "account,balance_rub,topup_id,key_name\nacme,,,one\nbeta,8,p1,two\n";
     std::fs::write(&file, mended).unwrap();
-    said(&tollgate(&world, &args, "").await, 0);
+    reported(&tollgate(&world, &args, "").await, 0);
     let text = std::fs::read_to_string(&made).unwrap();
     assert!(
         text.starts_with(&first) && text.lines().count() == 3,

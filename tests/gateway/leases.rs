@@ -10,7 +10,7 @@ use crate::{
     harness::{Key, RedisServer, Setup, World, chat_body, eventually, request},
     ops::Op,
     replies::{answer, usage},
-    usage_report::{said, tollgate},
+    usage_report::{reported, tollgate},
 };
 
 async fn world(server: &RedisServer) -> World {
@@ -58,7 +58,7 @@ async fn lease_of_a_busy_key_is_listed_and_counted() {
     let world = world(&server).await;
     let key = world.key_with("acme", "10000", json!({})).await;
     assert_eq!(leases(&world, "").await, [] as [Value; 0]);
-    let said_none = said(&tollgate(&world, &["lease", "list"], "").await, 0);
+    let said_none = reported(&tollgate(&world, &["lease", "list"], "").await, 0);
     assert!(said_none.starts_with("no leases"), "{said_none}");
     let reply = answer(Op::Chat, "да", &usage(Op::Chat, 9, 2));
     world.vendor.script(move |_| Reply::json(200, &reply));
@@ -73,7 +73,7 @@ async fn lease_of_a_busy_key_is_listed_and_counted() {
     // A gateway also reports the amounts that calls hold from its own leases.
     assert!(lease["calls_rub"].is_string(), "{lease}");
     assert_eq!(leases(&world, "").await.len(), 1);
-    let table = said(
+    let table = reported(
         &tollgate(&world, &["lease", "list", "--account", "acme"], "").await,
         0,
     );

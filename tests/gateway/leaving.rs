@@ -344,7 +344,7 @@ async fn client_that_disconnects_before_the_stream_headers_arrive_pays_for_the_i
         let key = world.key().await;
         let mut client = Client::dial(&world).await;
         client.send(call(&world, &key, format, true));
-        let mut socket = asked(&vendor).await;
+        let mut socket = requested(&vendor).await;
         let left = client.leave();
         let closed = timeout(5 * SOON, socket.read(&mut [0; 64])).await.unwrap();
         assert!(matches!(closed, Ok(0) | Err(_)), "{closed:?}");
@@ -369,7 +369,7 @@ async fn beside(vendor: &TcpListener, format: Format, more: &str) -> World {
 }
 
 /// Accepts the gateway's connection, and reads a whole request from it.
-async fn asked(vendor: &TcpListener) -> TcpStream {
+async fn requested(vendor: &TcpListener) -> TcpStream {
     let (mut socket, _) = vendor.accept().await.unwrap();
     let (mut read, mut buffer) = (Vec::new(), [0; 4096]);
     while !read.ends_with(b"}") {
@@ -436,7 +436,7 @@ async fn finishes_without_its_client(stream: bool, more: &str) {
         let key = world.key().await;
         let mut client = Client::dial(&world).await;
         client.send(call(&world, &key, format, stream));
-        let mut socket = asked(&vendor).await;
+        let mut socket = requested(&vendor).await;
         client.leave();
         leave_is_noticed(&world).await;
         assert_ne!(world.account(&key).await["held_rub"], "0.00");

@@ -114,13 +114,13 @@ fn stream(
                     "content_index": 0, "delta": piece }),
                 )
             }));
-            let said = json!([{ "type": "message", "id": "msg_1", "role": "assistant", "status": "completed",
+            let reported = json!([{ "type": "message", "id": "msg_1", "role": "assistant", "status": "completed",
                 "content": [{ "type": "output_text", "text": pieces.concat(), "annotations": [] }] }]);
             let usage = json!({ "input_tokens": input, "input_tokens_details": { "cached_tokens": cached },
                 "output_tokens": output, "total_tokens": input + output });
             events.push(named(
                 "response.completed",
-                response("completed", said, usage),
+                response("completed", reported, usage),
             ));
             (events, 1 + HALF)
         }

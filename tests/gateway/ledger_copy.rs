@@ -26,7 +26,7 @@ use crate::{
     },
     support::process::TOLLGATE,
     support::redis::RedisCluster,
-    usage_report::{complained, said},
+    usage_report::{complained, reported},
 };
 
 const DAY_MS: u64 = 24 * 3_600_000;
@@ -144,7 +144,7 @@ async fn books_copied_from_a_file_to_redis_to_a_cluster_and_back_lose_nothing() 
         (cluster.url(), file(&last)),
     ] {
         let copied = ledger_copy(&from, &to, &[]).await;
-        let text = said(&copied, 0);
+        let text = reported(&copied, 0);
         assert!(text.contains("ok: the same in both"), "{text}");
     }
     assert_eq!(seen(&over(&server).await).await, before);
@@ -177,7 +177,7 @@ async fn gateway_serves_calls_from_a_copied_ledger_with_the_same_keys() {
     let served = ledger_copy(&file(&path), &server.url(), &[]).await;
     assert!(complained(&served, 1).contains("in use by another gateway"));
     world.gateway.drain().await.unwrap();
-    let report = said(
+    let report = reported(
         &ledger_copy(&file(&path), &server.url(), &["--json"]).await,
         0,
     );
@@ -207,7 +207,7 @@ async fn copy_names_open_holds_and_releases_them_only_on_request() {
         refused.contains("1 hold still open, 0.00004 ₽ in all") && refused.contains("--release"),
         "{refused}"
     );
-    said(&ledger_copy(&server.url(), &to, &["--release"]).await, 0);
+    reported(&ledger_copy(&server.url(), &to, &["--release"]).await, 0);
     assert_eq!(ledger.account(&acme()).await.unwrap().held_rub, micro(0));
 
     // The hold has passed its expiry time, so it ends during the wait, and the copy can begin.
@@ -215,7 +215,7 @@ async fn copy_names_open_holds_and_releases_them_only_on_request() {
     due.ttl = std::time::Duration::ZERO;
     ledger.reserve(&due).await.unwrap();
     let to = file(&folder.path().join("other.db"));
-    let waited = said(&ledger_copy(&server.url(), &to, &["--wait", "60"]).await, 0);
+    let waited = reported(&ledger_copy(&server.url(), &to, &["--wait", "60"]).await, 0);
     assert!(
         waited.contains("1 call whose holds had expired"),
         "{waited}"
@@ -271,7 +271,7 @@ async fn interrupted_copy_of_a_ledger_serves_no_call_and_can_continue() {
         .to_string();
     assert!(error.contains("an incomplete copy of a ledger"), "{error}");
     let report = ledger_copy(&file(&path), &server.url(), &["--json"]).await;
-    let report: Value = serde_json::from_str(&said(&report, 0)).unwrap();
+    let report: Value = serde_json::from_str(&reported(&report, 0)).unwrap();
     assert_eq!(report["accounts"], 2);
     assert_eq!(report["accounts_there_already"], 1);
     assert_eq!(seen(&over(&server).await).await, before);
@@ -282,7 +282,7 @@ async fn interrupted_copy_of_a_ledger_serves_no_call_and_can_continue() {
     let begun = SqliteCopy::begin(&target).unwrap();
     drop(begun);
     assert!(!target.exists());
-    said(&ledger_copy(&file(&path), &file(&target), &[]).await, 0);
+    reported(&ledger_copy(&file(&path), &file(&target), &[]).await, 0);
     let copied = SqliteLedger::open(&target).unwrap();
     assert_eq!(seen(&copied).await, before);
     copied.close().await;
@@ -337,7 +337,7 @@ async fn copy_to_redis_omits_old_receipts_and_books_no_payment_twice() {
     let account = ledger.account(&acme()).await.unwrap();
     ledger.close().await;
 
-    said(&ledger_copy(&file(&old), &server.url(), &[]).await, 0);
+    reported(&ledger_copy(&file(&old), &server.url(), &[]).await, 0);
     let in_redis = over(&server).await;
     assert_eq!(in_redis.account(&acme()).await.unwrap(), account);
     assert!(lines(&in_redis, &acme()).await.is_empty());
@@ -349,7 +349,7 @@ async fn copy_to_redis_omits_old_receipts_and_books_no_payment_twice() {
         .unwrap();
     assert_eq!(in_redis.account(&acme()).await.unwrap(), account);
 
-    said(&ledger_copy(&server.url(), &file(&back), &[]).await, 0);
+    reported(&ledger_copy(&server.url(), &file(&back), &[]).await, 0);
     let ledger = SqliteLedger::open(&back).unwrap();
     is_sound(&ledger).await;
     assert!(!ledger.books(&acme()).await.unwrap().journal_complete);
@@ -371,7 +371,7 @@ async fn copied_receipts_keep_their_age_in_redis() {
     let (server, folder) = (RedisServer::start().await, folder());
     let path = folder.path().join("a.db");
     aged(&path, 300).await.close().await;
-    said(&ledger_copy(&file(&path), &server.url(), &[]).await, 0);
+    reported(&ledger_copy(&file(&path), &server.url(), &[]).await, 0);
     let ledger = over(&server).await;
     let receipt = ledger.receipt(number(1)).await.unwrap();
     let now_ms = SystemTime::now()
@@ -413,7 +413,7 @@ async fn account_with_sixty_thousand_keys_is_copied_to_redis() {
     }
     ledger.close().await;
 
-    let report = said(
+    let report = reported(
         &ledger_copy(&file(&first), &server.url(), &["--json"]).await,
         0,
     );

@@ -100,13 +100,13 @@ fn key_of(account: &str) -> String {
 async fn until_refused(gateway: &RedisLedger, account: &str) -> usize {
     let (mut served, mut refused) = (0, 0);
     while refused < 2 {
-        let mut wish = hold(0, &key_of(account), PRICE);
-        wish.number = RequestNumber::now_v7();
-        wish.account = account.parse().unwrap();
-        match gateway.reserve(&wish).await {
+        let mut wanted = hold(0, &key_of(account), PRICE);
+        wanted.number = RequestNumber::now_v7();
+        wanted.account = account.parse().unwrap();
+        match gateway.reserve(&wanted).await {
             Ok(reserved) => {
                 let mut end = settlement(0, &key_of(account), PRICE);
-                (end.number, end.account) = (wish.number, wish.account.clone());
+                (end.number, end.account) = (wanted.number, wanted.account.clone());
                 end.held = reserved.held;
                 // On a busy machine an answer may be late. The settlement is then sent again, as an outbox does.
                 let settled = loop {
@@ -121,7 +121,7 @@ async fn until_refused(gateway: &RedisLedger, account: &str) -> usize {
             Err(LedgerError::Unavailable(cause)) => {
                 // The hold may have been made although its answer is missing, so it is released.
                 gateway
-                    .release(wish.number, &wish.account, &wish.key)
+                    .release(wanted.number, &wanted.account, &wanted.key)
                     .await
                     .unwrap_or_else(|error| panic!("{cause}, then {error}"));
             }
@@ -154,13 +154,13 @@ async fn next_call_waits_for_the_settlement_of_the_previous_one_and_is_not_refus
     ledger.create_key(&record, Ceilings::NONE).await.unwrap();
     let mut ends = JoinSet::new();
     for nth in 0..20 {
-        let mut wish = hold(0, &key, PRICE);
-        wish.number = RequestNumber::now_v7();
-        wish.account = account.clone();
-        let held = ledger.reserve(&wish).await.map(|reserved| reserved.held);
+        let mut wanted = hold(0, &key, PRICE);
+        wanted.number = RequestNumber::now_v7();
+        wanted.account = account.clone();
+        let held = ledger.reserve(&wanted).await.map(|reserved| reserved.held);
         let held = held.unwrap_or_else(|error| panic!("call {nth}: {error}"));
         let mut end = settlement(0, &key, 0);
-        (end.number, end.account, end.held) = (wish.number, account.clone(), held);
+        (end.number, end.account, end.held) = (wanted.number, account.clone(), held);
         let settler = ledger.clone();
         ends.spawn(async move { settler.settle(&end).await.unwrap() });
     }
@@ -181,18 +181,18 @@ async fn call_abandoned_while_its_hold_waits_for_another_calls_end_leaves_no_hol
     ledger.enter(&account, &paid).await.unwrap();
     let record = record(&account, &key, 101);
     ledger.create_key(&record, Ceilings::NONE).await.unwrap();
-    let wish = |price| {
+    let wanted = |price| {
         let mut hold = hold(0, &key, price);
         hold.number = RequestNumber::now_v7();
         hold.account = account.clone();
         hold
     };
-    let runs = wish(PRICE);
+    let runs = wanted(PRICE);
     ledger.reserve(&runs).await.unwrap();
     for millis in [0, 1, 2, 5, 8, 10, 11, 12] {
-        let left = wish(PRICE);
-        let asked = tokio::time::timeout(Duration::from_millis(millis), ledger.reserve(&left));
-        assert!(!matches!(asked.await, Ok(Ok(_))), "it does not fit");
+        let left = wanted(PRICE);
+        let requested = tokio::time::timeout(Duration::from_millis(millis), ledger.reserve(&left));
+        assert!(!matches!(requested.await, Ok(Ok(_))), "it does not fit");
         // The guard of a call also sends this release when it is dropped.
         ledger
             .release(left.number, &account, &left.key)

@@ -15,7 +15,7 @@ use crate::{
     harness::{World, config_text, eventually},
     support::process::{Start, TOLLGATE, signal},
     upgrade::{both, funded_key},
-    usage_report::{complained, said},
+    usage_report::{complained, reported},
 };
 
 fn load(url: &str, key: &str, args: &[&str]) -> Child {
@@ -35,7 +35,7 @@ async fn finished(load: Child) -> Output {
 }
 
 fn report(output: &Output, code: i32) -> Value {
-    serde_json::from_str(&said(output, code)).unwrap()
+    serde_json::from_str(&reported(output, code)).unwrap()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

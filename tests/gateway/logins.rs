@@ -82,14 +82,14 @@ async fn one_login_token_serves_all_calls_until_the_vendor_refuses_it() {
     for answer in futures_util::future::join_all(calls).await {
         assert_eq!(answer.status, 200, "{answer:?}");
     }
-    let asked = endpoint.received();
-    assert_eq!(asked.len(), 1);
-    assert_eq!(asked[0].path, "/oauth");
+    let requested = endpoint.received();
+    assert_eq!(requested.len(), 1);
+    assert_eq!(requested[0].path, "/oauth");
     assert_eq!(
-        asked[0].headers["authorization"],
+        requested[0].headers["authorization"],
         format!("Basic {VENDOR_KEY}")
     );
-    assert_eq!(asked[0].body, "grant_type=client_credentials&scope=S");
+    assert_eq!(requested[0].body, "grant_type=client_credentials&scope=S");
 
     // The gateway does not renew a token that is less than a second old.
     sleep(Duration::from_millis(1100)).await;

@@ -216,12 +216,12 @@ async fn events_are_mailed_in_russian_and_retried_until_accepted() {
         }
         _ => body.to_owned(),
     };
-    for said in [
+    for reported in [
         "Платёж зачислен: 1\u{a0}234,50\u{a0}₽",
         "Счёт: acme",
         "Номер платежа: first",
     ] {
-        assert!(body.contains(said), "{said}: {body}");
+        assert!(body.contains(reported), "{reported}: {body}");
     }
 }
 

@@ -141,8 +141,8 @@ pub async fn shows(world: &World, expected: &[(&str, f64)]) -> Scrape {
 }
 
 fn says(world: &World, op: Op, input: u64, output: u64) {
-    let said = answer(op, "да", &usage(op, input, output));
-    world.vendor.script(move |_| Reply::json(200, &said));
+    let reported = answer(op, "да", &usage(op, input, output));
+    world.vendor.script(move |_| Reply::json(200, &reported));
 }
 
 /// The rows of the tables in `docs/metrics.md`: name, type and labels of each metric.
@@ -231,8 +231,12 @@ async fn prometheus_can_parse_the_metrics() {
     stdin.write_all(classic.as_bytes()).unwrap();
     drop(stdin);
     let output = promtool.wait_with_output().unwrap();
-    let said = String::from_utf8_lossy(&output.stderr) + String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success() && said.trim().is_empty(), "{said}");
+    let reported =
+        String::from_utf8_lossy(&output.stderr) + String::from_utf8_lossy(&output.stdout);
+    assert!(
+        output.status.success() && reported.trim().is_empty(),
+        "{reported}"
+    );
 }
 
 #[tokio::test]
@@ -241,8 +245,10 @@ async fn calls_are_counted_with_their_tokens_rubles_and_end_reasons() {
     let key = world.key().await;
     says(&world, Op::Chat, 9, 2);
     assert_eq!(world.chat(&key, &chat_body("x")).await.status, 200);
-    let said = events(Op::Messages, &["да"], 9, 2);
-    world.vendor.script(move |_| Reply::stream(said.clone()));
+    let reported = events(Op::Messages, &["да"], 9, 2);
+    world
+        .vendor
+        .script(move |_| Reply::stream(reported.clone()));
     let body = with(Op::Messages.body("x"), json!({ "stream": true }));
     assert_eq!(world.messages(&key, &body).await.status, 200);
     let scrape = shows(
@@ -389,8 +395,8 @@ async fn calls_beyond_their_hold_losses_and_estimates_are_counted() {
     let funds = held + 10_000;
     let poor = world.key_with("poor", &rubles(funds), json!({})).await;
     assert_eq!(world.chat(&poor, &dense).await.status, 200);
-    let said = answer(Op::Chat, "да", &Value::Null);
-    world.vendor.script(move |_| Reply::json(200, &said));
+    let reported = answer(Op::Chat, "да", &Value::Null);
+    world.vendor.script(move |_| Reply::json(200, &reported));
     assert_eq!(world.chat(&rich, &chat_body("x")).await.status, 200);
     // The vendor reports 150 output tokens, but the request allows only 100.
     says(&world, Op::Chat, 9, 150);
@@ -432,7 +438,7 @@ async fn tokens_of_further_rate_classes_and_unpriced_calls_are_counted() {
     let used = json!({ "input_tokens": 9, "output_tokens": 2, "cache_creation_input_tokens": 7,
         "cache_creation": { "ephemeral_1h_input_tokens": 4, "ephemeral_5m_input_tokens": 3 },
         "server_tool_use": { "web_search_requests": 2 } });
-    let said = answer(Op::Messages, "да", &used);
+    let reported = answer(Op::Messages, "да", &used);
     let of_class =
         |class: &str| format!("tollgate_tokens_total{{model=\"messages\",class=\"{class}\"}}");
     let counted = [
@@ -445,7 +451,7 @@ async fn tokens_of_further_rate_classes_and_unpriced_calls_are_counted() {
     for (setup, unpriced) in [(with_rules(), 0.0), (Setup::default(), 1.0)] {
         let world = setup.start().await;
         let key = world.key().await;
-        let reply = said.clone();
+        let reply = reported.clone();
         world.vendor.script(move |_| Reply::json(200, &reply));
         // The request does not ask for searches, but its hold is large enough to pay for them.
         let long = messages_body(&"x".repeat(30_000));
@@ -673,12 +679,12 @@ async fn metrics_scrape_does_not_wait_for_redis() {
     server.kill();
     running.finish().await;
     let shown = eventually("the charge waits", async || {
-        let asked = Instant::now();
+        let requested = Instant::now();
         let scrape = scrape(&world).await;
         assert!(
-            asked.elapsed() < Duration::from_secs(1),
+            requested.elapsed() < Duration::from_secs(1),
             "{:?}",
-            asked.elapsed()
+            requested.elapsed()
         );
         let errors = scrape.get("tollgate_ledger_errors_total{operation=\"settle\"}");
         (scrape.get("tollgate_outbox_rows") == 1.0 && errors >= 1.0).then_some(scrape)

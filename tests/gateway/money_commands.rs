@@ -14,14 +14,14 @@ use tollgate_ledger::{
 
 use crate::{
     harness::{Setup, World, eventually},
-    usage_report::{complained, said, tollgate},
+    usage_report::{complained, reported, tollgate},
     webhooks::{Hook, Say},
 };
 
 /// Runs a command that must exit with this code, and returns its standard output.
 async fn typed(world: &World, line: &str, code: i32) -> String {
     let args: Vec<&str> = line.split(' ').collect();
-    said(&tollgate(world, &args, "").await, code)
+    reported(&tollgate(world, &args, "").await, code)
 }
 
 /// Runs a command with `--json`, and returns the parsed output.
@@ -165,8 +165,8 @@ async fn alert_levels_can_be_set_shown_and_removed_by_command() {
     let world = World::start().await;
     let key = world.key().await;
     let of_account = async |line: &str, shown: &str| {
-        let told = typed(&world, &format!("account alert acme{line}"), 0).await;
-        assert_eq!(told, shown, "{line}");
+        let returned = typed(&world, &format!("account alert acme{line}"), 0).await;
+        assert_eq!(returned, shown, "{line}");
     };
     of_account("", "account acme: no events\n").await;
     of_account(

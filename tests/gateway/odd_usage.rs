@@ -124,11 +124,12 @@ impl Asked {
             let names = object.as_object().into_iter().flatten();
             names.map(|(name, _)| name.clone()).collect()
         };
-        let told = [
+        let returned = [
             of(&receipt["usage"]["classes"]),
             of(&receipt["price"]["condition"]),
         ];
-        told.concat()
+        returned
+            .concat()
             .iter()
             .all(|name| self.0.contains(&name.as_str()))
     }
@@ -136,23 +137,23 @@ impl Asked {
 
 /// A random body that requests some separately billed parts, and the list of these parts.
 fn body(form: Form, random: &mut Random) -> (Value, Asked) {
-    let mut asked = Asked::default();
+    let mut requested = Asked::default();
     let mut fields = Map::new();
     let mut parts = vec![match form {
         Form::Responses => json!({ "type": "input_text", "text": "вопрос" }),
         Form::Of(_) => json!({ "type": "text", "text": "вопрос" }),
     }];
-    let mut wish = |asked: &mut Asked, name: &'static str| {
+    let mut wanted = |requested: &mut Asked, name: &'static str| {
         let wished = random.chance(400);
         if wished {
-            asked.0.push(name);
+            requested.0.push(name);
         }
         wished
     };
-    if form != Form::Responses && wish(&mut asked, "cache_write_1h") {
+    if form != Form::Responses && wanted(&mut requested, "cache_write_1h") {
         parts[0]["cache_control"] = json!({ "type": "ephemeral", "ttl": "1h" });
     }
-    if wish(&mut asked, "input_image") {
+    if wanted(&mut requested, "input_image") {
         let png = "data:image/png;base64,AAAA";
         parts.push(match form {
             Form::Of(Op::Chat) => json!({ "type": "image_url", "image_url": { "url": png } }),
@@ -161,20 +162,20 @@ fn body(form: Form, random: &mut Random) -> (Value, Asked) {
             Form::Responses => json!({ "type": "input_image", "image_url": png }),
         });
     }
-    if wish(&mut asked, "service_tier") {
+    if wanted(&mut requested, "service_tier") {
         fields.insert("service_tier".into(), json!("priority"));
     }
-    if form != Form::Of(Op::Messages) && wish(&mut asked, "cache_write_12h") {
+    if form != Form::Of(Op::Messages) && wanted(&mut requested, "cache_write_12h") {
         fields.insert("prompt_cache_options".into(), json!({ "ttl": "12h" }));
     }
     if form == Form::Of(Op::Chat) {
-        if wish(&mut asked, "input_audio") {
-            let heard = json!({ "data": sound(), "format": "wav" });
-            parts.push(json!({ "type": "input_audio", "input_audio": heard }));
+        if wanted(&mut requested, "input_audio") {
+            let received = json!({ "data": sound(), "format": "wav" });
+            parts.push(json!({ "type": "input_audio", "input_audio": received }));
         }
         let mut modalities = vec!["text"];
         for (class, modality) in [("output_audio", "audio"), ("output_image", "image")] {
-            if wish(&mut asked, class) {
+            if wanted(&mut requested, class) {
                 modalities.push(modality);
             }
         }
@@ -182,11 +183,11 @@ fn body(form: Form, random: &mut Random) -> (Value, Asked) {
     }
     if form == Form::Of(Op::Messages) {
         for (field, word) in [("speed", "fast"), ("inference_geo", "us")] {
-            if wish(&mut asked, field) {
+            if wanted(&mut requested, field) {
                 fields.insert(field.into(), json!(word));
             }
         }
-        if wish(&mut asked, "web_search_call") {
+        if wanted(&mut requested, "web_search_call") {
             let tool =
                 json!({ "type": "web_search_20250305", "name": "web_search", "max_uses": 100 });
             fields.insert("tools".into(), json!([tool]));
@@ -197,7 +198,7 @@ fn body(form: Form, random: &mut Random) -> (Value, Asked) {
         Form::Of(op) => with(op.body(""), json!({ "messages": turns })),
         Form::Responses => json!({ "model": "chat", "max_output_tokens": 100, "input": turns }),
     };
-    (with(body, fields.into()), asked)
+    (with(body, fields.into()), requested)
 }
 
 /// A random usage, and the random fields that an answer has next to its usage.
@@ -246,9 +247,9 @@ fn usage(form: Form, random: &mut Random) -> (Value, Value) {
             ],
         ),
     };
-    let mut said = some(random, four);
+    let mut reported = some(random, four);
     let mut beside = Map::new();
-    if let Some(said) = said.as_object_mut() {
+    if let Some(reported) = reported.as_object_mut() {
         for (name, fields) in details {
             if random.chance(500) {
                 let mut details = some(random, fields);
@@ -256,7 +257,7 @@ fn usage(form: Form, random: &mut Random) -> (Value, Value) {
                     let lives = some(random, &["ttl_30m_tokens", "ttl_12h_tokens"]);
                     details["cache_write_tokens_details"] = lives;
                 }
-                said.insert((*name).to_owned(), details);
+                reported.insert((*name).to_owned(), details);
             }
         }
         for (field, words) in [
@@ -274,7 +275,7 @@ fn usage(form: Form, random: &mut Random) -> (Value, Value) {
                 let word = json!(words[random.index(5)]);
                 // In the messages format this field is inside the usage object, in other formats next to it.
                 match form {
-                    Form::Of(Op::Messages) => drop(said.insert(field.into(), word)),
+                    Form::Of(Op::Messages) => drop(reported.insert(field.into(), word)),
                     _ => drop(beside.insert(field.into(), word)),
                 }
             }
@@ -284,13 +285,13 @@ fn usage(form: Form, random: &mut Random) -> (Value, Value) {
         let searches = some(random, &["num_requests"]);
         beside.insert("tool_usage".into(), json!({ "web_search": searches }));
     }
-    (said, beside.into())
+    (reported, beside.into())
 }
 
 /// The vendor's answer with this usage, plain or streamed. The fields in `beside` are added next to the usage.
-fn reply(form: Form, streamed: bool, said: &Value, beside: Value) -> Reply {
+fn reply(form: Form, streamed: bool, reported: &Value, beside: Value) -> Reply {
     match (form, streamed) {
-        (Form::Of(op), false) => Reply::json(200, &with(answer(op, "да и нет", said), beside)),
+        (Form::Of(op), false) => Reply::json(200, &with(answer(op, "да и нет", reported), beside)),
         (Form::Of(op), true) => {
             // Only the last usage of a stream is complete, so it is replaced.
             let mut parts = events(op, &["да", " и нет"], 9, 5);
@@ -300,17 +301,17 @@ fn reply(form: Form, streamed: bool, said: &Value, beside: Value) -> Reply {
                 .unwrap();
             let (head, data) = parts[last].split_once("data: ").unwrap();
             let event: Value = serde_json::from_str(data.trim_end()).unwrap();
-            let event = with(with(event, json!({ "usage": said })), beside);
+            let event = with(with(event, json!({ "usage": reported })), beside);
             parts[last] = format!("{head}data: {event}\n\n");
             Reply::stream(parts)
         }
         (Form::Responses, false) => {
-            Reply::json(200, &with(responses::answer("да и нет", said), beside))
+            Reply::json(200, &with(responses::answer("да и нет", reported), beside))
         }
         (Form::Responses, true) => {
             let mut parts = responses::beginning();
             parts.push(responses::delta(2, "да и нет"));
-            let answer = with(responses::answer("да и нет", said), beside);
+            let answer = with(responses::answer("да и нет", reported), beside);
             parts.push(responses::last(3, answer));
             Reply::stream(parts)
         }
@@ -403,15 +404,16 @@ async fn books_balance_whatever_usage_a_vendor_reports() {
     for round in 0..CALLS {
         for (index, form) in (0..).zip(FORMS) {
             let mut random = Random::of(seed, &[round, index]);
-            let (said, beside) = usage(form, &mut random);
-            let (mut body, asked) = body(form, &mut random);
-            let what = format!("seed {seed}, call {round}, {form:?}: {said} {beside} {asked:?}");
+            let (reported, beside) = usage(form, &mut random);
+            let (mut body, requested) = body(form, &mut random);
+            let what =
+                format!("seed {seed}, call {round}, {form:?}: {reported} {beside} {requested:?}");
             let streamed = random.chance(400);
             body["stream"] = streamed.into();
             if streamed && form == Form::Of(Op::Chat) {
                 body["stream_options"] = json!({ "include_usage": true });
             }
-            let reply = reply(form, streamed, &said, beside);
+            let reply = reply(form, streamed, &reported, beside);
             world.vendor.script(move |_| reply.clone());
             let answered = call(&world, &key, form, &body).await;
             assert_eq!(answered.status, 200, "{what}: {answered:?}");
@@ -433,14 +435,14 @@ async fn books_balance_whatever_usage_a_vendor_reports() {
             }
             // If the usage was estimated, the answer has the charged counts, unless the vendor's stream had no usage at
             // all.
-            if receipt["estimated"] == true && (!streamed || !said.is_null()) {
+            if receipt["estimated"] == true && (!streamed || !reported.is_null()) {
                 let stated = stated(&answered, streamed);
                 assert_eq!(totals(form, &stated), tokens, "{what}: {stated}");
             }
             // If the vendor provided only what was requested, the hold covered the cost.
             if receipt["bounded"] == false
                 && receipt.get("unpriced").is_none()
-                && asked.covers(&receipt)
+                && requested.covers(&receipt)
             {
                 assert!(micro(&receipt["held_rub"]) >= cost, "{what}");
                 within += 1;
@@ -632,20 +634,20 @@ async fn answer_with_odd_usage_is_charged_by_its_counts_and_delivered() {
                 };
                 with(body, json!({ "stream": streamed }))
             };
-            for (said, bytes) in wordless(vendor) {
+            for (reported, bytes) in wordless(vendor) {
                 world.vendor.script(move |_| {
                     let steps = vec![Step::Send(bytes.clone().into())];
                     Reply::raw(200, "application/json", steps)
                 });
                 let answered = call(&world, &key, form, &body(false)).await;
-                let what = format!("{form:?} of {vendor:?}, {said}: {answered:?}");
+                let what = format!("{form:?} of {vendor:?}, {reported}: {answered:?}");
                 assert_eq!(answered.status, 200, "{what}");
                 let receipt = world.receipt(&answered.number()).await;
                 assert_eq!(charged_tokens(&receipt), (20, 5), "{what}: {receipt}");
                 assert_eq!(receipt["end"], "finished", "{what}: {receipt}");
             }
-            let said = counted(vendor)["usage"].clone();
-            let whole = reply(vendor, true, &said, json!({}));
+            let reported = counted(vendor)["usage"].clone();
+            let whole = reply(vendor, true, &reported, json!({}));
             world.vendor.script(move |_| whole.clone());
             let answered = call(&world, &key, form, &body(true)).await;
             assert_eq!(answered.status, 200, "{answered:?}");

@@ -49,8 +49,8 @@ async fn looks_after_keys(world: &World) {
     assert_eq!(shown["kind"], "owner");
 
     // The owner key creates an ordinary key, which can call models within its limits.
-    let wish = json!({ "name": "ci", "ceiling_day_rub": "5", "models": ["chat"] });
-    let made = done(world, &owner, Method::POST, KEYS, Some(wish)).await;
+    let wanted = json!({ "name": "ci", "ceiling_day_rub": "5", "models": ["chat"] });
+    let made = done(world, &owner, Method::POST, KEYS, Some(wanted)).await;
     let ci = Key {
         secret: made["key"].as_str().unwrap().to_owned(),
         id: made["id"].as_str().unwrap().to_owned(),
@@ -102,8 +102,8 @@ async fn looks_after_keys(world: &World) {
     for op in BOTH {
         let call = op.call(world, &owner, &op.body("x")).await;
         refused(op.path(), &call, 403, PERMISSION, "owner_key");
-        let told = call.json()["error"]["message"].as_str().unwrap().to_owned();
-        assert!(told.contains("ключ владельца"), "{told}");
+        let reported = call.json()["error"]["message"].as_str().unwrap().to_owned();
+        assert!(reported.contains("ключ владельца"), "{reported}");
     }
     let hold = Hold::new(
         RequestNumber::now_v7(),

@@ -153,8 +153,8 @@ async fn price_page_may_be_cached_as_long_as_the_catalog() {
     let world = World::start().await;
     let first = world.get("/", &[BROWSER]).await;
     let catalog = world.get("/v1/tollgate/models", &[]).await;
-    let kept = |answer: &Answer| answer.headers["cache-control"].clone();
-    assert_eq!(kept(&first), kept(&catalog));
+    let stored = |answer: &Answer| answer.headers["cache-control"].clone();
+    assert_eq!(stored(&first), stored(&catalog));
     let tag = first.headers["etag"].to_str().unwrap();
     assert_ne!(tag, catalog.headers["etag"], "other bytes");
     let again = world.get("/", &[BROWSER, ("if-none-match", tag)]).await;

@@ -184,7 +184,7 @@ async fn client_gets_only_headers_that_the_gateway_sets() {
     for op in BOTH {
         let plain = Reply::json(200, &answer(op, "да", &usage(op, 9, 1)));
         let stream = Reply::stream(events(op, &["да"], 9, 1));
-        for (what, reply, asked) in [
+        for (what, reply, requested) in [
             ("plain", plain, false),
             ("stream", stream, true),
             ("refused", refusal(400, "no"), false),
@@ -193,7 +193,7 @@ async fn client_gets_only_headers_that_the_gateway_sets() {
         ] {
             let reply = gossip(reply);
             world.vendor.script(move |_| reply.clone());
-            let body = with(op.body("x"), json!({ "stream": asked }));
+            let body = with(op.body("x"), json!({ "stream": requested }));
             let answer = op.call(&world, &key, &body).await;
             only_ours(what, &answer, &key);
             let buffering = answer.headers.get("x-accel-buffering");
@@ -208,15 +208,15 @@ async fn a_plain_answer_reaches_the_client_byte_for_byte() {
     let world = World::start().await;
     let key = world.key().await;
     for op in BOTH {
-        let mut said = answer(op, "да", &usage(op, 9, 1)).to_string();
-        said.insert_str(
+        let mut reported = answer(op, "да", &usage(op, 9, 1)).to_string();
+        reported.insert_str(
             1,
             " \"new\" : [1.0000000000000000001, 1e400, \"\\u0416\"] ,\n",
         );
-        said.push_str("  \n");
-        let expected = said.clone();
+        reported.push_str("  \n");
+        let expected = reported.clone();
         world.vendor.script(move |_| {
-            let step = Step::Send(said.clone().into());
+            let step = Step::Send(reported.clone().into());
             Reply::raw(200, "application/json; charset=utf-8", vec![step])
         });
         let answer = op.call(&world, &key, &op.body("x")).await;

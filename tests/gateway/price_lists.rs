@@ -149,9 +149,12 @@ async fn key_sees_its_own_prices_while_the_public_list_shows_general_prices() {
         let model = own(&world, key, &path).await;
         let (shown, model) = (model.text(), model.json());
         let rubles = input.strip_suffix(".00").unwrap();
-        let said = model["description"].as_str().unwrap();
-        let said = said.replace(['\u{a0}', '\u{202f}', ' '], "");
-        assert!(said.contains(&format!("Вход{rubles}")), "{account} {said}");
+        let reported = model["description"].as_str().unwrap();
+        let reported = reported.replace(['\u{a0}', '\u{202f}', ' '], "");
+        assert!(
+            reported.contains(&format!("Вход{rubles}")),
+            "{account} {reported}"
+        );
         assert_eq!(
             model["prices"][0].get("rule"),
             rule.map(Value::from).as_ref()

@@ -10,7 +10,7 @@ use crate::{
     harness::{Answer, Key, Setup, World, request, with},
     ops::{BOTH, Op},
     replies::{answer, events},
-    usage_report::{said, tollgate},
+    usage_report::{reported, tollgate},
 };
 
 /// A setup with price rules. At its exchange rate, one USDT per million tokens is 100 ₽, which is 100 µ₽ per token.
@@ -110,8 +110,8 @@ pub async fn receipt(world: &World, answer: &Answer) -> Value {
 }
 
 pub fn says(world: &World, op: Op, usage: Value, beside: Value) {
-    let said = with(answer(op, "да", &usage), beside);
-    world.vendor.script(move |_| Reply::json(200, &said));
+    let reported = with(answer(op, "да", &usage), beside);
+    world.vendor.script(move |_| Reply::json(200, &reported));
 }
 
 pub fn usage(op: Op, input: u64, more: Value) -> Value {
@@ -160,20 +160,22 @@ async fn service_tier_is_sold_only_with_a_price_and_charged_as_the_vendor_served
             // If the vendor reports no tier, the gateway assumes that the vendor served the requested tier.
             ("", json!({ "service_tier": "priority" })),
         ] {
-            let told = match served {
+            let returned = match served {
                 "" => json!({}),
                 served => tier(served),
             };
             match op {
-                Op::Chat => says(&world, op, usage(op, 7, json!({})), told),
-                Op::Messages => says(&world, op, usage(op, 7, told), json!({})),
+                Op::Chat => says(&world, op, usage(op, 7, json!({})), returned),
+                Op::Messages => says(&world, op, usage(op, 7, returned), json!({})),
             }
             let answer = ask(&world, &key, op, 1, tier("priority")).await;
             let receipt = receipt(&world, &answer).await;
             assert_eq!(receipt["price"]["condition"], condition, "{receipt}");
         }
-        let said = events(op, &["да"], 7, 10);
-        world.vendor.script(move |_| Reply::stream(said.clone()));
+        let reported = events(op, &["да"], 7, 10);
+        world
+            .vendor
+            .script(move |_| Reply::stream(reported.clone()));
         let streamed = with(tier("priority"), json!({ "stream": true }));
         let answer = ask(&world, &key, op, 1, streamed).await;
         let receipt = receipt(&world, &answer).await;
@@ -251,19 +253,19 @@ async fn speed_and_region_are_refused_if_no_price_covers_them() {
                 json!({ "input_tokens": 1000, "output_tokens": 500 }),
                 served.clone(),
             );
-            let said = match stream {
+            let reported = match stream {
                 false => Reply::json(200, &answer(op, "да", &used)),
                 // The first event has the service tier, and the last event has the usage.
                 true => {
-                    let mut said = events(op, &["да"], 1000, 500);
-                    let (head, data) = said[0].split_once("data: ").unwrap();
+                    let mut reported = events(op, &["да"], 1000, 500);
+                    let (head, data) = reported[0].split_once("data: ").unwrap();
                     let mut start: Value = serde_json::from_str(data.trim_end()).unwrap();
                     start["message"]["usage"] = with(used, json!({ "output_tokens": 1 }));
-                    said[0] = format!("{head}data: {start}\n\n");
-                    Reply::stream(said)
+                    reported[0] = format!("{head}data: {start}\n\n");
+                    Reply::stream(reported)
                 }
             };
-            world.vendor.script(move |_| said.clone());
+            world.vendor.script(move |_| reported.clone());
             let body = with(body.clone(), json!({ "stream": stream }));
             let answered = op.call(&world, &key, &body).await;
             let sent = world.vendor.received().pop().unwrap().json();
@@ -349,8 +351,8 @@ async fn search_results_are_held_and_charged_by_the_vendors_count() {
     );
     let used = json!({ "input_tokens": 6039, "output_tokens": 931,
         "server_tool_use": { "web_search_requests": 2 } });
-    let said = answer(Op::Messages, "да", &used);
-    world.vendor.script(move |_| Reply::json(200, &said));
+    let reported = answer(Op::Messages, "да", &used);
+    world.vendor.script(move |_| Reply::json(200, &reported));
     let answered = Op::Messages.call(&world, &key, &body).await;
     let receipt = receipt(&world, &answered).await;
     assert_eq!(receipt["usage"]["input"], 6039, "{receipt}");
@@ -360,8 +362,8 @@ async fn search_results_are_held_and_charged_by_the_vendors_count() {
     }
     // A vendor may count the input again after each search. The account pays the vendor's count.
     let used = with(used, json!({ "input_tokens": 90_000 }));
-    let said = answer(Op::Messages, "да", &used);
-    world.vendor.script(move |_| Reply::json(200, &said));
+    let reported = answer(Op::Messages, "да", &used);
+    world.vendor.script(move |_| Reply::json(200, &reported));
     let answered = Op::Messages.call(&world, &key, &body).await;
     let receipt = world.receipt(&answered.number()).await;
     assert_eq!(receipt["usage"]["input"], 90_000, "{receipt}");
@@ -487,9 +489,9 @@ async fn vendor_costs_follow_their_own_price_rules_and_margins_are_summed() {
         assert_eq!(micro(&row["margin_rub"]), charged - costs, "{row}");
     }
     assert!(micro(&report["total"]["charged_rub"]) > charged, "{report}");
-    let table = said(&tollgate(&world, &["usage", "--by", "model"], "").await, 0);
+    let table = reported(&tollgate(&world, &["usage", "--by", "model"], "").await, 0);
     assert!(table.contains("cost known for 4 of 5 calls"), "{table}");
-    let shown = said(
+    let shown = reported(
         &tollgate(&world, &["receipt", &answer.number()], "").await,
         0,
     );
@@ -506,9 +508,9 @@ async fn vendor_costs_follow_their_own_price_rules_and_margins_are_summed() {
         "/v1/tollgate/key",
         &own,
     ] {
-        let told = world.get(path, &bearer).await;
-        assert_eq!(told.status, 200, "{path}: {told:?}");
-        let text = told.text();
+        let returned = world.get(path, &bearer).await;
+        assert_eq!(returned.status, 200, "{path}: {returned:?}");
+        let text = returned.text();
         assert!(
             !text.contains("margin") && !text.contains("vendor_cost"),
             "{path}: {text}"
@@ -538,23 +540,29 @@ async fn estimate_lists_all_prices_that_may_apply() {
         (2000, tier.clone(), vec![&long, &tier, &both]),
     ] {
         let body = with(Op::Chat.body(&"x ".repeat(text)), more).to_string();
-        let asked = request(Method::POST, &url, &bearer, body.into());
-        let said = world.ask(asked).await.json();
-        let rules = said["price_rules"].as_array().cloned().unwrap_or_default();
+        let requested = request(Method::POST, &url, &bearer, body.into());
+        let reported = world.ask(requested).await.json();
+        let rules = reported["price_rules"]
+            .as_array()
+            .cloned()
+            .unwrap_or_default();
         let conditions: Vec<&Value> = rules.iter().map(|price| &price["condition"]).collect();
-        assert_eq!(conditions, expected, "{said}");
+        assert_eq!(conditions, expected, "{reported}");
         assert_eq!(
-            said.get("price_rules").is_some(),
+            reported.get("price_rules").is_some(),
             !expected.is_empty(),
-            "{said}"
+            "{reported}"
         );
         assert_eq!(
-            (&said["price"]["input"], said["price"].get("condition")),
+            (
+                &reported["price"]["input"],
+                reported["price"].get("condition")
+            ),
             (&json!("100.00"), None)
         );
         // The hold uses the highest of these prices, and the answer lists them all.
-        let prices = rules.iter().chain([&said["price"]]);
-        let count = |field: &str| said[field].as_i64().unwrap();
+        let prices = rules.iter().chain([&reported["price"]]);
+        let count = |field: &str| reported[field].as_i64().unwrap();
         let most = |class: &str| {
             prices
                 .clone()
@@ -565,9 +573,9 @@ async fn estimate_lists_all_prices_that_may_apply() {
         let hold =
             count("input_tokens_max") * most("input") + count("output_tokens_max") * most("output");
         assert_eq!(
-            micro(&said["hold_rub"]),
+            micro(&reported["hold_rub"]),
             (hold + 999_999) / 1_000_000,
-            "{said}"
+            "{reported}"
         );
     }
 }

@@ -91,8 +91,8 @@ async fn receipt_has_the_end_reason_and_whether_its_usage_was_cut() {
     assert_eq!(own["bounded"], false, "{own}");
 
     let absurd = json!({ "prompt_tokens": 9, "completion_tokens": 1_000_000_000 });
-    let said = answer(Op::Chat, "да", &absurd);
-    world.vendor.script(move |_| Reply::json(200, &said));
+    let reported = answer(Op::Chat, "да", &absurd);
+    world.vendor.script(move |_| Reply::json(200, &reported));
     let answer = world.chat(&key, &Op::Chat.body("x")).await;
     let own = receipt(&world, &key, &answer.number()).await;
     assert_eq!(
@@ -111,7 +111,7 @@ async fn receipt_has_the_session_sent_by_its_caller() {
     let bearer = bearer(&key);
     let uuid = "0198c2de-7f10-7c3e-9d0e-6b1f2a3c4d5e";
     for op in BOTH {
-        for (header, said, session) in [
+        for (header, reported, session) in [
             ("x-claude-code-session-id", uuid, Some(uuid)),
             ("x-session-id", "nightly_7", Some("nightly_7")),
             ("x-session-affinity", "ses_2f", Some("ses_2f")),
@@ -123,15 +123,15 @@ async fn receipt_has_the_session_sent_by_its_caller() {
             ("x-session-id", &"s".repeat(65), None),
         ] {
             for stream in [false, true] {
-                let headers = [("authorization", bearer.as_str()), (header, said)];
+                let headers = [("authorization", bearer.as_str()), (header, reported)];
                 let body = with(op.body("x"), json!({ "stream": stream })).to_string();
                 let answer = op.post(&world, &headers, body).await;
-                assert_eq!(answer.status, 200, "{header}: {said}: {answer:?}");
+                assert_eq!(answer.status, 200, "{header}: {reported}: {answer:?}");
                 let own = receipt(&world, &key, &answer.number()).await;
                 let operators = world.receipt(&answer.number()).await;
                 for receipt in [own, operators] {
                     let found = receipt.get("session").map(|found| found.as_str().unwrap());
-                    assert_eq!(found, session, "{header}: {said}: {receipt}");
+                    assert_eq!(found, session, "{header}: {reported}: {receipt}");
                 }
             }
         }

@@ -11,7 +11,7 @@ use crate::{
     ledger::folder,
     ops::Op,
     replies::{self, Running, Tokens},
-    usage_report::{complained, said, tollgate},
+    usage_report::{complained, reported, tollgate},
 };
 
 /// The usage that the vendor reports for each call.
@@ -150,7 +150,7 @@ async fn on_a_ledger(ledger: &str) {
     let messages = write(dir.path(), "anthropic.json", anthropic(&day, 3));
     for (vendor, file, rows) in [("chat-vendor", &chat, 4), ("messages-vendor", &messages, 4)] {
         let output = run(&world, vendor, file, &["--config", &config]).await;
-        let text = said(&output, 0);
+        let text = reported(&output, 0);
         let last = format!("ok: {rows} rows, no difference above 0 %\n");
         assert!(text.ends_with(&last), "{text}");
         assert!(text.contains(&format!("{day}  vendor-")), "{text}");
@@ -158,8 +158,8 @@ async fn on_a_ledger(ledger: &str) {
 
     // Without the configuration, the arguments must name the vendor's models.
     let named = ["--route", "chat=vendor-chat-1"];
-    said(&run(&world, "chat-vendor", &chat, &named).await, 0);
-    said(&run(&world, "chat-vendor", &chat, &[]).await, 1);
+    reported(&run(&world, "chat-vendor", &chat, &named).await, 0);
+    reported(&run(&world, "chat-vendor", &chat, &[]).await, 1);
 
     // The client leaves this stream, so the gateway estimates the output, and the vendor reports more.
     let running = Running::start(&world, Op::Chat, &key, &Op::Chat.body("вопрос")).await;
@@ -176,7 +176,7 @@ async fn on_a_ledger(ledger: &str) {
     let result = &mut drifted["data"][0]["results"][0];
     result["input_tokens"] = json!(result["input_tokens"].as_u64().unwrap() + input);
     let drifted = write(dir.path(), "drift.json", drifted);
-    let json = said(
+    let json = reported(
         &run(
             &world,
             "chat-vendor",
@@ -202,7 +202,7 @@ async fn on_a_ledger(ledger: &str) {
         (&explained["calls"], &explained["more"]),
         (&json!(1), &json!(0))
     );
-    let text = said(
+    let text = reported(
         &run(&world, "chat-vendor", &drifted, &["--config", &config]).await,
         1,
     );
@@ -218,17 +218,17 @@ async fn on_a_ledger(ledger: &str) {
 
     // Books that are read from an export give the same result as the admin API. A tolerance hides the drift.
     let books = dir.path().join("books.ndjson").to_str().unwrap().to_owned();
-    said(
+    reported(
         &tollgate(&world, &["export", "--output", &books], "").await,
         0,
     );
     let from_export = ["--config", &config, "--json", "--export", &books];
     let of_export = run(&world, "chat-vendor", &drifted, &from_export).await;
     assert_eq!(
-        serde_json::from_str::<Value>(&said(&of_export, 1)).unwrap(),
+        serde_json::from_str::<Value>(&reported(&of_export, 1)).unwrap(),
         answer
     );
-    said(
+    reported(
         &run(
             &world,
             "chat-vendor",
@@ -286,7 +286,7 @@ async fn reconcile_compares_costs_with_the_configured_prices() {
         }],
     });
     let file = write(dir.path(), "costs.json", costs);
-    let json = said(
+    let json = reported(
         &run(
             &world,
             "chat-vendor",
@@ -351,8 +351,8 @@ async fn reconcile_compares_classes_separately_and_costs_as_recorded() {
     let text = json!([{
         "type": "text", "text": "вопрос ".repeat(2000), "cache_control": { "type": "ephemeral", "ttl": "1h" },
     }]);
-    let asked = json!({ "messages": [{ "role": "user", "content": text }] });
-    let body = with(Op::Messages.body("вопрос"), asked);
+    let requested = json!({ "messages": [{ "role": "user", "content": text }] });
+    let body = with(Op::Messages.body("вопрос"), requested);
     let answer = Op::Messages.call(&world, &key, &body).await;
     let receipt = world.receipt(&answer.number()).await;
     assert_eq!(
@@ -405,13 +405,13 @@ async fn reconcile_compares_classes_separately_and_costs_as_recorded() {
         write(dir.path(), "right.json", costs("3.62")),
         write(dir.path(), "wrong.json", costs("9.62")),
     );
-    let told = async |file: &str, config: &str, code: i32| {
+    let returned = async |file: &str, config: &str, code: i32| {
         let args = ["--config", config, "--json"];
-        said(&run(&world, "messages-vendor", file, &args).await, code)
+        reported(&run(&world, "messages-vendor", file, &args).await, code)
     };
-    assert_eq!(drifts(&told(&same, &of_then, 0).await), []);
+    assert_eq!(drifts(&returned(&same, &of_then, 0).await), []);
     assert_eq!(
-        drifts(&told(&moved, &of_then, 1).await),
+        drifts(&returned(&moved, &of_then, 1).await),
         [
             ("cache_write".to_owned(), 2000, 1000),
             ("cache_write_1h".to_owned(), 4000, 5000)
@@ -422,7 +422,7 @@ async fn reconcile_compares_classes_separately_and_costs_as_recorded() {
         (&right, &of_today, 0, "0.0362"),
         (&wrong, &of_today, 1, "0.0362"),
     ] {
-        let report: Value = serde_json::from_str(&told(file, config, code).await).unwrap();
+        let report: Value = serde_json::from_str(&returned(file, config, code).await).unwrap();
         let total = report["rows"].as_array().unwrap().last().unwrap();
         assert_eq!(
             (&total["class"], &total["our_cost_usdt"]),

@@ -31,9 +31,9 @@ async fn over(url: &str) -> World {
 
 /// Checks that the call is soon refused with a `retry-after`, because the ledger is unreachable.
 async fn is_away(answering: impl Future<Output = Answer>) -> Answer {
-    let asked = Instant::now();
+    let requested = Instant::now();
     let answer = answering.await;
-    let took = asked.elapsed();
+    let took = requested.elapsed();
     assert_eq!(answer.status, StatusCode::SERVICE_UNAVAILABLE, "{answer:?}");
     assert!(took < SOON, "{took:?}");
     let wait: u64 = answer.headers["retry-after"]
@@ -235,10 +235,10 @@ async fn shutdown_without_redis_takes_bounded_time_and_the_next_start_charges() 
     let key = world.key().await;
     let number = streams_past_its_death(&server, &world, &key).await;
     let World { gateway, dir, .. } = world;
-    let told = Instant::now();
+    let reported = Instant::now();
     gateway.drain().await.unwrap();
     // The shutdown waits at most five seconds for calls, and five for the ledger. A busy machine adds some time.
-    let took = told.elapsed();
+    let took = reported.elapsed();
     assert!(took < Duration::from_secs(20), "{took:?}");
 
     server.restart().await;
@@ -284,16 +284,20 @@ async fn shutdown_with_unacknowledged_charges_takes_the_drain_time_and_logs_them
     assert_eq!(answer.status, 200, "{answer:?}");
     edge.says("not settled yet", 1).await;
 
-    let told = Instant::now();
+    let reported = Instant::now();
     edge.signal("-TERM");
     let code = loop {
         if let Some(code) = edge.exit_code() {
             break code;
         }
-        assert!(told.elapsed() < Duration::from_secs(20), "{}", edge.log());
+        assert!(
+            reported.elapsed() < Duration::from_secs(20),
+            "{}",
+            edge.log()
+        );
         tokio::time::sleep(Duration::from_millis(10)).await;
     };
-    let took = told.elapsed();
+    let took = reported.elapsed();
     assert_eq!(code, Some(0), "{}", edge.log());
     assert!(took >= DRAIN, "{took:?}");
     // A busy machine adds up to two seconds.

@@ -181,7 +181,7 @@ async fn lost_data_is_detected_by_the_first_call_that_needs_it() {
             .await
             .unwrap();
         let k1 = hold(1, "k1", 1).key;
-        let said = match meets {
+        let reported = match meets {
             0 => away(ledger.reserve(&hold(1, "k1", 10)).await),
             1 => away(ledger.settle(&settlement(1, "k1", 5)).await),
             2 => away(ledger.probe(&acme(), &k1).await),
@@ -190,7 +190,7 @@ async fn lost_data_is_detected_by_the_first_call_that_needs_it() {
                 found.unwrap_err().to_string()
             }
         };
-        assert!(said.contains("not the one"), "{meets}: {said}");
+        assert!(reported.contains("not the one"), "{meets}: {reported}");
         let mut words = vec!["HSET", "tg:sys"];
         words.extend(sys.iter().map(String::as_str));
         server.ask::<i64>(&words).await.unwrap();
@@ -423,12 +423,12 @@ async fn account_is_charged_correctly_while_its_cluster_slot_moves() {
         nodes.iter().position(|node| node.port() == port).unwrap()
     });
     for n in [1, 2] {
-        let wish = if n == 1 {
+        let wanted = if n == 1 {
             hold(1, "k1", 100)
         } else {
             hold(2, "k1", 50)
         };
-        ledger.reserve(&wish).await.unwrap();
+        ledger.reserve(&wanted).await.unwrap();
         let paid = ledger.settle(&settlement(n, "k1", 30)).await.unwrap();
         assert_eq!(paid.booked, Booked::Held, "{n}");
     }
@@ -475,8 +475,8 @@ async fn settings_of_every_redis_primary_are_checked() {
     let ledger = over_url(&cluster.url()).await;
     let warnings = ledger.check_server().await.unwrap();
     for node in cluster.nodes() {
-        for said in ["appendonly is no", "no replica is connected"] {
-            let begins = format!("{}: {said}", node.address());
+        for reported in ["appendonly is no", "no replica is connected"] {
+            let begins = format!("{}: {reported}", node.address());
             let of_node = warnings
                 .iter()
                 .filter(|warning| warning.starts_with(&begins));
@@ -498,7 +498,7 @@ async fn redis_address_of_the_wrong_kind_is_refused_with_the_right_kind() {
     let cluster = RedisCluster::start(3, 0).await;
     let single = RedisServer::start().await;
     let one = cluster.nodes()[0].address();
-    for (url, said) in [
+    for (url, reported) in [
         (format!("redis://{one}"), "write redis-cluster://"),
         (
             format!("redis-cluster://{}", single.address()),
@@ -511,7 +511,7 @@ async fn redis_address_of_the_wrong_kind_is_refused_with_the_right_kind() {
     ] {
         let opened = RedisLedger::connect(&url, RedisSettings::default()).await;
         let why = away(opened.map(drop));
-        assert!(why.contains(said), "{url}: {why}");
+        assert!(why.contains(reported), "{url}: {why}");
     }
 }
 

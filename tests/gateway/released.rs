@@ -15,7 +15,7 @@ use crate::{
     harness::{Key, RedisServer, Setup, World, chat_body, eventually},
     ledger::folder,
     support::process::TOLLGATE,
-    usage_report::said,
+    usage_report::reported,
 };
 
 /// The folders of the released versions.
@@ -150,7 +150,7 @@ fn export_of_a_released_version_passes_the_audit() {
         for name in ["file.jsonl", "redis.jsonl"] {
             let mut audit = Command::new(TOLLGATE);
             audit.args(["audit", "--export"]).arg(version.join(name));
-            said(&audit.output().unwrap(), 0);
+            reported(&audit.output().unwrap(), 0);
         }
     }
 }

@@ -236,9 +236,9 @@ async fn changed_secret_file_is_reloaded() {
 #[tokio::test]
 async fn rate_source_that_does_not_answer_delays_no_reload_and_removes_no_prices() {
     let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let mut kept = JoinSet::new();
+    let mut stored = JoinSet::new();
     let url = format!("http://{}/rate", silent.local_addr().unwrap());
-    kept.spawn(async move {
+    stored.spawn(async move {
         let mut sockets = Vec::new();
         while let Ok((socket, _)) = silent.accept().await {
             sockets.push(socket);

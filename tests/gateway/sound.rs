@@ -26,7 +26,7 @@ pub fn sound() -> String {
     format!("{head}{}", "A".repeat(4797 / 3 * 4))
 }
 
-fn heard(data: &str) -> Value {
+fn received(data: &str) -> Value {
     with(
         Op::Chat.body(""),
         json!({ "messages": [{ "role": "user", "content": [
@@ -46,7 +46,12 @@ const INPUT_AUDIO: &str = "messages[0].content[1].input_audio";
 
 #[tokio::test]
 async fn unpriced_audio_or_image_field_is_refused_by_name() {
-    refuses(Op::Chat, INPUT_AUDIO, [heard(&sound()), heard("AAAA")]).await;
+    refuses(
+        Op::Chat,
+        INPUT_AUDIO,
+        [received(&sound()), received("AAAA")],
+    )
+    .await;
     let voice = json!({ "audio": { "voice": "alloy", "format": "wav" } });
     refuses(Op::Chat, "audio", [with(Op::Chat.body("x"), voice)]).await;
     refuses(
@@ -72,9 +77,9 @@ async fn priced_audio_and_images_are_forwarded_unchanged_and_charged() {
         "prompt_tokens_details": { "audio_tokens": 1 },
         "completion_tokens_details": { "audio_tokens": 40, "image_tokens": 5 } });
     let classes = json!({ "input_audio": 1, "output_audio": 40, "output_image": 5 });
-    for body in [heard(&sound()), spoken("audio"), spoken("image")] {
-        let said = answer(Op::Chat, "да", &used);
-        world.vendor.script(move |_| Reply::json(200, &said));
+    for body in [received(&sound()), spoken("audio"), spoken("image")] {
+        let reported = answer(Op::Chat, "да", &used);
+        world.vendor.script(move |_| Reply::json(200, &reported));
         let answer = world.chat(&key, &body).await;
         assert_eq!(answer.status, 200, "{answer:?}");
         let sent = world.vendor.received().pop().unwrap().json();
@@ -108,7 +113,7 @@ async fn audio_of_unknown_duration_is_refused() {
         ("https://host/a.wav", "data"),
         ("//uQZAAA", "format"),
     ] {
-        let answer = world.chat(&key, &heard(data)).await;
+        let answer = world.chat(&key, &received(data)).await;
         let text = refused(data, &answer, 400, INVALID, "");
         assert!(text.contains(&format!("«{INPUT_AUDIO}.{field}»")), "{text}");
     }
@@ -127,7 +132,7 @@ async fn sound_is_never_sent_to_a_messages_vendor() {
     let key = world.key().await;
     let model = Op::Messages.body("x")["model"].clone();
     for (body, field) in [
-        (heard(&sound()), INPUT_AUDIO),
+        (received(&sound()), INPUT_AUDIO),
         (spoken("audio"), "modalities[1]"),
     ] {
         let answer = world
@@ -136,7 +141,10 @@ async fn sound_is_never_sent_to_a_messages_vendor() {
         let text = refused(field, &answer, 400, INVALID, "");
         assert!(text.contains(&format!("«{field}»")), "{text}");
     }
-    let body = with(heard(&sound()), json!({ "model": model, "max_tokens": 9 }));
+    let body = with(
+        received(&sound()),
+        json!({ "model": model, "max_tokens": 9 }),
+    );
     let answer = world.messages(&key, &body).await;
     let text = refused("messages", &answer, 400, INVALID, "");
     assert!(text.contains(&format!("«{INPUT_AUDIO}»")), "{text}");

@@ -94,20 +94,20 @@ async fn agrees(world: &World) {
     ] {
         let wanted: Vec<&str> = wanted.into_iter().map(|at: usize| &*calls[at]).collect();
         for limit in [1, 3, 8, 200] {
-            let asked = format!("receipts?limit={limit}{filter}");
-            let (mut seen, mut path) = (Vec::new(), asked.clone());
+            let requested = format!("receipts?limit={limit}{filter}");
+            let (mut seen, mut path) = (Vec::new(), requested.clone());
             loop {
                 let page = own_json(world, &key, &path).await;
                 seen.extend(numbers(&page).into_iter().map(str::to_owned));
                 assert!(numbers(&page).len() <= limit);
                 let Some(next) = page["next"].as_str() else {
-                    assert_eq!(page["searched_since"], Value::Null, "{asked}");
+                    assert_eq!(page["searched_since"], Value::Null, "{requested}");
                     break;
                 };
-                assert!(page["searched_since"].is_string(), "{asked}: {page}");
-                path = format!("{asked}&after={next}");
+                assert!(page["searched_since"].is_string(), "{requested}: {page}");
+                path = format!("{requested}&after={next}");
             }
-            assert_eq!(seen, wanted, "{asked}");
+            assert_eq!(seen, wanted, "{requested}");
         }
     }
     let one = own_json(world, &key, &format!("receipts/{}", calls[0])).await;

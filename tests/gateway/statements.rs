@@ -12,7 +12,7 @@ use crate::{
     ledger::folder,
     ops::{BOTH, top},
     support::process::TOLLGATE,
-    usage_report::{complained, said, tollgate},
+    usage_report::{complained, reported, tollgate},
 };
 
 const SELLER: &str =
@@ -105,33 +105,33 @@ async fn statement_agrees_with_the_books() {
         let Some(month) = busy(&world, &key).await else {
             return;
         };
-        let told = statement(&world, &month).await;
-        adds_up(&told);
+        let returned = statement(&world, &month).await;
+        adds_up(&returned);
         assert_eq!(
-            (&told["closed"], &told["number"]),
+            (&returned["closed"], &returned["number"]),
             (&json!(false), &json!(format!("acme-{month}"))),
             "{ledger}"
         );
-        assert_eq!(told["opening"]["exact_rub"], "0.000000");
-        assert_eq!(told["payments"]["rub"], "1000.00");
-        assert_eq!(told["payments"]["entries"][0]["id"], "first");
-        assert_eq!(told["corrections"]["rub"], "-12.50");
+        assert_eq!(returned["opening"]["exact_rub"], "0.000000");
+        assert_eq!(returned["payments"]["rub"], "1000.00");
+        assert_eq!(returned["payments"]["entries"][0]["id"], "first");
+        assert_eq!(returned["corrections"]["rub"], "-12.50");
         assert_eq!(
-            told["corrections"]["entries"][0]["reason"],
+            returned["corrections"]["entries"][0]["reason"],
             "возврат, по письму"
         );
         let account = world.account(&key).await;
         assert_eq!(
-            micro(&told["closing"]["exact_rub"]),
+            micro(&returned["closing"]["exact_rub"]),
             micro(&account["balance_rub"]),
             "{ledger}"
         );
-        let (since, until) = (&told["since"], &told["until"]);
+        let (since, until) = (&returned["since"], &returned["until"]);
         let (since, until) = (since.as_str().unwrap(), until.as_str().unwrap());
         let path = format!("/admin/v1/usage?group=model&account=acme&since={since}&until={until}");
         let usage = world.admin(Method::GET, &path, None).await.json();
         let of_usage: Vec<_> = usage["rows"].as_array().unwrap().iter().collect();
-        let of_statement = told["spending"]["models"].as_array().unwrap();
+        let of_statement = returned["spending"]["models"].as_array().unwrap();
         assert_eq!(
             (of_usage.len(), of_statement.len()),
             (2, 2),
@@ -147,11 +147,11 @@ async fn statement_agrees_with_the_books() {
         }
         assert_eq!(
             micro(&usage["total"]["charged_rub"]),
-            micro(&told["spending"]["exact_rub"])
+            micro(&returned["spending"]["exact_rub"])
         );
-        let vat = kopecks(&told["spending"]["rub"]) as f64 / 6.0;
-        assert_eq!(kopecks(&told["vat"]["rub"]), vat.round() as i64);
-        said(&tollgate(&world, &["audit"], "").await, 0);
+        let vat = kopecks(&returned["spending"]["rub"]) as f64 / 6.0;
+        assert_eq!(kopecks(&returned["vat"]["rub"]), vat.round() as i64);
+        reported(&tollgate(&world, &["audit"], "").await, 0);
 
         // A month before the account existed has a statement of zeros, and a future month has none.
         let before = statement(&world, "2020-01").await;
@@ -160,7 +160,7 @@ async fn statement_agrees_with_the_books() {
         assert_eq!(before["closed"], true);
 
         let args = ["statement", "acme", "--month", &month];
-        let summary = said(&tollgate(&world, &args, "").await, 0);
+        let summary = reported(&tollgate(&world, &args, "").await, 0);
         let shown = |label: &str, value: &str| {
             let line = summary.lines().find(|line| line.starts_with(label));
             assert!(line.unwrap().ends_with(value), "{label}: {summary}");
@@ -169,7 +169,7 @@ async fn statement_agrees_with_the_books() {
         shown("corrections", " -12.50 ₽");
         shown(
             "closing balance",
-            &format!(" {} ₽", told["closing"]["rub"].as_str().unwrap()),
+            &format!(" {} ₽", returned["closing"]["rub"].as_str().unwrap()),
         );
     }
 }
@@ -204,11 +204,11 @@ async fn statement_is_available_as_a_page_as_csv_and_as_json() {
         let path = path.to_str().unwrap();
         let command = ["statement", "acme", "--month", "2020-01"];
         let to_file = [&command[..], &["--output", path]].concat();
-        said(&tollgate(&world, &to_file, "").await, 0);
+        reported(&tollgate(&world, &to_file, "").await, 0);
         assert_eq!(std::fs::read(path).unwrap(), answer.body);
         let to_stdout = [&command[..], &["--format", format]].concat();
         assert_eq!(
-            said(&tollgate(&world, &to_stdout, "").await, 0),
+            reported(&tollgate(&world, &to_stdout, "").await, 0),
             answer.text()
         );
     }
@@ -325,14 +325,14 @@ fn said_sha256(made: &[u8]) -> String {
 /// Runs `statement --verify` without a file, and returns its JSON.
 async fn verified(world: &World, month: &str, code: i32) -> Value {
     let args = ["statement", "acme", "--month", month, "--verify", "--json"];
-    let told = said(&tollgate(world, &args, "").await, code);
-    serde_json::from_str(&told).unwrap_or_default()
+    let returned = reported(&tollgate(world, &args, "").await, code);
+    serde_json::from_str(&returned).unwrap_or_default()
 }
 
 async fn verify(world: &World, month: &str, file: &Path, code: i32) -> String {
     let file = file.to_str().unwrap();
     let args = ["statement", "acme", "--month", month, "--verify", file];
-    said(&tollgate(world, &args, "").await, code)
+    reported(&tollgate(world, &args, "").await, code)
 }
 
 /// The statement of a closed month stays the same after later changes. The verification reports a change of names or of
@@ -366,28 +366,28 @@ async fn closed_month_does_not_change_and_later_edits_of_its_data_are_reported()
         return; // A month ended between two of them.
     }
 
-    let told = statement(&world, month).await;
-    adds_up(&told);
-    assert_eq!(told["closed"], true, "{told}");
-    assert_eq!(told["payments"]["rub"], "1000.00");
-    let mut kept = Vec::new();
+    let returned = statement(&world, month).await;
+    adds_up(&returned);
+    assert_eq!(returned["closed"], true, "{returned}");
+    assert_eq!(returned["payments"]["rub"], "1000.00");
+    let mut stored = Vec::new();
     for format in ["json", "csv", "html", "pdf"] {
         let file = world.dir.path().join(format!("kept.{format}"));
         let made = ask(&world, month, format).await.body;
         std::fs::write(&file, &made).unwrap();
-        kept.push((format, file, made));
+        stored.push((format, file, made));
     }
     // Later calls, payments and corrections belong to later months.
     busy_again(&world, &key).await;
-    for (format, file, made) in &kept {
+    for (format, file, made) in &stored {
         assert_eq!(ask(&world, month, format).await.body, *made);
-        let told = verify(&world, month, file, 0).await;
-        assert!(told.starts_with("ok: acme-"), "{told}");
+        let returned = verify(&world, month, file, 0).await;
+        assert!(returned.starts_with("ok: acme-"), "{returned}");
     }
-    said(&tollgate(&world, &["audit"], "").await, 0);
+    reported(&tollgate(&world, &["audit"], "").await, 0);
 
     // An edited statement file fails the verification.
-    let (_, csv, made) = &kept[1];
+    let (_, csv, made) = &stored[1];
     let text = String::from_utf8(made.to_vec()).unwrap();
     std::fs::write(
         csv,
@@ -397,38 +397,38 @@ async fn closed_month_does_not_change_and_later_edits_of_its_data_are_reported()
         ),
     )
     .unwrap();
-    let told = verify(&world, month, csv, 1).await;
+    let returned = verify(&world, month, csv, 1).await;
     assert!(
-        told.contains("names the sha256 that the books have")
-            && told.contains(
+        returned.contains("names the sha256 that the books have")
+            && returned.contains(
                 "- payments,,,,,,1000.000000,9.00,\n+ payments,,,,,,1000.000000,1000.00,\n"
             ),
-        "{told}"
+        "{returned}"
     );
     std::fs::write(csv, made).unwrap();
 
     // The statement keeps the customer's name of that month, even after the customer is renamed.
     rename(&world, "ООО «Акме»").await;
-    for (format, file, made) in &kept {
+    for (format, file, made) in &stored {
         assert_eq!(ask(&world, month, format).await.body, *made);
         verify(&world, month, file, 0).await;
     }
-    let told = verified(&world, month, 0).await;
-    let sha256 = told["sha256"].as_str().unwrap();
-    assert_eq!(told["same_sha256"], true);
-    assert_eq!(said_sha256(&kept[0].2), sha256);
+    let returned = verified(&world, month, 0).await;
+    let sha256 = returned["sha256"].as_str().unwrap();
+    assert_eq!(returned["same_sha256"], true);
+    assert_eq!(said_sha256(&stored[0].2), sha256);
 
     // This file is a statement that was made elsewhere, with another name of the customer.
-    let (_, json, made) = &kept[0];
+    let (_, json, made) = &stored[0];
     let text = String::from_utf8(made.to_vec()).unwrap();
     let other = text.replace("\"name\":\"acme\"", "\"name\":\"Acme\"");
     std::fs::write(json, other.replace(sha256, "5eed")).unwrap();
-    let told = verify(&world, month, json, 1).await;
+    let returned = verify(&world, month, json, 1).await;
     assert!(
-        told.contains("is not the statement of that month")
-            && told.contains("- /name: \"Acme\"\n")
-            && told.contains("+ /name: \"acme\"\n"),
-        "{told}"
+        returned.contains("is not the statement of that month")
+            && returned.contains("- /name: \"Acme\"\n")
+            && returned.contains("+ /name: \"acme\"\n"),
+        "{returned}"
     );
 
     // Simulates the manipulation of a journal line.
@@ -441,7 +441,7 @@ async fn closed_month_does_not_change_and_later_edits_of_its_data_are_reported()
         "{message}"
     );
     verified(&world, month, 1).await;
-    verify(&world, month, &kept[1].1, 1).await;
+    verify(&world, month, &stored[1].1, 1).await;
     let lines: Vec<(String, BTreeMap<String, String>)> = redis
         .ask(&["XRANGE", "tg:{acme}:j", "-", "+"])
         .await
@@ -462,7 +462,7 @@ async fn closed_month_does_not_change_and_later_edits_of_its_data_are_reported()
     assert!(message.contains(sha256), "{message}");
 
     // The current month has not ended, so its statement cannot be verified.
-    let open = said(
+    let open = reported(
         &tollgate(&world, &["usage", "--by", "day", "--format", "csv"], "").await,
         0,
     );
@@ -507,8 +507,8 @@ async fn closed_month_keeps_its_first_customer_and_seller_names() {
         let first = all_forms(&world, "2020-01").await;
         rename(&world, "ООО «Акме»").await;
         assert_eq!(all_forms(&world, "2020-01").await, first, "{ledger}");
-        let told = verified(&world, "2020-01", 0).await;
-        assert_eq!(told["sha256"], *said_sha256(&first[0]));
+        let returned = verified(&world, "2020-01", 0).await;
+        assert_eq!(returned["sha256"], *said_sha256(&first[0]));
         let later = statement(&world, "2020-02").await;
         assert_eq!(later["name"], "ООО «Акме»", "{ledger}");
         world.gateway.drain().await.unwrap();
@@ -536,7 +536,7 @@ async fn copied(from: &str, to: &str) {
     let mut command = std::process::Command::new(TOLLGATE);
     command.args(["ledger", "copy", "--from", from, "--to", to]);
     let output = tokio::task::spawn_blocking(move || command.output().unwrap());
-    said(&output.await.unwrap(), 0);
+    reported(&output.await.unwrap(), 0);
 }
 
 /// Two gateways have different seller settings, and receive the first requests for a statement at the same time.
@@ -554,8 +554,8 @@ async fn statement_has_the_same_hash_on_all_gateways() {
     gateways[0].key().await;
     let months: Vec<String> = (1..=12).map(|month| format!("2021-{month:02}")).collect();
     for month in &months {
-        let asked = (0..6).map(|turn| statement(&gateways[turn % 2], month));
-        let made = futures_util::future::join_all(asked).await;
+        let requested = (0..6).map(|turn| statement(&gateways[turn % 2], month));
+        let made = futures_util::future::join_all(requested).await;
         for other in &made {
             assert_eq!(other, &made[0], "{month}");
         }

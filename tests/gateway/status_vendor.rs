@@ -17,7 +17,7 @@ use crate::{
 
 /// Lets the vendor answer with `reply`, and checks that both operations are refused with this status, type and code,
 /// plain and streamed. Returns the text.
-async fn said(what: &str, reply: Reply, status: u16, kind: &str, code: &str) -> String {
+async fn reported(what: &str, reply: Reply, status: u16, kind: &str, code: &str) -> String {
     let world = World::start().await;
     let key = world.key().await;
     world.vendor.script(move |_| reply.clone());
@@ -42,19 +42,19 @@ async fn said(what: &str, reply: Reply, status: u16, kind: &str, code: &str) -> 
 async fn status_400_413_or_422_of_a_vendor_is_returned_with_its_text() {
     for status in [400, 413, 422] {
         let reply = refusal(status, "max_tokens: 99 is more than 64");
-        let text = said("refused", reply, status, INVALID, "").await;
+        let text = reported("refused", reply, status, INVALID, "").await;
         assert!(text.contains("max_tokens: 99 is more than 64"), "{text}");
     }
 }
 
 #[tokio::test]
 async fn status_409_or_451_of_a_vendor_and_flagged_input_are_returned_without_a_retry() {
-    for (status, told, words) in [
+    for (status, returned, words) in [
         (409, 409, "the file is still being written"),
         (451, 451, "unavailable for legal reasons"),
         (403, 400, "the input was flagged by moderation"),
     ] {
-        let text = said(words, refusal(status, words), told, INVALID, "").await;
+        let text = reported(words, refusal(status, words), returned, INVALID, "").await;
         assert!(text.contains(words), "{text}");
     }
     for (status, words) in [
@@ -62,7 +62,7 @@ async fn status_409_or_451_of_a_vendor_and_flagged_input_are_returned_without_a_
         (451, "Incorrect API key provided: x"),
         (409, "This organization has been disabled."),
     ] {
-        let text = said(
+        let text = reported(
             words,
             refusal(status, words),
             503,
@@ -225,7 +225,7 @@ async fn vendor_error_text_is_scrubbed_of_keys_addresses_and_organisations() {
         400,
         &format!("temperature is too high, see {}", secrets.join(" and ")),
     );
-    let text = said("secrets", reply, 400, INVALID, "").await;
+    let text = reported("secrets", reply, 400, INVALID, "").await;
     assert!(text.contains("temperature is too high"), "{text}");
     for secret in secrets {
         assert!(!text.contains(secret), "{secret}: {text}");
@@ -236,7 +236,7 @@ async fn vendor_error_text_is_scrubbed_of_keys_addresses_and_organisations() {
 async fn vendor_refusal_of_the_gateways_key_is_503_and_never_401() {
     for status in [401, 402, 403] {
         let reply = refusal(status, "Incorrect API key provided: sk-proj-AbC123");
-        let text = said("our key", reply, 503, API, "vendor_unavailable").await;
+        let text = reported("our key", reply, 503, API, "vendor_unavailable").await;
         assert!(
             !text.contains("sk-") && !text.contains("Incorrect"),
             "{text}"
@@ -272,7 +272,7 @@ async fn rate_limit_of_a_vendor_is_429_with_the_vendors_wait() {
 async fn a_vendor_that_could_not_answer_is_503() {
     for status in [404, 408, 500, 502, 503, 504, 529] {
         let reply = refusal(status, "engine-7 of org-XyZ123 is down");
-        let text = said(&status.to_string(), reply, 503, API, "vendor_unavailable").await;
+        let text = reported(&status.to_string(), reply, 503, API, "vendor_unavailable").await;
         assert!(!text.contains("engine-7"), "{text}");
     }
 }
@@ -293,7 +293,7 @@ async fn answer_that_is_an_html_page_is_502() {
     for kind in ["text/html", "application/octet-stream", ""] {
         let page = Step::Send(Bytes::from_static(b"<html>maintenance</html>"));
         let reply = Reply::raw(200, kind, vec![page]);
-        let text = said(kind, reply, 502, API, "vendor_broken").await;
+        let text = reported(kind, reply, 502, API, "vendor_broken").await;
         assert!(!text.contains("maintenance"), "{text}");
     }
 }
@@ -302,7 +302,7 @@ async fn answer_that_is_an_html_page_is_502() {
 async fn redirect_of_a_vendor_is_502_and_is_never_followed() {
     for status in [301, 302, 307, 308] {
         let reply = refusal(status, "moved").header("location", "/v1/elsewhere");
-        said("redirect", reply, 502, API, "vendor_broken").await;
+        reported("redirect", reply, 502, API, "vendor_broken").await;
     }
 }
 
@@ -351,9 +351,9 @@ async fn json_in_place_of_a_stream_or_a_stream_in_place_of_json_is_502() {
     for op in BOTH {
         let json = Reply::json(200, &answer(op, "да", &usage(op, 9, 1)));
         let stream = Reply::stream(events(op, &["да"], 9, 1));
-        for (asked, reply) in [(true, json), (false, stream)] {
+        for (requested, reply) in [(true, json), (false, stream)] {
             world.vendor.script(move |_| reply.clone());
-            let body = with(op.body("x"), json!({ "stream": asked }));
+            let body = with(op.body("x"), json!({ "stream": requested }));
             let answer = op.call(&world, &key, &body).await;
             refused(op.path(), &answer, 502, API, "vendor_broken");
             cost_nothing(op.path(), &world, &key, &answer).await;

@@ -26,8 +26,8 @@ fn with_usage(body: Value) -> Value {
     )
 }
 
-fn in_pieces(said: &str, size: usize) -> Vec<Step> {
-    let pieces = said.as_bytes().chunks(size);
+fn in_pieces(reported: &str, size: usize) -> Vec<Step> {
+    let pieces = reported.as_bytes().chunks(size);
     pieces
         .map(|piece| Step::Send(Bytes::copy_from_slice(piece)))
         .collect()
@@ -46,17 +46,17 @@ async fn a_stream_reaches_the_client_byte_for_byte() {
                 event: of_tomorrow\ndata: {\"type\":\"of_tomorrow\"}\n\n\
                 event: message_delta\ndata: {\"type\":\"message_delta\",\"delta\":{\"stop_reason\":\"end_turn\"},\
                 \"usage\":{\"output_tokens\":2}}  \n\nevent: message_stop\ndata: {\"type\":\"message_stop\"}\n\n";
-    for (op, said) in [(Op::Chat, chat), (Op::Messages, messages)] {
+    for (op, reported) in [(Op::Chat, chat), (Op::Messages, messages)] {
         // The vendor's frames may end inside an event, a line or a character. The gateway drops data after the last
         // event.
         for (size, behind) in [(1, ": bye\n\n"), (7, ""), (64, ""), (10_000, ": bye\n\n")] {
-            let steps = in_pieces(&[said, behind].concat(), size);
+            let steps = in_pieces(&[reported, behind].concat(), size);
             world
                 .vendor
                 .script(move |_| Reply::raw(200, "text/event-stream", steps.clone()));
             let answer = op.call(&world, &key, &with_usage(op.body("x"))).await;
             let text = answer.text();
-            assert_eq!(told_cost(&text).0, said, "{op:?} in pieces of {size}");
+            assert_eq!(told_cost(&text).0, reported, "{op:?} in pieces of {size}");
             assert!(!answer.failed, "{op:?} in pieces of {size}");
         }
     }
@@ -67,11 +67,11 @@ async fn each_event_is_delivered_before_the_next_one_is_made() {
     let world = World::start().await;
     let key = world.key().await;
     for op in BOTH {
-        let said = events(op, &["раз ", "два ", "три"], 9, 3);
+        let reported = events(op, &["раз ", "два ", "три"], 9, 3);
         let go = Arc::new(Notify::new());
         // The vendor sends each event only after the client has read the previous one. It sends the first event with
         // the head.
-        let steps: Vec<Step> = said
+        let steps: Vec<Step> = reported
             .iter()
             .flat_map(|event| {
                 [
@@ -88,7 +88,7 @@ async fn each_event_is_delivered_before_the_next_one_is_made() {
             .send(op.request(&world, &key, &with_usage(op.body("x"))))
             .await;
         let mut body = res.into_body();
-        for (number, event) in said.iter().enumerate() {
+        for (number, event) in reported.iter().enumerate() {
             if number > 0 {
                 go.notify_one();
             }
@@ -96,7 +96,7 @@ async fn each_event_is_delivered_before_the_next_one_is_made() {
             while !seen.ends_with(event) {
                 seen.push_str(&next_text(&mut body).await.expect("another event"));
             }
-            if number + 1 == said.len() {
+            if number + 1 == reported.len() {
                 seen = told_cost(&seen).0;
             }
             assert_eq!(&seen, event, "{op:?}");
@@ -137,11 +137,15 @@ async fn error_as_the_first_event_has_an_error_status_and_costs_nothing() {
 async fn usage_is_always_requested_but_its_chunk_removed_unless_the_client_requested_it() {
     let world = World::start().await;
     let key = world.key().await;
-    let said = events(Op::Chat, &["раз"], 9, 1);
-    let chunk = said.len() - 2;
-    assert!(said[chunk].contains("prompt_tokens"));
-    let expected = [&said[..chunk], &said[chunk + 1..]].concat().concat();
-    world.vendor.script(move |_| Reply::stream(said.clone()));
+    let reported = events(Op::Chat, &["раз"], 9, 1);
+    let chunk = reported.len() - 2;
+    assert!(reported[chunk].contains("prompt_tokens"));
+    let expected = [&reported[..chunk], &reported[chunk + 1..]]
+        .concat()
+        .concat();
+    world
+        .vendor
+        .script(move |_| Reply::stream(reported.clone()));
     for options in [
         None,
         Some(Value::Null),
@@ -172,9 +176,11 @@ async fn usage_is_always_requested_but_its_chunk_removed_unless_the_client_reque
 async fn usage_chunk_that_the_client_requested_is_kept() {
     let world = World::start().await;
     let key = world.key().await;
-    let said = events(Op::Chat, &["раз"], 9, 1);
-    let expected = said.concat();
-    world.vendor.script(move |_| Reply::stream(said.clone()));
+    let reported = events(Op::Chat, &["раз"], 9, 1);
+    let expected = reported.concat();
+    world
+        .vendor
+        .script(move |_| Reply::stream(reported.clone()));
     let body = with_usage(chat_body("x"));
     let text = world.chat(&key, &body).await.text();
     assert_eq!(told_cost(&text).0, expected);
@@ -186,25 +192,27 @@ async fn usage_chunk_that_the_client_requested_is_kept() {
 async fn usage_in_a_chunk_with_choices_is_not_removed() {
     let world = World::start().await;
     let key = world.key().await;
-    let said = [
+    let reported = [
         "data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"a\"},\"finish_reason\":\"stop\"}],\
          \"usage\":{\"prompt_tokens\":9,\"completion_tokens\":1,\"total_tokens\":10}}\n\n",
         "data: [DONE]\n\n",
     ];
     world
         .vendor
-        .script(move |_| Reply::stream(said.map(str::to_owned)));
+        .script(move |_| Reply::stream(reported.map(str::to_owned)));
     let answer = world.chat(&key, &streamed(chat_body("x"))).await;
-    assert_eq!(answer.text(), said.concat());
+    assert_eq!(answer.text(), reported.concat());
 }
 
 #[tokio::test]
 async fn chat_stream_ends_with_done_even_if_its_vendor_omits_it() {
     let world = World::start().await;
     let key = world.key().await;
-    let mut said = events(Op::Chat, &["раз"], 9, 1);
-    said.pop();
-    world.vendor.script(move |_| Reply::stream(said.clone()));
+    let mut reported = events(Op::Chat, &["раз"], 9, 1);
+    reported.pop();
+    world
+        .vendor
+        .script(move |_| Reply::stream(reported.clone()));
     let text = world.chat(&key, &streamed(chat_body("x"))).await.text();
     assert!(text.ends_with("\n\ndata: [DONE]\n\n"), "{text}");
     let text = world.chat(&key, &with_usage(chat_body("x"))).await.text();
@@ -255,12 +263,12 @@ async fn vendor_error_inside_a_stream_becomes_an_error_event_without_the_vendors
             "event: error\ndata: {\"type\":\"error\",\"error\":{\"type\":\"overloaded_error\",\"message\":\"org-Secret\"}}\n\n",
         ),
     ] {
-        let mut said = events(op, &["раз ", "два"], 9, 2);
-        let before = said[..begun(op)].concat();
-        said.insert(begun(op), error.to_owned());
-        let said = said.concat();
-        for size in [1, 50, said.len()] {
-            let steps = in_pieces(&said, size);
+        let mut reported = events(op, &["раз ", "два"], 9, 2);
+        let before = reported[..begun(op)].concat();
+        reported.insert(begun(op), error.to_owned());
+        let reported = reported.concat();
+        for size in [1, 50, reported.len()] {
+            let steps = in_pieces(&reported, size);
             world
                 .vendor
                 .script(move |_| Reply::raw(200, "text/event-stream", steps.clone()));
@@ -287,8 +295,8 @@ async fn truncated_stream_never_looks_finished() {
     for op in BOTH {
         for half_an_event in [false, true] {
             let go = Arc::new(Notify::new());
-            let said = events(op, &["раз ", "два"], 9, 2);
-            let mut steps: Vec<Step> = said[..begun(op)]
+            let reported = events(op, &["раз ", "два"], 9, 2);
+            let mut steps: Vec<Step> = reported[..begun(op)]
                 .iter()
                 .map(|event| Step::Send(event.clone().into()))
                 .collect();

@@ -188,7 +188,7 @@ async fn silent_or_plaintext_client_of_a_tls_port_is_disconnected_soon() {
         .edit("[tariff]", "[limits]\nfirst_byte_seconds = 1\n[tariff]");
     let world: World = setup.start().await;
     let to = world.gateway.address();
-    for (what, said, waits) in [
+    for (what, reported, waits) in [
         ("silent", &b""[..], true),
         ("half a hello", b"\x16\x03\x01\x02\x00\x01", true),
         ("plain HTTP", b"GET / HTTP/1.1\r\nhost: x\r\n\r\n", false),
@@ -196,10 +196,10 @@ async fn silent_or_plaintext_client_of_a_tls_port_is_disconnected_soon() {
     ] {
         let begun = Instant::now();
         let mut socket = TcpStream::connect(to).await.unwrap();
-        socket.write_all(said).await.unwrap();
-        let told = read_to_close(&mut socket, SOON).await;
-        let told = told.unwrap_or_else(|| panic!("{what}: it is open"));
-        assert!(!told.starts_with(b"HTTP/"), "{what}: {told:?}");
+        socket.write_all(reported).await.unwrap();
+        let returned = read_to_close(&mut socket, SOON).await;
+        let returned = returned.unwrap_or_else(|| panic!("{what}: it is open"));
+        assert!(!returned.starts_with(b"HTTP/"), "{what}: {returned:?}");
         if waits {
             let at_least = Duration::from_millis(900);
             assert!(begun.elapsed() > at_least, "{what}: {:?}", begun.elapsed());
@@ -226,8 +226,8 @@ async fn silent_and_idle_tls_connections_are_closed_cleanly() {
     assert!(matches!(closed, Ok(Ok(0) | Err(_))), "{closed:?}");
 
     let mut idle = connect(to, &authority, &protocols, &BOTH).await.unwrap();
-    let asked = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n";
-    idle.write_all(asked).await.unwrap();
+    let requested = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n";
+    idle.write_all(requested).await.unwrap();
     let mut answer = Vec::new();
     let closed = tokio::time::timeout(SOON, idle.read_to_end(&mut answer)).await;
     // The gateway ends the connection with `close_notify`. The client would report any other end as an error.
@@ -273,16 +273,17 @@ async fn certificate_is_renewed_without_closing_connections() {
 }
 
 /// The errors or warnings that `check` reports for a `[tls]` section, each with its field.
-fn told(tls: &str, base_url: &str) -> Vec<(String, String)> {
+fn returned(tls: &str, base_url: &str) -> Vec<(String, String)> {
     let vendor = SocketAddr::from(([127, 0, 0, 1], 9));
     let text = crate::harness::config_text(vendor, "memory:", "outbox.db")
         .replace("http://gateway.example/v1", base_url)
         .replace("[admin]", &format!("{tls}[admin]"));
-    let told = match Config::parse(&text, &|_| Some(VENDOR_KEY.to_owned())) {
+    let returned = match Config::parse(&text, &|_| Some(VENDOR_KEY.to_owned())) {
         Ok(config) => config.warnings,
         Err(errors) => errors.iter().cloned().collect(),
     };
-    told.into_iter()
+    returned
+        .into_iter()
         .map(|error| (error.path, error.problem))
         .collect()
 }
@@ -292,7 +293,7 @@ fn error_about_a_certificate_names_the_mistake() {
     let (one, other) = (Authority::new(), Authority::new());
     let path = |name: &str| one.path(name);
     let good = "https://127.0.0.1/v1";
-    assert_eq!(told(&of(&one), good), []);
+    assert_eq!(returned(&of(&one), good), []);
     one.openssl(&[
         "x509",
         "-req",
@@ -350,9 +351,9 @@ fn error_about_a_certificate_names_the_mistake() {
         ),
         (of(&one), "http://127.0.0.1/v1", "base_url", "https"),
     ] {
-        let told = told(&tls, base_url);
-        let [(path, problem)] = told.as_slice() else {
-            panic!("{tls}: {told:?}");
+        let returned = returned(&tls, base_url);
+        let [(path, problem)] = returned.as_slice() else {
+            panic!("{tls}: {returned:?}");
         };
         assert_eq!(path, field, "{problem}");
         assert!(problem.contains(word), "{problem}");

@@ -328,10 +328,10 @@ async fn tool_task_of_five_turns_works_on_vendors_that_require_their_state_back(
                     let results = caller.results(&parts);
                     assert_eq!(results.is_none(), turn + 1 == TURNS, "{what}: {parts:?}");
                     let shown = Value::from(parts).to_string().contains("thought");
-                    let asked = matches!(&caller, Caller::Responses(_))
+                    let requested = matches!(&caller, Caller::Responses(_))
                         || body["thinking"]["type"] == "enabled";
                     let thinks = vendor != Vendor::Signs && turn + 1 < TURNS;
-                    assert_eq!(shown, asked && thinks, "{what}: turn {turn}");
+                    assert_eq!(shown, requested && thinks, "{what}: turn {turn}");
                     turns.extend(results.into_iter().flatten());
                 }
                 // The conversation continues at another vendor, which must not receive the first vendor's state.

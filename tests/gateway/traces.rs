@@ -116,11 +116,13 @@ async fn call_and_vendor_attempt_are_separate_spans() {
     for op in BOTH {
         for stream in [false, true] {
             if stream {
-                let said = events(op, &["a reply"], 9, 2);
-                world.vendor.script(move |_| Reply::stream(said.clone()));
+                let reported = events(op, &["a reply"], 9, 2);
+                world
+                    .vendor
+                    .script(move |_| Reply::stream(reported.clone()));
             } else {
-                let said = answer(op, "a reply", &usage(op, 9, 2));
-                world.vendor.script(move |_| Reply::json(200, &said));
+                let reported = answer(op, "a reply", &usage(op, 9, 2));
+                world.vendor.script(move |_| Reply::json(200, &reported));
             }
             let body = with(op.body("a prompt"), json!({ "stream": stream }));
             let answer = op.call(&world, &key, &body).await;
@@ -212,8 +214,8 @@ fn assert_nothing_is_told(collector: &ScriptedVendor, key: &Key) {
         assert_eq!(attribute(resource, "service.name"), "tollgate");
         let body = String::from_utf8(one.body.to_vec()).unwrap();
         assert!(!has_secret(&body) && !body.contains(&key.secret), "{body}");
-        for said in ["a prompt", "a reply", "out of order"] {
-            assert!(!body.contains(said), "{body}");
+        for reported in ["a prompt", "a reply", "out of order"] {
+            assert!(!body.contains(reported), "{body}");
         }
     }
 }
@@ -305,9 +307,9 @@ async fn refused_and_failed_calls_have_their_code_in_the_span() {
 #[tokio::test]
 async fn rejected_batch_of_spans_is_sent_again() {
     let collector = ScriptedVendor::start().await.unwrap();
-    let asked = AtomicUsize::new(0);
+    let requested = AtomicUsize::new(0);
     collector.script(move |_| {
-        let first = asked.fetch_add(1, Ordering::SeqCst) == 0;
+        let first = requested.fetch_add(1, Ordering::SeqCst) == 0;
         Reply::json(if first { 503 } else { 200 }, &json!({}))
     });
     let world = traced(&collector.address().to_string()).await;

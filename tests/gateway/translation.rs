@@ -37,7 +37,7 @@ const WAYS: [(Op, Op); 2] = [(Op::Chat, Op::Messages), (Op::Messages, Op::Chat)]
 
 /// A body in the format `caller` for a model whose vendor has the format `vendor`. A streamed request also requests
 /// usage.
-fn asked(caller: Op, vendor: Op, stream: bool) -> Value {
+fn requested(caller: Op, vendor: Op, stream: bool) -> Value {
     let body = with(
         caller.body("x"),
         json!({ "model": vendor.model(), "stream": stream }),
@@ -49,11 +49,11 @@ fn asked(caller: Op, vendor: Op, stream: bool) -> Value {
 }
 
 /// Makes a call in the caller's format. The vendor of the other format answers with `reply`.
-async fn told(world: &World, key: &Key, way: (Op, Op), stream: bool, reply: Reply) -> Answer {
+async fn returned(world: &World, key: &Key, way: (Op, Op), stream: bool, reply: Reply) -> Answer {
     let (caller, vendor) = way;
     world.vendor.script(move |_| reply.clone());
     caller
-        .call(world, key, &asked(caller, vendor, stream))
+        .call(world, key, &requested(caller, vendor, stream))
         .await
 }
 
@@ -84,40 +84,40 @@ struct Heard {
     whole: bool,
 }
 
-fn heard(caller: Op, text: &str) -> Heard {
-    let mut heard = Heard::default();
+fn received(caller: Op, text: &str) -> Heard {
+    let mut received = Heard::default();
     for data in spoken(text) {
         match caller {
-            Op::Chat if data == "[DONE]" => heard.whole = true,
+            Op::Chat if data == "[DONE]" => received.whole = true,
             Op::Chat => {
                 let choice = &data["choices"][0];
                 let (delta, finish) = (&choice["delta"], &choice["finish_reason"]);
                 let call = &delta["tool_calls"][0]["function"];
-                heard.text += delta["content"].as_str().unwrap_or_default();
-                heard.arguments += call["arguments"].as_str().unwrap_or_default();
+                received.text += delta["content"].as_str().unwrap_or_default();
+                received.arguments += call["arguments"].as_str().unwrap_or_default();
                 if !finish.is_null() {
-                    heard.stop = finish.clone();
+                    received.stop = finish.clone();
                 }
                 if !data["usage"].is_null() {
-                    heard.usage = data["usage"].clone();
+                    received.usage = data["usage"].clone();
                 }
             }
             Op::Messages => {
                 let delta = &data["delta"];
-                heard.text += delta["text"].as_str().unwrap_or_default();
-                heard.arguments += delta["partial_json"].as_str().unwrap_or_default();
+                received.text += delta["text"].as_str().unwrap_or_default();
+                received.arguments += delta["partial_json"].as_str().unwrap_or_default();
                 match data["type"].as_str().unwrap() {
                     "message_delta" => {
-                        heard.stop = delta["stop_reason"].clone();
-                        heard.usage = data["usage"].clone();
+                        received.stop = delta["stop_reason"].clone();
+                        received.usage = data["usage"].clone();
                     }
-                    "message_stop" => heard.whole = true,
+                    "message_stop" => received.whole = true,
                     _ => {}
                 }
             }
         }
     }
-    heard
+    received
 }
 
 const fn stop(caller: Op) -> &'static str {
@@ -205,7 +205,7 @@ async fn translated_refusal_of_the_gateways_key_is_503_for_the_caller() {
             for stream in [false, true] {
                 let what = format!("{way:?} {status} {stream}");
                 let reply = refusal(status, "invalid x-api-key sk-ant-AbC123");
-                let answer = told(&world, &key, way, stream, reply).await;
+                let answer = returned(&world, &key, way, stream, reply).await;
                 let text = refused(&what, &answer, 503, API, "vendor_unavailable");
                 assert!(!text.contains("sk-") && !text.contains("api-key"), "{text}");
                 cost_nothing(&what, &world, &key, &answer).await;
@@ -224,7 +224,7 @@ async fn html_page_in_place_of_a_translated_answer_is_502() {
                 let what = format!("{way:?} {kind} {stream}");
                 let page = Step::Send(Bytes::from_static(b"<html>maintenance</html>"));
                 let reply = Reply::raw(200, kind, vec![page]);
-                let answer = told(&world, &key, way, stream, reply).await;
+                let answer = returned(&world, &key, way, stream, reply).await;
                 let text = refused(&what, &answer, 502, API, "vendor_broken");
                 assert!(!text.contains("maintenance"), "{text}");
                 cost_nothing(&what, &world, &key, &answer).await;
@@ -239,15 +239,15 @@ async fn input_unknown_at_the_start_of_a_translated_stream_is_zero_until_its_end
     let key = world.key().await;
     let way = (Op::Messages, Op::Chat);
     let reply = Reply::stream(events(Op::Chat, &["да"], 9, 3));
-    let answer = told(&world, &key, way, true, reply).await;
-    let said = spoken(&answer.text());
-    assert_eq!(said[0]["type"], "message_start");
+    let answer = returned(&world, &key, way, true, reply).await;
+    let reported = spoken(&answer.text());
+    assert_eq!(reported[0]["type"], "message_start");
     let at_first = json!({ "input_tokens": 0, "cache_creation_input_tokens": 0,
         "cache_read_input_tokens": 0, "output_tokens": 0 });
-    assert_eq!(said[0]["message"]["usage"], at_first);
+    assert_eq!(reported[0]["message"]["usage"], at_first);
     let at_last = json!({ "input_tokens": 9, "cache_creation_input_tokens": 0,
         "cache_read_input_tokens": 0, "output_tokens": 3 });
-    assert_eq!(heard(Op::Messages, &answer.text()).usage, at_last);
+    assert_eq!(received(Op::Messages, &answer.text()).usage, at_last);
     let receipt = world.receipt(&answer.number()).await;
     assert_eq!(micro(&receipt["charged_rub"]), 9 * 100 + 3 * 200);
 }
@@ -273,10 +273,10 @@ async fn finish_reason_and_usage_may_arrive_in_one_chunk() {
         done.clone(),
     ];
     let in_one = [word, finish(used), done];
-    let two = told(&world, &key, way, true, Reply::stream(in_two)).await;
-    let one = told(&world, &key, way, true, Reply::stream(in_one)).await;
+    let two = returned(&world, &key, way, true, Reply::stream(in_two)).await;
+    let one = returned(&world, &key, way, true, Reply::stream(in_one)).await;
     assert_eq!(spoken(&one.text()), spoken(&two.text()));
-    assert!(heard(Op::Messages, &one.text()).whole);
+    assert!(received(Op::Messages, &one.text()).whole);
     for answer in [one, two] {
         let receipt = world.receipt(&answer.number()).await;
         assert_eq!(micro(&receipt["charged_rub"]), 9 * 100 + 3 * 200);
@@ -307,16 +307,16 @@ async fn repeated_usage_of_a_stream_is_not_added_up() {
         ((Op::Messages, Op::Chat), Reply::stream(chat), 1),
         ((Op::Chat, Op::Messages), Reply::stream(messages), 10),
     ] {
-        let answer = told(&world, &key, way, true, reply).await;
-        let heard = heard(way.0, &answer.text());
-        assert_eq!((heard.text.as_str(), heard.whole), ("раз два", true));
-        assert_eq!(heard.stop, stop(way.0), "{way:?}");
+        let answer = returned(&world, &key, way, true, reply).await;
+        let received = received(way.0, &answer.text());
+        assert_eq!((received.text.as_str(), received.whole), ("раз два", true));
+        assert_eq!(received.stop, stop(way.0), "{way:?}");
         let tokens = Tokens {
             input: 9,
             output: 3,
             ..Tokens::default()
         };
-        counts("last wins", &heard.usage, &tokens.usage(way.0));
+        counts("last wins", &received.usage, &tokens.usage(way.0));
         let receipt = world.receipt(&answer.number()).await;
         let charged = rate * (9 * 100 + 3 * 200);
         assert_eq!(micro(&receipt["charged_rub"]), charged, "{receipt}");
@@ -351,31 +351,36 @@ async fn translated_usage_is_charged_whatever_the_choices_contain() {
     ] {
         for caller in BOTH {
             let what = format!("{caller:?}: {odd}");
-            let said = [
+            let reported = [
                 word.clone(),
                 finish.clone(),
                 chunk(odd.clone(), used.clone()),
                 "data: [DONE]\n\n".to_owned(),
             ];
-            let reply = Reply::stream(said);
-            let answer = told(&world, &key, (caller, Op::Chat), true, reply).await;
-            let heard = heard(caller, &answer.text());
-            assert_eq!((heard.text.as_str(), heard.whole), ("да", true), "{what}");
+            let reply = Reply::stream(reported);
+            let answer = returned(&world, &key, (caller, Op::Chat), true, reply).await;
+            let received = received(caller, &answer.text());
+            assert_eq!(
+                (received.text.as_str(), received.whole),
+                ("да", true),
+                "{what}"
+            );
             let stop = match caller {
                 Op::Chat => "length",
                 Op::Messages => "max_tokens",
             };
-            assert_eq!(heard.stop, stop, "{what}");
-            counts(&what, &heard.usage, &tokens.usage(caller));
+            assert_eq!(received.stop, stop, "{what}");
+            counts(&what, &received.usage, &tokens.usage(caller));
             let receipt = world.receipt(&answer.number()).await;
             assert_eq!(micro(&receipt["charged_rub"]), 9 * 100 + 3 * 200, "{what}");
             assert_eq!(receipt["estimated"], false, "{what}: {receipt}");
 
-            let said = json!({ "id": "chatcmpl-1", "model": "m", "choices": odd, "usage": used });
-            let reply = Reply::json(200, &said);
-            let answer = told(&world, &key, (caller, Op::Chat), false, reply).await;
+            let reported =
+                json!({ "id": "chatcmpl-1", "model": "m", "choices": odd, "usage": used });
+            let reply = Reply::json(200, &reported);
+            let answer = returned(&world, &key, (caller, Op::Chat), false, reply).await;
             match caller {
-                Op::Chat => assert_eq!(answer.json(), said, "{what}"),
+                Op::Chat => assert_eq!(answer.json(), reported, "{what}"),
                 // The vendor's answer has usage but no content. The caller's answer is the same.
                 Op::Messages => assert_eq!(answer.json()["content"], json!([]), "{what}"),
             }
@@ -393,15 +398,19 @@ async fn translated_usage_is_charged_whatever_the_choices_contain() {
         json!({ "delta": { "stop_reason": null }, "index": "x" }),
         json!({ "message": 7 }),
     ] {
-        let mut said = events(Op::Messages, &["да"], 9, 2);
+        let mut reported = events(Op::Messages, &["да"], 9, 2);
         let last = json!({ "type": "message_delta", "usage": { "output_tokens": 3 } });
-        said.insert(said.len() - 1, event(with(last, odd.clone())));
+        reported.insert(reported.len() - 1, event(with(last, odd.clone())));
         for caller in BOTH {
             let what = format!("{caller:?}: {odd}");
-            let reply = Reply::stream(said.clone());
-            let answer = told(&world, &key, (caller, Op::Messages), true, reply).await;
-            let heard = heard(caller, &answer.text());
-            assert_eq!((heard.text.as_str(), heard.whole), ("да", true), "{what}");
+            let reply = Reply::stream(reported.clone());
+            let answer = returned(&world, &key, (caller, Op::Messages), true, reply).await;
+            let received = received(caller, &answer.text());
+            assert_eq!(
+                (received.text.as_str(), received.whole),
+                ("да", true),
+                "{what}"
+            );
             let receipt = world.receipt(&answer.number()).await;
             let charged = 10 * (9 * 100 + 3 * 200);
             assert_eq!(micro(&receipt["charged_rub"]), charged, "{what}");
@@ -415,13 +424,13 @@ async fn events_are_read_in_any_valid_sse_notation() {
     let world = World::start().await;
     let key = world.key().await;
     for way in WAYS {
-        let said = events(way.1, &["раз ", "два"], 9, 2);
-        let plain = said.concat();
+        let reported = events(way.1, &["раз ", "два"], 9, 2);
+        let plain = reported.concat();
         let reply = in_pieces(&plain, plain.len());
-        let expected = spoken(&told(&world, &key, way, true, reply).await.text());
+        let expected = spoken(&returned(&world, &key, way, true, reply).await.text());
         assert!(expected.len() > 4, "{expected:?}");
         let each = |change: &dyn Fn(&str) -> String| -> String {
-            said.iter().map(|event| change(event)).collect()
+            reported.iter().map(|event| change(event)).collect()
         };
         for (what, framed) in [
             ("CRLF", plain.replace('\n', "\r\n")),
@@ -448,7 +457,7 @@ async fn events_are_read_in_any_valid_sse_notation() {
         ] {
             for size in [framed.len(), 1] {
                 let reply = in_pieces(&framed, size);
-                let answer = told(&world, &key, way, true, reply).await;
+                let answer = returned(&world, &key, way, true, reply).await;
                 assert_eq!(
                     spoken(&answer.text()),
                     expected,
@@ -469,14 +478,14 @@ async fn translated_stream_is_the_same_in_any_split() {
         let mut expected = None;
         for size in [plain.len(), 1, 2, 3, 7, 64] {
             let reply = in_pieces(&plain, size);
-            let answer = told(&world, &key, way, true, reply).await;
-            let heard = heard(way.0, &answer.text());
-            assert_eq!(heard.text, words.concat(), "{way:?} in pieces of {size}");
-            assert!(heard.whole, "{way:?} in pieces of {size}");
-            let said = spoken(&answer.text());
+            let answer = returned(&world, &key, way, true, reply).await;
+            let received = received(way.0, &answer.text());
+            assert_eq!(received.text, words.concat(), "{way:?} in pieces of {size}");
+            assert!(received.whole, "{way:?} in pieces of {size}");
+            let reported = spoken(&answer.text());
             assert_eq!(
-                &said,
-                expected.get_or_insert(said.clone()),
+                &reported,
+                expected.get_or_insert(reported.clone()),
                 "{way:?} {size}"
             );
         }
@@ -518,16 +527,19 @@ async fn long_line_of_a_stream_is_delivered_complete() {
         "delta": { "type": "input_json_delta", "partial_json": arguments } }));
     let messages = messages.concat();
     for (caller, vendor) in WAYS {
-        let said = match vendor {
+        let reported = match vendor {
             Op::Chat => &chat,
             Op::Messages => &messages,
         };
-        for size in [said.len(), 10_000] {
-            let reply = in_pieces(said, size);
-            let answer = told(&world, &key, (caller, vendor), true, reply).await;
-            let heard = heard(caller, &answer.text());
-            assert!(heard.whole, "{caller:?} {size}");
-            assert!(heard.arguments == arguments, "{caller:?} {size}: not whole");
+        for size in [reported.len(), 10_000] {
+            let reply = in_pieces(reported, size);
+            let answer = returned(&world, &key, (caller, vendor), true, reply).await;
+            let received = received(caller, &answer.text());
+            assert!(received.whole, "{caller:?} {size}");
+            assert!(
+                received.arguments == arguments,
+                "{caller:?} {size}: not whole"
+            );
         }
         let mut plain = answer(vendor, "", &used.usage(vendor));
         match vendor {
@@ -539,7 +551,7 @@ async fn long_line_of_a_stream_is_delivered_complete() {
             }
         }
         let reply = Reply::json(200, &plain);
-        let answer = told(&world, &key, (caller, vendor), false, reply).await;
+        let answer = returned(&world, &key, (caller, vendor), false, reply).await;
         assert!(
             answer.text().contains(&"QUJD".repeat(LONG / 4)),
             "{caller:?}"
@@ -561,7 +573,10 @@ async fn long_image_in_a_request_is_delivered_complete() {
         };
         let text = json!({ "type": "text", "text": "x" });
         let turn = json!([{ "role": "user", "content": [image, text] }]);
-        let body = with(asked(caller, vendor, false), json!({ "messages": turn }));
+        let body = with(
+            requested(caller, vendor, false),
+            json!({ "messages": turn }),
+        );
         let answer = caller.call(&world, &key, &body).await;
         assert_eq!(answer.status, 200, "{caller:?}: {answer:?}");
         let sent = world.vendor.received().pop().unwrap().json();
@@ -587,7 +602,7 @@ async fn compressed_answer_of_a_vendor_is_an_error() {
             let what = format!("{way:?} {kind}");
             let steps = vec![Step::Send(packed.clone())];
             let reply = Reply::raw(200, kind, steps).header("content-encoding", "gzip");
-            let answer = told(&world, &key, way, stream, reply).await;
+            let answer = returned(&world, &key, way, stream, reply).await;
             let headers = world.vendor.received().pop().unwrap().headers;
             assert_eq!(headers["accept-encoding"], "identity", "{what}");
             refused(&what, &answer, 502, API, "vendor_broken");
@@ -632,7 +647,7 @@ async fn json_in_place_of_a_stream_is_an_error_status() {
                 "vendor_unavailable",
             ),
         ] {
-            let answer = told(&world, &key, way, true, reply).await;
+            let answer = returned(&world, &key, way, true, reply).await;
             refused(&format!("{way:?} {what}"), &answer, status, kind, code);
             cost_nothing(what, &world, &key, &answer).await;
         }
@@ -664,10 +679,10 @@ async fn each_event_is_forwarded_before_the_next_event_arrives() {
         (Op::Chat, Op::Messages, of_messages),
         (Op::Messages, Op::Chat, of_chat),
     ] {
-        let said = events(vendor, &["раз ", "два"], 9, 2);
-        assert_eq!(said.len(), shown.len());
-        let holds: Vec<Arc<Notify>> = said.iter().map(|_| Arc::default()).collect();
-        let steps: Vec<Step> = said
+        let reported = events(vendor, &["раз ", "два"], 9, 2);
+        assert_eq!(reported.len(), shown.len());
+        let holds: Vec<Arc<Notify>> = reported.iter().map(|_| Arc::default()).collect();
+        let steps: Vec<Step> = reported
             .iter()
             .zip(&holds)
             .flat_map(|(event, hold)| {
@@ -682,7 +697,7 @@ async fn each_event_is_forwarded_before_the_next_event_arrives() {
             .script(move |_| Reply::raw(200, "text/event-stream", steps.clone()));
         // The gateway sends the head of its answer together with the first event.
         holds[0].notify_one();
-        let body = asked(caller, vendor, true);
+        let body = requested(caller, vendor, true);
         let res = world.send(caller.request(&world, &key, &body)).await;
         let header = |name: &str| res.headers()[name].to_str().unwrap();
         assert!(header("cache-control").contains("no-cache"));
@@ -719,19 +734,20 @@ async fn keep_alive_of_a_vendor_reaches_the_caller() {
     ] {
         let (caller, vendor) = way;
         let go = Arc::new(Notify::new());
-        let mut said = events(vendor, &["раз ", "два"], 9, 2);
-        said.insert(begun(vendor), sign.to_owned());
-        let reply = Reply::stream(said).with_step(begun(vendor) + 1, Step::Hold(Arc::clone(&go)));
+        let mut reported = events(vendor, &["раз ", "два"], 9, 2);
+        reported.insert(begun(vendor), sign.to_owned());
+        let reply =
+            Reply::stream(reported).with_step(begun(vendor) + 1, Step::Hold(Arc::clone(&go)));
         world.vendor.script(move |_| reply.clone());
-        let body = asked(caller, vendor, true);
+        let body = requested(caller, vendor, true);
         let res = world.send(caller.request(&world, &key, &body)).await;
         let mut body = res.into_body();
         let mut text = read_until(&mut body, shown).await;
         go.notify_one();
         text.push_str(&rest(&mut body).await);
-        let heard = heard(caller, &text);
-        assert_eq!((heard.text.as_str(), heard.whole), ("раз два", true));
-        assert_eq!(heard.stop, stop(caller));
+        let received = received(caller, &text);
+        assert_eq!((received.text.as_str(), received.whole), ("раз два", true));
+        assert_eq!(received.stop, stop(caller));
     }
 }
 
@@ -764,7 +780,7 @@ async fn vendor_is_not_read_while_the_client_does_not_read() {
         let (taken, standstill) = oneshot::channel();
         let mut talker = tokio::task::JoinSet::new();
         talker.spawn(talk_without_end(listener, vendor, taken));
-        let body = asked(caller, vendor, true);
+        let body = requested(caller, vendor, true);
         let res = world.send(caller.request(&world, &key, &body)).await;
         assert_eq!(res.status(), 200);
         let taken = standstill.await.unwrap();
@@ -798,13 +814,13 @@ async fn talk_without_end(
         assert!(count > 0, "the connection was closed too early");
         read.extend_from_slice(&buffer[..count]);
     }
-    let said = events(vendor, &["~".repeat(WORD_BYTES).as_str()], 9, 2);
+    let reported = events(vendor, &["~".repeat(WORD_BYTES).as_str()], 9, 2);
     let first = begun(vendor) - 1;
     let head = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n";
-    let head = [head, &said[..first].concat()].concat();
+    let head = [head, &reported[..first].concat()].concat();
     socket.write_all(head.as_bytes()).await.unwrap();
 
-    let word = said[first].as_bytes();
+    let word = reported[first].as_bytes();
     let (mut sent, mut words) = (0, 0);
     let mut rest = word;
     while sent < ENDLESS && timeout(STANDSTILL, socket.writable()).await.is_ok() {
@@ -823,7 +839,7 @@ async fn talk_without_end(
     }
     taken.send(sent).unwrap();
     socket.write_all(rest).await.unwrap();
-    let end = said[first + 1..].concat();
+    let end = reported[first + 1..].concat();
     socket.write_all(end.as_bytes()).await.unwrap();
     words + 1
 }
@@ -836,12 +852,12 @@ async fn client_that_disconnects_after_the_last_translated_event_pays_in_full() 
         (WAYS[0], "data: [DONE]\n\n", 10),
         (WAYS[1], "data: {\"type\":\"message_stop\"}\n\n", 1),
     ] {
-        let said = events(vendor, &["раз ", "два"], 9, 2);
+        let reported = events(vendor, &["раз ", "два"], 9, 2);
         let open = Step::Hold(Arc::new(Notify::new()));
-        let behind = said.len();
-        let reply = Reply::stream(said).with_step(behind, open);
+        let behind = reported.len();
+        let reply = Reply::stream(reported).with_step(behind, open);
         world.vendor.script(move |_| reply.clone());
-        let body = asked(caller, vendor, true);
+        let body = requested(caller, vendor, true);
         let res = world.send(caller.request(&world, &key, &body)).await;
         let number = res.headers()["x-request-id"].to_str().unwrap().to_owned();
         let mut body = res.into_body();
@@ -894,32 +910,32 @@ async fn recorded_answers_pass_unchanged_between_equal_formats() {
         let body = |stream: bool| {
             let long = op.body(&"x".repeat(20_000));
             with(
-                asked(op, op, stream),
+                requested(op, op, stream),
                 json!({ "messages": long["messages"], "max_tokens": 4000 }),
             )
         };
-        for (name, said) in recorded(op, ".json") {
-            let step = Step::Send(said.clone().into());
+        for (name, reported) in recorded(op, ".json") {
+            let step = Step::Send(reported.clone().into());
             let reply = Reply::raw(200, "application/json", vec![step]);
             world.vendor.script(move |_| reply.clone());
             let answer = op.call(&world, &key, &body(false)).await;
-            assert_eq!(answer.text(), said, "{name}");
+            assert_eq!(answer.text(), reported, "{name}");
         }
-        for (name, said) in recorded(op, ".sse") {
-            for size in [100, said.len()] {
-                let reply = in_pieces(&said, size);
+        for (name, reported) in recorded(op, ".sse") {
+            for size in [100, reported.len()] {
+                let reply = in_pieces(&reported, size);
                 world.vendor.script(move |_| reply.clone());
                 let answer = op.call(&world, &key, &body(true)).await;
                 let text = answer.text();
-                assert!(told_cost(&text).0 == said, "{name}: {text}");
+                assert!(told_cost(&text).0 == reported, "{name}: {text}");
             }
             // If the caller did not request usage, the gateway requests it from the vendor, and removes the usage chunk
             // from the caller's stream.
-            let expected: String = said
+            let expected: String = reported
                 .split_inclusive("\n\n")
                 .filter(|event| op == Op::Messages || !usage_alone(event))
                 .collect();
-            world.vendor.script(move |_| in_pieces(&said, 100));
+            world.vendor.script(move |_| in_pieces(&reported, 100));
             let mut body = body(true);
             body.as_object_mut().unwrap().remove("stream_options");
             let text = op.call(&world, &key, &body).await.text();
@@ -940,16 +956,16 @@ async fn vendor_refusal_of_a_translated_call_has_the_gateways_error_format() {
     let key = world.key().await;
     for way in WAYS {
         for stream in [false, true] {
-            for (said, status, kind, code) in [
+            for (reported, status, kind, code) in [
                 (400, 400, INVALID, ""),
                 (413, 413, INVALID, ""),
                 (429, 429, LIMIT, "vendor_rate_limit"),
                 (500, 503, API, "vendor_unavailable"),
                 (529, 503, API, "vendor_unavailable"),
             ] {
-                let what = format!("{way:?} {said} {stream}");
-                let reply = refusal(said, "engine-7 wants fewer tools");
-                let answer = told(&world, &key, way, stream, reply).await;
+                let what = format!("{way:?} {reported} {stream}");
+                let reply = refusal(reported, "engine-7 wants fewer tools");
+                let answer = returned(&world, &key, way, stream, reply).await;
                 let text = refused(&what, &answer, status, kind, code);
                 let passed_on = text.contains("engine-7 wants fewer tools");
                 assert_eq!(passed_on, kind == INVALID, "{what}: {text}");
@@ -966,7 +982,7 @@ async fn error_disguised_as_an_answer_is_detected_in_translated_calls() {
     for way in WAYS {
         let what = format!("{way:?}");
         let reply = refusal(200, "org-Secret has no credit");
-        let answer = told(&world, &key, way, false, reply).await;
+        let answer = returned(&world, &key, way, false, reply).await;
         let text = refused(&what, &answer, 503, API, "vendor_unavailable");
         assert!(!text.contains("Secret"), "{text}");
         cost_nothing(&what, &world, &key, &answer).await;
@@ -975,8 +991,8 @@ async fn error_disguised_as_an_answer_is_detected_in_translated_calls() {
 
 /// Checks that a stream has its first word, and then the error event of the caller's format.
 fn failed(what: &str, caller: Op, text: &str, number: &str) {
-    let said = spoken(text);
-    let error = said.last().unwrap();
+    let reported = spoken(text);
+    let error = reported.last().unwrap();
     let fields: &[&str] = match caller {
         Op::Chat => &["error"],
         Op::Messages => &["error", "type"],
@@ -995,8 +1011,8 @@ fn failed(what: &str, caller: Op, text: &str, number: &str) {
     assert!(is_russian(message), "{what}: {message}");
     assert!(!message.contains("Secret"), "{what}: {message}");
 
-    let told = &said[..said.len() - 1];
-    assert!(!told.is_empty(), "{what}: {text}");
+    let returned = &reported[..reported.len() - 1];
+    assert!(!returned.is_empty(), "{what}: {text}");
     assert!(
         text.contains("раз") && !text.contains("два"),
         "{what}: {text}"
@@ -1026,9 +1042,9 @@ async fn vendor_error_inside_a_translated_stream_is_an_error_event_in_the_caller
             "event: error\ndata: {\"type\":\"error\",\"error\":{\"type\":\"overloaded_error\",\"message\":\"org-Secret\"}}\n\n",
         ),
     ] {
-        let mut said = events(way.1, &["раз ", "два"], 9, 2);
-        said.insert(begun(way.1), error.to_owned());
-        let answer = told(&world, &key, way, true, Reply::stream(said)).await;
+        let mut reported = events(way.1, &["раз ", "два"], 9, 2);
+        reported.insert(begun(way.1), error.to_owned());
+        let answer = returned(&world, &key, way, true, Reply::stream(reported)).await;
         assert_eq!(answer.status, 200, "{way:?}");
         failed("error", way.0, &answer.text(), &answer.number());
         assert!(!answer.failed, "the event is the end: {way:?}");
@@ -1057,7 +1073,7 @@ async fn truncated_translated_stream_never_looks_finished() {
             world
                 .vendor
                 .script(move |_| Reply::raw(200, "text/event-stream", steps.clone()));
-            let body = asked(caller, vendor, true);
+            let body = requested(caller, vendor, true);
             let res = world.send(caller.request(&world, &key, &body)).await;
             let number = res.headers()["x-request-id"].to_str().unwrap().to_owned();
             let mut body = res.into_body();
@@ -1078,16 +1094,16 @@ async fn stream_that_cannot_be_translated_counts_as_a_vendor_failure() {
     let key = world.key().await;
     for (caller, vendor) in WAYS {
         let what = format!("{caller:?}");
-        let mut said = events(vendor, &["раз ", "два"], 9, 2);
-        said.insert(
+        let mut reported = events(vendor, &["раз ", "два"], 9, 2);
+        reported.insert(
             begun(vendor),
             "data: {\"choices\":7,\"type\":7}\n\n".to_owned(),
         );
         // The vendor sends nothing after the faulty event. If it sent more data at once, the gateway would also read
         // the counts in that data.
         let silent = Step::Hold(Arc::new(Notify::new()));
-        let reply = Reply::stream(said).with_step(begun(vendor) + 1, silent);
-        let answer = told(&world, &key, (caller, vendor), true, reply).await;
+        let reply = Reply::stream(reported).with_step(begun(vendor) + 1, silent);
+        let answer = returned(&world, &key, (caller, vendor), true, reply).await;
         failed(&what, caller, &answer.text(), &answer.number());
         let receipt = world.receipt(&answer.number()).await;
         assert_eq!(receipt["end"], "vendor_cut", "{what}: {receipt}");
@@ -1098,7 +1114,7 @@ async fn stream_that_cannot_be_translated_counts_as_a_vendor_failure() {
     let way = (Op::Messages, Op::Chat);
     let world = World::start().await;
     let unpaid = world.key().await;
-    let answer = told(&world, &unpaid, way, true, reply).await;
+    let answer = returned(&world, &unpaid, way, true, reply).await;
     refused("no answer", &answer, 502, API, "vendor_broken");
     cost_nothing("no answer", &world, &unpaid, &answer).await;
 }
@@ -1109,19 +1125,19 @@ fn used(vendor: Op, tokens: Tokens, stream: bool) -> Reply {
     if !stream {
         return Reply::json(200, &answer(vendor, "да", &usage));
     }
-    let mut said = events(vendor, &["да"], tokens.input, tokens.output);
+    let mut reported = events(vendor, &["да"], tokens.input, tokens.output);
     match vendor {
         Op::Chat => {
-            let place = said.len() - 2;
-            said[place] = chunk(json!([]), usage);
+            let place = reported.len() - 2;
+            reported[place] = chunk(json!([]), usage);
         }
         Op::Messages => {
             let empty = json!({ "content": [], "stop_reason": null });
             let message = with(answer(vendor, "", &usage), empty);
-            said[0] = event(json!({ "type": "message_start", "message": message }));
+            reported[0] = event(json!({ "type": "message_start", "message": message }));
         }
     }
-    Reply::stream(said)
+    Reply::stream(reported)
 }
 
 #[tokio::test]
@@ -1148,7 +1164,7 @@ async fn translated_call_costs_the_same_as_a_call_in_the_vendors_format() {
                 for stream in [false, true] {
                     let what = format!("{tokens:?} {caller:?} of {vendor:?}, stream: {stream}");
                     let reply = used(vendor, tokens, stream);
-                    let answer = told(&world, &key, (caller, vendor), stream, reply).await;
+                    let answer = returned(&world, &key, (caller, vendor), stream, reply).await;
                     assert_eq!(answer.status, 200, "{what}: {answer:?}");
                     let receipt = world.receipt(&answer.number()).await;
                     let charged = micro(&receipt["charged_rub"]);
@@ -1166,7 +1182,7 @@ async fn translated_call_costs_the_same_as_a_call_in_the_vendors_format() {
                         continue;
                     }
                     let seen = if stream {
-                        heard(caller, &answer.text()).usage
+                        received(caller, &answer.text()).usage
                     } else {
                         answer.json()["usage"].clone()
                     };
@@ -1467,7 +1483,7 @@ fn answer_translated_there_and_back_is_unchanged() {
         ),
     ] {
         let message = with(json!({ "role": "assistant", "refusal": null }), message);
-        let said = json!({
+        let reported = json!({
             "id": "chatcmpl-1", "object": "chat.completion", "created": ANSWER_CX.created,
             "model": "gpt",
             "choices": [{ "index": 0, "message": message, "logprobs": null, "finish_reason": finish }],
@@ -1477,10 +1493,14 @@ fn answer_translated_there_and_back_is_unchanged() {
                 "completion_tokens_details": { "reasoning_tokens": 3 },
             },
         });
-        let there =
-            messages::answer(said.to_string().as_bytes(), &Origin::default(), &ANSWER_CX).unwrap();
+        let there = messages::answer(
+            reported.to_string().as_bytes(),
+            &Origin::default(),
+            &ANSWER_CX,
+        )
+        .unwrap();
         let back = chat::answer(&there, &ANSWER_CX).unwrap();
-        assert_eq!(parsed(&back), said);
+        assert_eq!(parsed(&back), reported);
     }
 
     let text = json!({ "type": "text", "text": "Да.\n\"Нет\"" });
@@ -1495,13 +1515,13 @@ fn answer_translated_there_and_back_is_unchanged() {
         (json!([call]), "tool_use"),
         (json!([thinking, text, call]), "tool_use"),
     ] {
-        let said = json!({
+        let reported = json!({
             "id": "msg_1", "type": "message", "role": "assistant", "model": "opus", "content": content,
             "stop_reason": reason, "stop_sequence": null,
             "usage": { "input_tokens": 9, "cache_creation_input_tokens": 5, "cache_read_input_tokens": 7,
                 "output_tokens": 5, "output_tokens_details": { "thinking_tokens": 3 } },
         });
-        let there = chat::answer(said.to_string().as_bytes(), &ANSWER_CX).unwrap();
+        let there = chat::answer(reported.to_string().as_bytes(), &ANSWER_CX).unwrap();
         let back = messages::answer(&there, &Origin::default(), &ANSWER_CX).unwrap();
         let mut back = parsed(&back);
         let first = back["content"].get_mut(0);
@@ -1510,42 +1530,42 @@ fn answer_translated_there_and_back_is_unchanged() {
             let marked = std::mem::replace(signature, json!(""));
             assert!(marked.as_str().unwrap().starts_with("tg1."), "{marked}");
         }
-        assert_eq!(back, said);
+        assert_eq!(back, reported);
     }
 }
 
 /// Splits the bytes into events, and collects the text that `each` writes for them.
-fn translated(said: &[u8], mut each: impl FnMut(&Event, &mut BytesMut)) -> BytesMut {
+fn translated(reported: &[u8], mut each: impl FnMut(&Event, &mut BytesMut)) -> BytesMut {
     let (mut splitter, mut out) = (Splitter::default(), BytesMut::new());
     splitter
-        .push(&Bytes::copy_from_slice(said), |event| {
+        .push(&Bytes::copy_from_slice(reported), |event| {
             each(&event, &mut out);
         })
         .unwrap();
     out
 }
 
-fn to_messages(said: &[u8]) -> BytesMut {
+fn to_messages(reported: &[u8]) -> BytesMut {
     let mut stream = messages::Events::new(Origin::default(), ANSWER_CX);
-    translated(said, |event, out| stream.event(event, out).unwrap())
+    translated(reported, |event, out| stream.event(event, out).unwrap())
 }
 
-fn to_chat(said: &[u8]) -> BytesMut {
+fn to_chat(reported: &[u8]) -> BytesMut {
     let mut stream = chat::Events::new(ANSWER_CX);
-    translated(said, |event, out| stream.event(event, out).unwrap())
+    translated(reported, |event, out| stream.event(event, out).unwrap())
 }
 
 #[test]
 fn stream_translated_there_and_back_is_equivalent() {
     for op in BOTH {
-        let said = events(op, &["раз ", "два\n\"🦀\""], 9, 2).concat();
+        let reported = events(op, &["раз ", "два\n\"🦀\""], 9, 2).concat();
         let back = match op {
-            Op::Chat => to_chat(&to_messages(said.as_bytes())),
-            Op::Messages => to_messages(&to_chat(said.as_bytes())),
+            Op::Chat => to_chat(&to_messages(reported.as_bytes())),
+            Op::Messages => to_messages(&to_chat(reported.as_bytes())),
         };
         let (before, after) = (
-            heard(op, &said),
-            heard(op, std::str::from_utf8(&back).unwrap()),
+            received(op, &reported),
+            received(op, std::str::from_utf8(&back).unwrap()),
         );
         assert_eq!(
             (&after.text, &after.stop, after.whole),

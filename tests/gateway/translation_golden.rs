@@ -45,8 +45,8 @@ fn golden(direction: &str, caller: Format, vendor: Format) {
     let update = std::env::var_os("UPDATE_GOLDEN").is_some();
     let mut problems = Vec::new();
     for name in names {
-        let asked = fs::read(dir.join(format!("{name}.in.json"))).unwrap();
-        let became = translated(&name, &asked, caller, vendor);
+        let requested = fs::read(dir.join(format!("{name}.in.json"))).unwrap();
+        let became = translated(&name, &requested, caller, vendor);
         let out = dir.join(format!("{name}.out.json"));
         if update {
             let mut pretty = serde_json::to_string_pretty(&became).unwrap();
@@ -68,8 +68,8 @@ fn golden(direction: &str, caller: Format, vendor: Format) {
     assert!(problems.is_empty(), "{}", problems.join("\n\n"));
 }
 
-fn translated(name: &str, asked: &[u8], caller: Format, vendor: Format) -> Value {
-    let fields: Value = serde_json::from_slice(asked).unwrap();
+fn translated(name: &str, requested: &[u8], caller: Format, vendor: Format) -> Value {
+    let fields: Value = serde_json::from_slice(requested).unwrap();
     let ceiling = ["max_completion_tokens", "max_tokens"]
         .iter()
         .find_map(|field| fields[field].as_u64());
@@ -85,7 +85,7 @@ fn translated(name: &str, asked: &[u8], caller: Format, vendor: Format) -> Value
         dialect: &dialect,
         cache: CacheCx::default(),
     };
-    let became = translate::request(caller, vendor, asked, "v", &cx);
+    let became = translate::request(caller, vendor, requested, "v", &cx);
     let became = became.unwrap_or_else(|error| panic!("{name}: {error}"));
     serde_json::from_slice(&became).unwrap()
 }

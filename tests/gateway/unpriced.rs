@@ -156,7 +156,7 @@ async fn one_hour_cache_write_is_held_and_charged_at_its_own_rate() {
                 [] => op.body("x"),
                 lifetimes => marked(op, lifetimes),
             };
-            let said = posted(&world, op, &key, ESTIMATE, &body).await.json();
+            let reported = posted(&world, op, &key, ESTIMATE, &body).await.json();
             let called = op.call(&world, &key, &body).await;
             assert_eq!(called.status, 200, "{called:?}");
             let receipt = world.receipt(&called.number()).await;
@@ -170,8 +170,8 @@ async fn one_hour_cache_write_is_held_and_charged_at_its_own_rate() {
             };
             assert_eq!(receipt.pointer(rate_of), Some(&model[class]), "{receipt}");
             assert_eq!(receipt.pointer(count_of), Some(&json!(400)), "{receipt}");
-            assert_eq!(receipt["price"], said["price"]);
-            assert_eq!(receipt["held_rub"], said["hold_rub"]);
+            assert_eq!(receipt["price"], reported["price"]);
+            assert_eq!(receipt["held_rub"], reported["hold_rub"]);
             // Rubles per million tokens equal micro-rubles per token.
             let rate = |class: &str| micro(&model[class]) / 1_000_000;
             let charge = 3 * rate("input_rub_mtok")
@@ -184,8 +184,8 @@ async fn one_hour_cache_write_is_held_and_charged_at_its_own_rate() {
                 receipt["charged_rub"].as_str().unwrap()
             );
             let dearest = rate("input_rub_mtok").max(rate(class));
-            let hold = said["input_tokens_max"].as_i64().unwrap() * dearest
-                + said["output_tokens_max"].as_i64().unwrap() * rate("output_rub_mtok");
+            let hold = reported["input_tokens_max"].as_i64().unwrap() * dearest
+                + reported["output_tokens_max"].as_i64().unwrap() * rate("output_rub_mtok");
             assert_eq!(micro(&receipt["held_rub"]), hold, "{receipt}");
         }
     }
@@ -332,8 +332,8 @@ async fn call_longer_than_the_priced_input_is_refused_with_both_numbers() {
     let world = setup.start().await;
     let key = world.key().await;
     let (fits, long) = (held_as(1000), held_as(1002));
-    let said = posted(&world, Op::Chat, &key, ESTIMATE, &fits).await.json();
-    assert_eq!(said["input_tokens_max"], 1000, "{said}");
+    let reported = posted(&world, Op::Chat, &key, ESTIMATE, &fits).await.json();
+    assert_eq!(reported["input_tokens_max"], 1000, "{reported}");
     assert_eq!(world.chat(&key, &fits).await.status, 200);
     world.settled(&key).await;
     let received = world.vendor.received().len();
@@ -342,8 +342,8 @@ async fn call_longer_than_the_priced_input_is_refused_with_both_numbers() {
         posted(&world, Op::Chat, &key, ESTIMATE, &long).await,
     ] {
         let text = refused("long", &answer, 400, INVALID, "");
-        for said in ["«messages»", "1002", "1000"] {
-            assert!(text.contains(said), "{text}");
+        for reported in ["«messages»", "1002", "1000"] {
+            assert!(text.contains(reported), "{text}");
         }
     }
     assert_eq!(world.vendor.received().len(), received);

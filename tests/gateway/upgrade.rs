@@ -95,13 +95,13 @@ impl Vendor {
     async fn start() -> Self {
         let scripted = ScriptedVendor::start().await.unwrap();
         let holds: Arc<Mutex<Vec<Arc<Notify>>>> = Arc::default();
-        let kept = Arc::clone(&holds);
+        let stored = Arc::clone(&holds);
         scripted.script(move |received| {
             if received.json()["stream"] != true {
                 return polite(received);
             }
             let hold = Arc::new(Notify::new());
-            kept.lock().unwrap().push(Arc::clone(&hold));
+            stored.lock().unwrap().push(Arc::clone(&hold));
             polite(received).with_step(2, Step::Hold(hold))
         });
         Self { scripted, holds }

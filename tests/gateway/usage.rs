@@ -63,9 +63,9 @@ async fn implausible_usage_is_cut_or_estimated_and_flagged() {
     let key = world.key().await;
     for op in BOTH {
         for nonsense in nonsense(op) {
-            let said = answer(op, TEXT, &nonsense);
-            let mut expected = said.clone();
-            world.vendor.script(move |_| Reply::json(200, &said));
+            let reported = answer(op, TEXT, &nonsense);
+            let mut expected = reported.clone();
+            world.vendor.script(move |_| Reply::json(200, &reported));
             let answer = op.call(&world, &key, &op.body("вопрос")).await;
             let receipt = world.receipt(&answer.number()).await;
             let what = format!("{op:?}: {nonsense}: {receipt}");
@@ -99,28 +99,28 @@ async fn answer_reports_the_charged_usage() {
         (Op::Messages, Op::Chat),
     ] {
         let good = usage(vendor, 9, 5);
-        for (said, estimated) in nonsense(vendor)
+        for (reported, estimated) in nonsense(vendor)
             .into_iter()
             .map(|nonsense| (nonsense, true))
             .chain([(good, false)])
         {
-            let what = format!("{op:?} {vendor:?}: {said}");
-            let without = said.is_null();
+            let what = format!("{op:?} {vendor:?}: {reported}");
+            let without = reported.is_null();
             for null in [false, true] {
-                let mut said = answer(vendor, TEXT, &said);
+                let mut reported = answer(vendor, TEXT, &reported);
                 if null && without {
-                    said["usage"] = Value::Null;
+                    reported["usage"] = Value::Null;
                 }
-                world.vendor.script(move |_| Reply::json(200, &said));
+                world.vendor.script(move |_| Reply::json(200, &reported));
                 let body = with(op.body("x"), json!({ "model": vendor.model() }));
                 let answer = op.call(&world, &key, &body).await;
                 let receipt = world.receipt(&answer.number()).await;
                 assert_eq!(receipt["estimated"], estimated, "{what}: {receipt}");
-                let (told, charged) = (&answer.json()["usage"], charged(&receipt));
+                let (returned, charged) = (&answer.json()["usage"], charged(&receipt));
                 let (input, output) = counts(op);
                 let expected = charged.usage(op);
                 for name in [input, output, "total_tokens"] {
-                    assert_eq!(told[name], expected[name], "{what}: {told}");
+                    assert_eq!(returned[name], expected[name], "{what}: {returned}");
                 }
                 let cost = answer.headers["x-cost-rub"].to_str().unwrap();
                 assert_eq!(receipt["charged_rub"], cost, "{what}");
@@ -140,8 +140,8 @@ async fn cached_tokens_that_contradict_the_prompt_are_flagged() {
     ] {
         let mut usage = usage(Op::Chat, 10, 5);
         usage["prompt_tokens_details"] = details;
-        let said = answer(Op::Chat, TEXT, &usage);
-        world.vendor.script(move |_| Reply::json(200, &said));
+        let reported = answer(Op::Chat, TEXT, &usage);
+        world.vendor.script(move |_| Reply::json(200, &reported));
         let answer = world.chat(&key, &Op::Chat.body("x")).await;
         let receipt = world.receipt(&answer.number()).await;
         assert_eq!(receipt["estimated"], true, "{usage}: {receipt}");
@@ -154,8 +154,8 @@ async fn usage_whose_total_contradicts_its_parts_is_flagged() {
     let key = world.key().await;
     let mut usage = usage(Op::Chat, 10, 5);
     usage["total_tokens"] = json!(500);
-    let said = answer(Op::Chat, TEXT, &usage);
-    world.vendor.script(move |_| Reply::json(200, &said));
+    let reported = answer(Op::Chat, TEXT, &usage);
+    world.vendor.script(move |_| Reply::json(200, &reported));
     let answer = world.chat(&key, &Op::Chat.body("x")).await;
     let receipt = world.receipt(&answer.number()).await;
     assert_eq!(receipt["estimated"], true, "{receipt}");
@@ -186,10 +186,12 @@ async fn a_stream_without_usage_is_estimated_and_flagged() {
 async fn usage_repeated_in_a_stream_is_charged_once_by_its_last_value() {
     let world = World::start().await;
     let key = world.key().await;
-    let mut said = events(Op::Chat, &["да"], 9, 2);
-    let again = said[2].replace("\"completion_tokens\":2", "\"completion_tokens\":7");
-    said.insert(3, again);
-    world.vendor.script(move |_| Reply::stream(said.clone()));
+    let mut reported = events(Op::Chat, &["да"], 9, 2);
+    let again = reported[2].replace("\"completion_tokens\":2", "\"completion_tokens\":7");
+    reported.insert(3, again);
+    world
+        .vendor
+        .script(move |_| Reply::stream(reported.clone()));
     let body = with(Op::Chat.body("x"), json!({ "stream": true }));
     let answer = world.chat(&key, &body).await;
     let receipt = world.receipt(&answer.number()).await;
@@ -206,8 +208,8 @@ fn dense() -> Value {
 /// such a call holds.
 async fn dense_world() -> (World, i64) {
     let world = World::start().await;
-    let said = answer(Op::Chat, TEXT, &usage(Op::Chat, 3000, 100));
-    world.vendor.script(move |_| Reply::json(200, &said));
+    let reported = answer(Op::Chat, TEXT, &usage(Op::Chat, 3000, 100));
+    world.vendor.script(move |_| Reply::json(200, &reported));
     let rich = world.key().await;
     let answer = world.chat(&rich, &dense()).await;
     let receipt = world.receipt(&answer.number()).await;

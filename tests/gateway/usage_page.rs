@@ -116,7 +116,7 @@ async fn usage_page_never_submits_or_remembers_the_key() {
     assert!(field.contains("type=\"password\"") && field.contains("autocomplete=\"off\""));
     assert!(!field.contains(" name="), "{field}");
     let script = World::start().await.get("/usage/page.js", &[]).await.text();
-    for kept in [
+    for stored in [
         "localStorage",
         "sessionStorage",
         "document.cookie",
@@ -127,7 +127,7 @@ async fn usage_page_never_submits_or_remembers_the_key() {
         "insertAdjacentHTML",
         "eval(",
     ] {
-        assert!(!script.contains(kept), "{kept}");
+        assert!(!script.contains(stored), "{stored}");
     }
 }
 
@@ -166,7 +166,7 @@ async fn usage_page_without_scripts_lists_the_urls_of_its_data() {
     let (_, without) = html.split_once("<noscript>").unwrap();
     let (without, _) = without.split_once("</noscript>").unwrap();
     for path in ["key", "usage", "receipts"] {
-        let said = format!("http://gateway.example/v1/acme-ai/{path}");
-        assert!(without.contains(&said), "{said}: {without}");
+        let reported = format!("http://gateway.example/v1/acme-ai/{path}");
+        assert!(without.contains(&reported), "{reported}: {without}");
     }
 }

@@ -48,7 +48,7 @@ pub async fn tollgate(world: &World, args: &[&str], input: &str) -> Output {
 }
 
 /// The standard output of a command. Checks its exit code.
-pub fn said(output: &Output, code: i32) -> String {
+pub fn reported(output: &Output, code: i32) -> String {
     let errors = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(code), "{output:?}: {errors}");
     String::from_utf8(output.stdout.clone()).unwrap()
@@ -56,7 +56,7 @@ pub fn said(output: &Output, code: i32) -> String {
 
 /// The standard error of a command. Checks its exit code.
 pub fn complained(output: &Output, code: i32) -> String {
-    assert_eq!(said(output, code), "");
+    assert_eq!(reported(output, code), "");
     String::from_utf8(output.stderr.clone()).unwrap()
 }
 
@@ -93,7 +93,7 @@ async fn further_rate_classes_have_columns_if_a_call_used_them() {
     let plain = Op::Chat.call(&world, &key, &Op::Chat.body("Привет")).await;
     world.receipt(&plain.number()).await;
     let four = ["usage", "--by", "model", "--format", "csv"];
-    let csv = said(&tollgate(&world, &four, "").await, 0);
+    let csv = reported(&tollgate(&world, &four, "").await, 0);
     assert!(
         csv.lines().all(|line| !line.contains("cache_write_1h")),
         "{csv}"
@@ -107,13 +107,13 @@ async fn further_rate_classes_have_columns_if_a_call_used_them() {
     let mark = json!({ "type": "ephemeral", "ttl": "1h" });
     let parts = json!([{ "type": "text", "text": "Привет", "cache_control": mark }]);
     let tool = json!({ "type": "web_search_20250305", "name": "web_search", "max_uses": 5 });
-    let asked = json!({ "messages": [{ "role": "user", "content": parts }], "tools": [tool] });
+    let requested = json!({ "messages": [{ "role": "user", "content": parts }], "tools": [tool] });
     let call = Op::Messages
-        .call(&world, &key, &with(Op::Messages.body(""), asked))
+        .call(&world, &key, &with(Op::Messages.body(""), requested))
         .await;
     world.receipt(&call.number()).await;
 
-    let csv = said(&tollgate(&world, &four, "").await, 0);
+    let csv = reported(&tollgate(&world, &four, "").await, 0);
     let lines: Vec<_> = csv.lines().collect();
     let ends = |line: &str, end: &str| assert!(line.ends_with(end), "{end}: {csv}");
     ends(
@@ -122,7 +122,7 @@ async fn further_rate_classes_have_columns_if_a_call_used_them() {
     );
     ends(lines[1], ",0,0");
     ends(lines[2], ",4,2");
-    let table = said(&tollgate(&world, &["usage", "--by", "model"], "").await, 0);
+    let table = reported(&tollgate(&world, &["usage", "--by", "model"], "").await, 0);
     let lines: Vec<Vec<_>> = table
         .lines()
         .map(|line| line.split_whitespace().collect())
@@ -140,7 +140,7 @@ async fn further_rate_classes_have_columns_if_a_call_used_them() {
         ["0 0", "4 2", "4 2"],
         "{table}"
     );
-    let all = said(
+    let all = reported(
         &tollgate(&world, &["usage", "--by", "model", "--format", "json"], "").await,
         0,
     );
@@ -235,10 +235,10 @@ async fn durations_in_the_usage_report_agree_with_receipts() {
         let mut times: Vec<u64> = times.collect();
         assert_eq!(times.len(), 12, "{receipts:?}");
         times.sort_unstable();
-        let told = &answer["total"][name];
-        assert_eq!(told["calls"], 12, "{told}");
+        let returned = &answer["total"][name];
+        assert_eq!(returned["calls"], 12, "{returned}");
         for (percentile, exact) in [("p50_ms", times[5]), ("p99_ms", times[11])] {
-            let ms = told[percentile].as_u64().unwrap();
+            let ms = returned[percentile].as_u64().unwrap();
             assert!(exact <= ms && ms <= exact + exact / 8, "{ms} for {exact}");
         }
     }
@@ -389,7 +389,7 @@ async fn usage_is_added_up_by_session() {
         assert_eq!(rows(&of_one, &["account"]), expected, "{ledger}");
 
         let args = ["usage", "--by", "session", "--format", "csv"];
-        let csv = said(&tollgate(&world, &args, "").await, 0);
+        let csv = reported(&tollgate(&world, &args, "").await, 0);
         let begins: Vec<_> = csv
             .lines()
             .map(|line| line.split(',').take(2).collect::<Vec<_>>().join(","))
@@ -400,7 +400,7 @@ async fn usage_is_added_up_by_session() {
             "{ledger}"
         );
         let args = ["usage", "--session", "s-2", "--by", "session"];
-        let table = said(&tollgate(&world, &args, "").await, 0);
+        let table = reported(&tollgate(&world, &args, "").await, 0);
         assert_eq!(table.lines().count(), 3, "{ledger}: {table}");
 
         let sessions: Vec<Value> = exported(&world, "?account=acme")
@@ -409,9 +409,12 @@ async fn usage_is_added_up_by_session() {
             .filter_map(|line| line.get("session").cloned())
             .collect();
         assert_eq!(sessions.len(), 6, "{ledger}");
-        let export = said(&tollgate(&world, &["export"], "").await, 0);
+        let export = reported(&tollgate(&world, &["export"], "").await, 0);
         let audited = tollgate(&world, &["audit", "--export", "-"], &export).await;
-        assert!(said(&audited, 0).starts_with("ok: 2 accounts"), "{ledger}");
+        assert!(
+            reported(&audited, 0).starts_with("ok: 2 accounts"),
+            "{ledger}"
+        );
     }
 }
 
@@ -470,7 +473,7 @@ async fn usage_is_added_up_by_endpoint() {
         assert_eq!(models, ["chat", "messages"], "{ledger}");
 
         let args = ["usage", "--endpoint", "messages", "--by", "endpoint"];
-        let table = said(&tollgate(&world, &args, "").await, 0);
+        let table = reported(&tollgate(&world, &args, "").await, 0);
         assert!(
             table
                 .lines()
@@ -480,7 +483,7 @@ async fn usage_is_added_up_by_endpoint() {
             "{table}"
         );
         let number = receipts[0]["number"].as_str().unwrap();
-        let shown = said(&tollgate(&world, &["receipt", number], "").await, 0);
+        let shown = reported(&tollgate(&world, &["receipt", number], "").await, 0);
         assert!(
             shown
                 .lines()
@@ -490,12 +493,12 @@ async fn usage_is_added_up_by_endpoint() {
 
         let exported = exported(&world, "?account=acme").await;
         let calls = exported.iter().filter(|line| line["kind"] == "call");
-        let told: Vec<_> = calls.map(|line| &line["endpoint"]).collect();
-        let kept: Vec<_> = receipts
+        let returned: Vec<_> = calls.map(|line| &line["endpoint"]).collect();
+        let stored: Vec<_> = receipts
             .iter()
             .map(|receipt| &receipt["endpoint"])
             .collect();
-        assert_eq!(told, kept, "{ledger}");
+        assert_eq!(returned, stored, "{ledger}");
     }
 }
 
@@ -554,11 +557,11 @@ async fn usage_by_group_equals_the_spending_of_the_groups() {
             let row = row.or_default();
             *row = [row[0] + 1, row[1] + micro(&receipt["charged_rub"])];
         }
-        let told = answer["rows"].as_array().unwrap().iter().map(|row| {
+        let returned = answer["rows"].as_array().unwrap().iter().map(|row| {
             let sums = [row["calls"].as_i64().unwrap(), micro(&row["charged_rub"])];
             ((row["group"].as_str(), row["key"].as_str().unwrap()), sums)
         });
-        assert_eq!(told.collect::<BTreeMap<_, _>>(), expected, "{ledger}");
+        assert_eq!(returned.collect::<BTreeMap<_, _>>(), expected, "{ledger}");
 
         let answer = usage(&world, "?group=group").await;
         let books = world.admin(Method::GET, groups, None).await.json();
@@ -570,16 +573,16 @@ async fn usage_by_group_equals_the_spending_of_the_groups() {
             .collect();
         let rows = answer["rows"].as_array().unwrap();
         assert_eq!(rows[0]["group"], Value::Null, "{ledger}: {answer}");
-        let told: Vec<_> = rows[1..]
+        let returned: Vec<_> = rows[1..]
             .iter()
             .map(|row| (&row["group"], &row["charged_rub"]))
             .collect();
-        assert_eq!(told, spent, "{ledger}");
+        assert_eq!(returned, spent, "{ledger}");
         let audit = tollgate(&world, &["audit"], "").await;
-        assert!(said(&audit, 0).starts_with("ok"), "{ledger}");
+        assert!(reported(&audit, 0).starts_with("ok"), "{ledger}");
 
         let args = ["usage", "--account", "acme", "--by", "group"];
-        let table = said(&tollgate(&world, &args, "").await, 0);
+        let table = reported(&tollgate(&world, &args, "").await, 0);
         let begins: Vec<_> = table
             .lines()
             .map(|line| line.split_whitespace().take(2).collect::<Vec<_>>())
@@ -595,9 +598,9 @@ async fn usage_by_group_equals_the_spending_of_the_groups() {
             ],
             "{ledger}"
         );
-        let export = said(&tollgate(&world, &["export"], "").await, 0);
+        let export = reported(&tollgate(&world, &["export"], "").await, 0);
         let audited = tollgate(&world, &["audit", "--export", "-"], &export).await;
-        assert!(said(&audited, 0).starts_with("ok"), "{ledger}");
+        assert!(reported(&audited, 0).starts_with("ok"), "{ledger}");
         let exported = exported(&world, "?account=acme").await;
         let of_two = exported
             .iter()
@@ -624,7 +627,7 @@ async fn estimates_are_counted_separately_from_calls() {
 async fn usage_command_prints_exact_csv_and_reports_an_empty_result() {
     let world = World::start().await;
     let nothing = tollgate(&world, &["usage"], "").await;
-    assert!(said(&nothing, 0).starts_with("no call was charged"));
+    assert!(reported(&nothing, 0).starts_with("no call was charged"));
 
     let (_, receipts) = busy(&world).await;
     let args = [
@@ -647,7 +650,7 @@ async fn usage_command_prints_exact_csv_and_reports_an_empty_result() {
             words.join(",")
         ));
     }
-    assert_eq!(said(&tollgate(&world, &args, "").await, 0), expected);
+    assert_eq!(reported(&tollgate(&world, &args, "").await, 0), expected);
     let answer = usage(&world, "?group=account,model&since=2026-01-31").await;
     for json in [
         &[
@@ -669,11 +672,11 @@ async fn usage_command_prints_exact_csv_and_reports_an_empty_result() {
         ],
     ] {
         let printed: Value =
-            serde_json::from_str(&said(&tollgate(&world, json, "").await, 0)).unwrap();
+            serde_json::from_str(&reported(&tollgate(&world, json, "").await, 0)).unwrap();
         assert_eq!(printed, answer);
     }
 
-    let table = said(&tollgate(&world, &["usage", "--by", "model"], "").await, 0);
+    let table = reported(&tollgate(&world, &["usage", "--by", "model"], "").await, 0);
     let lines: Vec<&str> = table.lines().collect();
     assert!(
         lines[0].starts_with("MODEL ") && lines[0].contains("CHARGED, ₽"),
@@ -784,7 +787,7 @@ async fn export_has_each_account_with_its_receipts_but_no_secrets() {
 async fn export_to(world: &World, file: &Path) -> String {
     let args = ["export", "--output", file.to_str().unwrap()];
     let output = tollgate(world, &args, "").await;
-    said(&output, 0);
+    reported(&output, 0);
     std::fs::read_to_string(file).unwrap()
 }
 
@@ -802,16 +805,16 @@ async fn export_can_be_audited_offline_while_calls_run() {
 
         let sound = tollgate(&world, &["audit", "--export", file], "").await;
         assert_eq!(
-            said(&sound, 0),
+            reported(&sound, 0),
             "ok: 2 accounts, 3 keys, 1 open hold, no breach\n"
         );
         let sound = tollgate(&world, &["audit", "--export", "-", "--json"], &export).await;
-        let report: Value = serde_json::from_str(&said(&sound, 0)).unwrap();
+        let report: Value = serde_json::from_str(&reported(&sound, 0)).unwrap();
         assert_eq!(
             report,
             json!({"accounts": 2, "keys": 3, "holds_open": 1, "breaches": []})
         );
-        let to_stdout = said(&tollgate(&world, &["export"], "").await, 0);
+        let to_stdout = reported(&tollgate(&world, &["export"], "").await, 0);
         assert_eq!(to_stdout.lines().count(), export.lines().count());
 
         // One receipt charges a micro-ruble more than its usage costs.
@@ -835,7 +838,7 @@ async fn export_can_be_audited_offline_while_calls_run() {
             })
             .collect();
         let found = tollgate(&world, &["audit", "--export", "-"], &tampered).await;
-        let text = said(&found, 1);
+        let text = reported(&found, 1);
         assert!(
             text.contains("\nI3 key ") && text.contains("stop selling"),
             "{text}"
@@ -854,7 +857,7 @@ async fn export_can_be_audited_offline_while_calls_run() {
 
         let live = tollgate(&world, &["audit"], "").await;
         assert_eq!(
-            said(&live, 0),
+            reported(&live, 0),
             "ok: 2 accounts, 3 keys, 1 open hold, no breach\n"
         );
         running.finish().await;
@@ -878,7 +881,8 @@ async fn export_file_is_readable_only_by_its_owner() {
         "--output",
         file.to_str().unwrap(),
     ];
-    let report: Value = serde_json::from_str(&said(&tollgate(&world, &args, "").await, 0)).unwrap();
+    let report: Value =
+        serde_json::from_str(&reported(&tollgate(&world, &args, "").await, 0)).unwrap();
     let text = std::fs::read(&file).unwrap();
     assert_eq!(report["accounts"], 1);
     assert_eq!(report["bytes"], text.len());
@@ -943,17 +947,17 @@ async fn usage_report_is_the_same_before_and_after_the_roll_up() {
 
     // The audit reports a stored sum that is wrong. After that the sum is computed again.
     let clean = tollgate(&world, &["audit"], "").await;
-    said(&clean, 0);
+    reported(&clean, 0);
     spoil_sums(&ledger, Scope::Days).await;
-    let breach = said(&tollgate(&world, &["audit"], "").await, 1);
+    let breach = reported(&tollgate(&world, &["audit"], "").await, 1);
     assert!(
         breach.contains("U1 sums of all accounts by day on "),
         "{breach}"
     );
     assert_ne!(reports(&world).await, later);
-    let rebuilt = said(&tollgate(&world, &["usage", "--rebuild"], "").await, 0);
+    let rebuilt = reported(&tollgate(&world, &["usage", "--rebuild"], "").await, 0);
     assert!(rebuilt.contains("computed again"), "{rebuilt}");
-    said(&tollgate(&world, &["audit"], "").await, 0);
+    reported(&tollgate(&world, &["audit"], "").await, 0);
     assert_eq!(reports(&world).await, later);
 }
 

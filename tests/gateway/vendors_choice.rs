@@ -44,14 +44,14 @@ async fn vendors_share_calls_by_weight() {
     let mut chi_squared = 0.0;
     for (n, weight) in WEIGHTS.into_iter().enumerate() {
         let expected = (CALLS * weight / total) as f64;
-        chi_squared += (fleet.asked(n) as f64 - expected).powi(2) / expected;
+        chi_squared += (fleet.requested(n) as f64 - expected).powi(2) / expected;
     }
-    let asked: Vec<usize> = (0..WEIGHTS.len()).map(|n| fleet.asked(n)).collect();
-    assert_eq!(asked.iter().sum::<usize>(), CALLS, "{asked:?}");
+    let requested: Vec<usize> = (0..WEIGHTS.len()).map(|n| fleet.requested(n)).collect();
+    assert_eq!(requested.iter().sum::<usize>(), CALLS, "{requested:?}");
     // If calls follow the weights, this value is exceeded once in a million runs (two degrees of freedom).
     assert!(
         chi_squared < 27.6,
-        "{asked:?} for {WEIGHTS:?}: χ² = {chi_squared}"
+        "{requested:?} for {WEIGHTS:?}: χ² = {chi_squared}"
     );
 }
 
@@ -64,7 +64,7 @@ async fn slower_of_equal_vendors_gets_fewer_calls() {
         reply.with_step(0, Step::Wait(Duration::from_millis(200)))
     });
     calls(&fleet, &key, 200, 10).await;
-    let (fast, slow) = (fleet.asked(0), fleet.asked(1));
+    let (fast, slow) = (fleet.requested(0), fleet.requested(1));
     assert!(slow >= 1 && slow * 3 < fast, "fast {fast}, slow {slow}");
 }
 
@@ -86,10 +86,10 @@ async fn vendor_with_the_lowest_priority_number_is_called_first_whatever_the_wei
     .await;
     let key = fleet.world.key().await;
     calls(&fleet, &key, 20, 10).await;
-    assert_eq!([0, 1, 2].map(|n| fleet.asked(n)), [0, 0, 20]);
+    assert_eq!([0, 1, 2].map(|n| fleet.requested(n)), [0, 0, 20]);
     fleet.vendor(2).script(|_| refusal(500, "x"));
     calls(&fleet, &key, 20, 10).await;
-    assert_eq!([0, 1].map(|n| fleet.asked(n)), [0, 20]);
+    assert_eq!([0, 1].map(|n| fleet.requested(n)), [0, 20]);
 }
 
 /// The body of turn number `turn` of this conversation.
@@ -155,7 +155,7 @@ async fn conversation_of_a_sticky_model_stays_with_its_vendor() {
 async fn disabled_vendor_gets_no_call_until_it_is_enabled() {
     let fleet = Fleet::pair("").await;
     let key = fleet.world.key().await;
-    for (status, asked) in [("disabled", [10, 0]), ("active", [10, 10])] {
+    for (status, requested) in [("disabled", [10, 0]), ("active", [10, 10])] {
         let path = format!("/admin/v1/vendors/{}", Fleet::name(Op::Chat, 1));
         let body = Some(json!({ "status": status }));
         let changed = fleet.world.admin(Method::PATCH, &path, body).await;
@@ -163,7 +163,7 @@ async fn disabled_vendor_gets_no_call_until_it_is_enabled() {
         let shown = changed.json()["routes"][0]["state"] == "disabled";
         assert_eq!(shown, status == "disabled", "{changed:?}");
         calls(&fleet, &key, 10, 5).await;
-        assert_eq!([0, 1].map(|n| fleet.asked(n)), asked, "{status}");
+        assert_eq!([0, 1].map(|n| fleet.requested(n)), requested, "{status}");
     }
 }
 
@@ -173,7 +173,7 @@ async fn failing_vendor_is_avoided_until_it_recovers() {
     let key = fleet.world.key().await;
     fleet.vendor(1).script(|_| refusal(500, "x"));
     calls(&fleet, &key, 8, 1).await;
-    assert_eq!([0, 1].map(|n| fleet.asked(n)), [8, 5], "five in a row");
+    assert_eq!([0, 1].map(|n| fleet.requested(n)), [8, 5], "five in a row");
     let vendors = fleet
         .world
         .admin(Method::GET, "/admin/v1/vendors", None)
@@ -186,10 +186,10 @@ async fn failing_vendor_is_avoided_until_it_recovers() {
     fleet.vendor(1).script(script::polite);
     eventually("it is asked again", async || {
         calls(&fleet, &key, 1, 1).await;
-        (fleet.asked(1) > 5).then_some(())
+        (fleet.requested(1) > 5).then_some(())
     })
     .await;
-    let before = fleet.asked(0);
+    let before = fleet.requested(0);
     calls(&fleet, &key, 5, 1).await;
-    assert_eq!(fleet.asked(0), before, "all calls are its own again");
+    assert_eq!(fleet.requested(0), before, "all calls are its own again");
 }

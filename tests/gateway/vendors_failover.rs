@@ -72,12 +72,12 @@ const FAILURES: [Failure; 19] = [
         Some(Reply::raw(200, media_type(stream), vec![Step::Cut]))
     }),
     ("cut in the first event, or in the answer", |op, stream| {
-        let said = if stream {
+        let reported = if stream {
             events(op, &["да"], 9, 1).concat()
         } else {
             answer(op, "да", &usage(op, 9, 1)).to_string()
         };
-        let half = Step::Send(Bytes::from(said).slice(..20));
+        let half = Step::Send(Bytes::from(reported).slice(..20));
         Some(Reply::raw(200, media_type(stream), vec![half, Step::Cut]))
     }),
     ("an answer without a body", |_, stream| {
@@ -115,7 +115,7 @@ async fn second_answered(what: &str, fleet: &Fleet, op: Op, key: &Key, answer: &
         micro(&receipt["charged_rub"]),
         "{what}"
     );
-    assert_eq!(fleet.asked(0), 1, "{what}");
+    assert_eq!(fleet.requested(0), 1, "{what}");
 }
 
 #[tokio::test]
@@ -133,7 +133,7 @@ async fn any_failure_before_the_first_byte_is_answered_by_the_next_vendor() {
                 let body = with(op.body("x"), json!({ "stream": stream }));
                 let answer = op.call(&fleet.world, &key, &body).await;
                 second_answered(&what, &fleet, op, &key, &answer).await;
-                assert_eq!(fleet.asked(1), 1, "{what}");
+                assert_eq!(fleet.requested(1), 1, "{what}");
             }
         }
     }
@@ -242,7 +242,7 @@ async fn after_the_first_byte_no_other_vendor_is_tried() {
         let receipt = fleet.world.receipt(&number).await;
         assert_eq!(receipt["vendor"], Fleet::name(op, 1), "{receipt}");
         assert_eq!(receipt["end"], "vendor_cut", "{receipt}");
-        assert_eq!((fleet.asked(1), fleet.asked(0)), (1, 0), "{op:?}");
+        assert_eq!((fleet.requested(1), fleet.requested(0)), (1, 0), "{op:?}");
     }
 }
 
@@ -259,7 +259,7 @@ async fn error_caused_by_the_caller_is_returned_by_the_first_vendor_without_a_re
             let text = refused("mistake", &answer, status, INVALID, "");
             assert!(text.contains("max_tokens is too large"), "{text}");
             cost_nothing("mistake", &fleet.world, &key, &answer).await;
-            assert_eq!((fleet.asked(1), fleet.asked(0)), (1, 0), "{op:?}");
+            assert_eq!((fleet.requested(1), fleet.requested(0)), (1, 0), "{op:?}");
         }
     }
 }
@@ -280,7 +280,7 @@ async fn empty_answer_counts_as_a_failure_and_the_next_vendor_is_tried() {
         let body = with(op.body("x"), json!({ "stream": stream }));
         let answer = op.call(&fleet.world, &key, &body).await;
         assert_eq!(answer.status, 200, "{op:?}: {answer:?}");
-        assert_eq!((fleet.asked(1), fleet.asked(0)), (1, 1), "{op:?}");
+        assert_eq!((fleet.requested(1), fleet.requested(0)), (1, 1), "{op:?}");
         let receipt = fleet.world.receipt(&answer.number()).await;
         assert_eq!(
             (&receipt["end"], &receipt["estimated"]),
@@ -335,7 +335,7 @@ async fn if_all_vendors_fail_the_most_informative_error_is_returned_free_of_char
                 assert_eq!(answer.headers["retry-after"], "7", "{what}");
             }
             cost_nothing(&what, &fleet.world, &key, &answer).await;
-            assert_eq!((fleet.asked(1), fleet.asked(0)), (1, 1), "{what}");
+            assert_eq!((fleet.requested(1), fleet.requested(0)), (1, 1), "{what}");
         }
     }
 }
@@ -441,7 +441,7 @@ async fn rate_limited_vendor_is_avoided_for_its_retry_after() {
     let call = async || {
         let answer = fleet.world.chat(&key, &Op::Chat.body("x")).await;
         assert_eq!(answer.status, 200, "{answer:?}");
-        fleet.asked(1)
+        fleet.requested(1)
     };
     assert_eq!(call().await, 1);
     fleet.vendor(1).script(script::polite);
@@ -469,7 +469,7 @@ async fn vendor_without_a_free_slot_is_skipped() {
         let reply = Reply::stream(events(op, &["раз ", "два"], 9, 2))
             .with_step(begun(op), Step::Hold(Arc::clone(&go)));
         fleet.vendor(1).script(move |_| reply.clone());
-        let before = (fleet.asked(1), fleet.asked(0));
+        let before = (fleet.requested(1), fleet.requested(0));
         let body = with(op.body("x"), json!({ "stream": true }));
         let res = fleet
             .world
@@ -480,16 +480,16 @@ async fn vendor_without_a_free_slot_is_skipped() {
             assert_eq!(op.call(&fleet.world, &key, &op.body("x")).await.status, 200);
         }
         assert_eq!(
-            (fleet.asked(1), fleet.asked(0)),
+            (fleet.requested(1), fleet.requested(0)),
             (before.0 + 1, before.1 + 3)
         );
         go.notify_one();
         assert!(!whole(res).await.failed);
         fleet.vendor(1).script(script::polite);
         eventually("its place is free again", async || {
-            let before = fleet.asked(1);
+            let before = fleet.requested(1);
             assert_eq!(op.call(&fleet.world, &key, &op.body("x")).await.status, 200);
-            (fleet.asked(1) > before).then_some(())
+            (fleet.requested(1) > before).then_some(())
         })
         .await;
     }
@@ -573,10 +573,10 @@ async fn failing_vendors_get_a_limited_number_of_retries() {
         let answer = fleet.world.chat(&key, &Op::Chat.body("x")).await;
         assert_eq!(answer.status, 503, "{answer:?}");
     }
-    let asked = fleet.asked(0) + fleet.asked(1);
+    let requested = fleet.requested(0) + fleet.requested(1);
     assert!(
-        asked <= CALLS * 12 / 10,
-        "{asked} requests for {CALLS} calls"
+        requested <= CALLS * 12 / 10,
+        "{requested} requests for {CALLS} calls"
     );
     assert_eq!(fleet.world.settled(&key).await["spent_rub"], "0.00");
 }

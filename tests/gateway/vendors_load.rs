@@ -147,10 +147,13 @@ fn alone(test: &str) -> bool {
         .env(ALONE, "1")
         .output()
         .unwrap();
-    let said = String::from_utf8_lossy(&run.stdout);
+    let reported = String::from_utf8_lossy(&run.stdout);
     let failed = String::from_utf8_lossy(&run.stderr);
-    assert!(run.status.success(), "{said}\n{failed}");
-    assert!(said.contains("1 passed"), "there is no such test: {said}");
+    assert!(run.status.success(), "{reported}\n{failed}");
+    assert!(
+        reported.contains("1 passed"),
+        "there is no such test: {reported}"
+    );
     false
 }
 
@@ -272,16 +275,16 @@ fn data_that_a_slow_client_does_not_read_stays_at_the_vendor() {
                 Op::Chat
             };
             // Every event shares the same bytes, so the vendor itself needs no memory for them.
-            let said = events(op, &["x".repeat(EVENT_BYTES).as_str()], 9, 2);
+            let reported = events(op, &["x".repeat(EVENT_BYTES).as_str()], 9, 2);
             let word = begun(op) - 1;
-            let mut steps: Vec<Step> = said[..word]
+            let mut steps: Vec<Step> = reported[..word]
                 .iter()
                 .map(|event| Step::Send(event.clone().into()))
                 .collect();
-            let event = Bytes::from(said[word].clone());
+            let event = Bytes::from(reported[word].clone());
             steps.extend((0..EVENTS).map(|_| Step::Send(event.clone())));
             steps.extend(
-                said[word + 1..]
+                reported[word + 1..]
                     .iter()
                     .map(|event| Step::Send(event.clone().into())),
             );

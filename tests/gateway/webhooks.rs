@@ -252,16 +252,16 @@ async fn each_event_is_posted_in_order_and_signed() {
         forged.body = post.body.replace("1.00", "9.00");
         assert!(!verify(&forged), "{forged:?}");
     }
-    let standing = eventually("all are taken", async || {
-        let standing = receiver(&world, "crm").await;
-        (standing["after"] == 3).then_some(standing)
+    let state = eventually("all are taken", async || {
+        let state = receiver(&world, "crm").await;
+        (state["after"] == 3).then_some(state)
     })
     .await;
     assert_eq!(
-        (&standing["status"], &standing["dead"]),
+        (&state["status"], &state["dead"]),
         (&json!("active"), &json!(0))
     );
-    assert_eq!(standing["to"], "127.0.0.1");
+    assert_eq!(state["to"], "127.0.0.1");
 }
 
 /// An operator may mistype a number, so that it is the number of another customer's event. That event must not be sent
@@ -396,8 +396,8 @@ async fn webhook_to_a_host_name_of_this_machine_is_refused() {
 }
 
 fn cheap(vendor: &ScriptedVendor) {
-    let said = answer(Op::Chat, "да", &usage(Op::Chat, 10, 1000));
-    vendor.script(move |_| Reply::json(200, &said));
+    let reported = answer(Op::Chat, "да", &usage(Op::Chat, 10, 1000));
+    vendor.script(move |_| Reply::json(200, &reported));
 }
 
 fn body() -> Value {
@@ -644,28 +644,28 @@ async fn gateway_killed_between_charge_and_event_delivery_loses_no_event() {
         outside
             .operate(Method::PUT, "/admin/v1/accounts/acme/alerts", levels)
             .await;
-        let told = outside
+        let returned = outside
             .operate(Method::GET, "/admin/v1/events", json!({}))
             .await;
-        let last = told["last"].as_u64().unwrap();
+        let last = returned["last"].as_u64().unwrap();
         assert!(outside.call(&key).await, "round {round}");
         if round % 2 == 0 {
             // In every second round the gateway is killed only after the event was emitted, when it may be on its way
             // to the receiver.
             let path = format!("/admin/v1/events?after={last}&wait=20");
-            let told = outside.operate(Method::GET, &path, json!({})).await;
-            assert_ne!(told["events"], json!([]), "round {round}");
+            let returned = outside.operate(Method::GET, &path, json!({})).await;
+            assert_ne!(returned["events"], json!([]), "round {round}");
         }
         tokio::time::sleep(Duration::from_millis(round * 15)).await;
         served.kill();
         (served, outside) = start().await;
     }
     hook.script(|_| Say::Status(204, ""));
-    let told = outside
+    let returned = outside
         .operate(Method::GET, "/admin/v1/events", json!({}))
         .await;
-    let last = told["last"].as_u64().unwrap();
-    assert!(last >= 2, "{told}");
+    let last = returned["last"].as_u64().unwrap();
+    assert!(last >= 2, "{returned}");
     let came: BTreeSet<u64> = loop {
         let came: BTreeSet<u64> = hook.numbers().into_iter().collect();
         if came.contains(&last) {
@@ -673,7 +673,7 @@ async fn gateway_killed_between_charge_and_event_delivery_loses_no_event() {
         }
         tokio::time::sleep(Duration::from_millis(50)).await;
     };
-    assert_eq!(came, (1..=last).collect(), "{told}");
+    assert_eq!(came, (1..=last).collect(), "{returned}");
     // The receiver gets the events in order. An event may arrive more than once.
     let numbers = hook.numbers();
     let mut highest = 0;
@@ -681,8 +681,8 @@ async fn gateway_killed_between_charge_and_event_delivery_loses_no_event() {
         assert!(number <= highest + 1, "{number} before {}", highest + 1);
         highest = highest.max(number);
     }
-    let told = told["events"].as_array().unwrap();
-    let low = told
+    let returned = returned["events"].as_array().unwrap();
+    let low = returned
         .iter()
         .filter(|event| event["kind"] == "balance_low")
         .count();

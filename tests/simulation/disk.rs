@@ -53,17 +53,17 @@ impl Disk {
             .iter()
             .take_while(|stored| stored.written <= now)
             .count();
-        let kept = if power {
+        let stored = if power {
             let synced = platter.synced.min(written);
             synced + fate.index(written - synced + 1)
         } else {
             written
         };
-        platter.lines.truncate(kept);
+        platter.lines.truncate(stored);
         platter.synced = if power {
-            kept
+            stored
         } else {
-            platter.synced.min(kept)
+            platter.synced.min(stored)
         };
         platter.process += 1;
     }

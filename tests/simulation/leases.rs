@@ -174,7 +174,7 @@ impl LeaseLedger for SimLedger {
 #[derive(Debug, Default)]
 pub(crate) struct Grants {
     /// The time of the last turn of each lease that allowed grants.
-    told: BTreeMap<RequestNumber, Ms>,
+    reported: BTreeMap<RequestNumber, Ms>,
     /// Until this time, grants despite a prohibition are not checked: a failover or a jump of the ledger's clock may
     /// have made the ledger forget that it must wait for a lease.
     unsure_until: Ms,
@@ -184,9 +184,9 @@ pub(crate) struct Grants {
 }
 
 impl Grants {
-    pub(crate) fn told(&mut self, turn: &Turn, answer: &TurnAnswer, now: Ms) {
+    pub(crate) fn reported(&mut self, turn: &Turn, answer: &TurnAnswer, now: Ms) {
         if answer.word == Word::Done && turn.grants_ms > 0 {
-            self.told.insert(turn.lease, now);
+            self.reported.insert(turn.lease, now);
         }
     }
 
@@ -220,15 +220,15 @@ impl Grants {
     ) -> Option<String> {
         self.count += 1;
         let number = hold.number;
-        let Some(told) = self.told.get(&lease) else {
+        let Some(reported) = self.reported.get(&lease) else {
             return Some(format!(
                 "L1 {number}: granted from lease {lease}, which was never open"
             ));
         };
-        if now > told + max + SLACK_MS {
+        if now > reported + max + SLACK_MS {
             return Some(format!(
                 "L1 {number}: granted from lease {lease} {} ms after its last turn, of {max} ms",
-                now - told
+                now - reported
             ));
         }
         let whole = (hold.account.clone(), None);
@@ -278,7 +278,7 @@ impl Sabotage {
             Self::KeepsWhatItPaid => Rule::Paid,
             Self::KeepsWhatItGave => Rule::GivenBack,
             Self::GrantsForbidden => Rule::Forbidden,
-            Self::Unheard => Rule::Heard,
+            Self::Unheard => Rule::AnswerReceived,
             Self::LeasesLimited => Rule::CallsLimited,
             Self::RaisesBeyond => Rule::RaiseFits,
             Self::RaisesForbidden => Rule::RaiseForbidden,

@@ -77,7 +77,7 @@ impl Ledger for SimLedger {
             return settled;
         }
         if let Some(lease) = settlement.lease {
-            let answer = self.turn(&Turn::tell(lease, settlement)).await?;
+            let answer = self.turn(&Turn::report(lease, settlement)).await?;
             return Ok(answer.ends[0]);
         }
         let command = Command::Settle {

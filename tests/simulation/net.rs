@@ -39,7 +39,7 @@ struct Queue {
     sent: u64,
     requests: usize,
     /// The number of times that each request was sent. Each repeat has its own fate.
-    asked: HashMap<(u64, u64), u64>,
+    requested: HashMap<(u64, u64), u64>,
 }
 
 type Back = oneshot::Sender<Answer>;
@@ -282,7 +282,7 @@ impl Sim {
             },
         };
         let mut queue = lock(&self.net.queue);
-        let times = queue.asked.entry((step, about)).or_insert(0);
+        let times = queue.requested.entry((step, about)).or_insert(0);
         *times += 1;
         Random::of(self.plan.seed, &[3, step, about, *times])
     }

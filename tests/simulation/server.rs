@@ -191,7 +191,7 @@ impl Server {
             (Ask::Step(Command::Reserve(hold)), Answer::Step(Outcome::Reserve(Ok(_)))) => {
                 self.tell_granted(hold.number, &hold.key, is_old);
             }
-            (Ask::Turn(turn), Answer::Turn(answer)) => self.grants.told(turn, answer, now),
+            (Ask::Turn(turn), Answer::Turn(answer)) => self.grants.reported(turn, answer, now),
             _ => {}
         }
         answer

@@ -135,8 +135,8 @@ impl Verdict {
             return owed;
         }
         if power {
-            let asked = u64::try_from(ASK_TIMEOUT.as_millis()).unwrap_or(Ms::MAX);
-            let window = asked + disk.write_ms_max + disk.sync_ms_max + SLACK_MS;
+            let requested = u64::try_from(ASK_TIMEOUT.as_millis()).unwrap_or(Ms::MAX);
+            let window = requested + disk.write_ms_max + disk.sync_ms_max + SLACK_MS;
             return if ended_for(window) {
                 owed
             } else {

@@ -532,9 +532,9 @@ async fn operate(sim: Arc<Sim>) {
                 .forbid(account, key, false, sim.now());
         }
         let outcome = loop {
-            let asked = sim.ask(OPERATOR, Ask::Step(command.clone())).await;
-            if let Ok(Answer::Step(outcome)) = asked
-                && (forbids.is_none() || heard(&sim, about(command).0).await)
+            let requested = sim.ask(OPERATOR, Ask::Step(command.clone())).await;
+            if let Ok(Answer::Step(outcome)) = requested
+                && (forbids.is_none() || received(&sim, about(command).0).await)
             {
                 break outcome;
             }
@@ -573,7 +573,7 @@ const fn forbids(command: &Command) -> Option<(&AccountId, Option<&KeyId>, bool)
 
 /// Waits, like an operator's gateway, until leases from before now grant nothing any more. Returns whether the ledger
 /// answered.
-async fn heard(sim: &Sim, account: &AccountId) -> bool {
+async fn received(sim: &Sim, account: &AccountId) -> bool {
     if sim.plan.leases.is_none() || sim.sabotage == Some(Sabotage::Hasty) {
         return true;
     }

@@ -300,8 +300,8 @@ impl Authority {
             .stdin(Stdio::null())
             .output()
             .expect("openssl is installed");
-        let said = String::from_utf8_lossy(&made.stderr);
-        assert!(made.status.success(), "openssl {args:?}: {said}");
+        let reported = String::from_utf8_lossy(&made.stderr);
+        assert!(made.status.success(), "openssl {args:?}: {reported}");
     }
 
     /// A TLS server that has the vendor's certificate and offers these protocols.

@@ -172,7 +172,7 @@ impl Served {
                 // The process that writes the log ends when its input ends.
                 let _ = writer.lock().unwrap().wait();
             }
-            if let Some(line) = self.said(begin) {
+            if let Some(line) = self.reported(begin) {
                 return line;
             }
             let log = || self.log.tail(30);
@@ -187,7 +187,7 @@ impl Served {
     }
 
     /// Returns the first log line whose message has this beginning, if any.
-    pub fn said(&self, begin: &str) -> Option<Value> {
+    pub fn reported(&self, begin: &str) -> Option<Value> {
         let (lines, _) = self.log.behind(self.since);
         messages(&lines, begin).next()
     }

@@ -37,8 +37,8 @@ impl Shop {
     pub async fn start() -> Self {
         let vendor = ScriptedVendor::start().await.unwrap();
         let books = Arc::new(Mutex::new(Books::default()));
-        let kept = Arc::clone(&books);
-        vendor.script(move |asked| answer(&mut kept.lock().unwrap(), asked));
+        let stored = Arc::clone(&books);
+        vendor.script(move |requested| answer(&mut stored.lock().unwrap(), requested));
         Self { vendor, books }
     }
 
@@ -64,7 +64,7 @@ impl Shop {
         let received = self.vendor.received();
         received
             .iter()
-            .filter(|asked| asked.body.is_empty())
+            .filter(|requested| requested.body.is_empty())
             .count()
     }
 
@@ -173,7 +173,7 @@ impl Shop {
     }
 }
 
-fn answer(books: &mut Books, asked: &Received) -> Reply {
+fn answer(books: &mut Books, requested: &Received) -> Reply {
     let error = |status, code: &str| {
         Reply::json(
             status,
@@ -184,13 +184,13 @@ fn answer(books: &mut Books, asked: &Received) -> Reply {
         return error(status, "internal_server_error");
     }
     // The required credentials are `100500:sk-…`, the `VENDOR_KEY` of the harness.
-    let shown = asked.headers.get("authorization");
+    let shown = requested.headers.get("authorization");
     if !shown.is_some_and(|shown| shown.to_str().unwrap().starts_with("Basic MTAwNTAwO")) {
         return error(401, "invalid_credentials");
     }
-    let path = asked.path.strip_prefix("/v3").unwrap();
+    let path = requested.path.strip_prefix("/v3").unwrap();
     if path == "/payments" {
-        return make(books, asked);
+        return make(books, requested);
     }
     if let Some(payment) = path.strip_prefix("/refunds?payment_id=") {
         let payment = payment.split('&').next().unwrap();
@@ -208,21 +208,21 @@ fn answer(books: &mut Books, asked: &Received) -> Reply {
     }
 }
 
-fn make(books: &mut Books, asked: &Received) -> Reply {
-    let key = asked.headers["idempotence-key"]
+fn make(books: &mut Books, requested: &Received) -> Reply {
+    let key = requested.headers["idempotence-key"]
         .to_str()
         .unwrap()
         .to_owned();
-    let order = asked.json();
+    let order = requested.json();
     let next = format!("2d00{:04}-000f-5000-8000-18db351245c7", books.made.len());
     let id = books.made.entry(key).or_insert(next).clone();
     let charged = order["payment_method_id"].as_str().map(str::to_owned);
     let (declines, confirms) = (books.declines.clone(), books.confirms);
     if let Some(card) = &charged {
-        let kept = books.payments.values().any(|payment| {
+        let stored = books.payments.values().any(|payment| {
             payment["payment_method"]["saved"] == true && payment["payment_method"]["id"] == **card
         });
-        if !kept {
+        if !stored {
             return Reply::json(400, &json!({ "type": "error", "code": "invalid_request" }));
         }
         assert!(order.get("confirmation").is_none(), "{order}");

@@ -9,8 +9,8 @@
 #[path = "../../fixtures/mod.rs"]
 mod fixtures;
 
-mod asked;
 mod filled;
+mod requested;
 
 use std::{path::PathBuf, process::ExitCode, time::Duration};
 
@@ -20,12 +20,12 @@ use tokio::time::Instant;
 use tollgate::{Gateway, config::Config};
 
 use crate::{
-    asked::Visitor,
     filled::Filled,
     fixtures::{
         results::{figure, keep, machine},
         support::{config::ConfigText, process::ADMIN_KEY, redis::RedisServer},
     },
+    requested::Visitor,
 };
 
 // The allocator of the `tollgate` binary.

@@ -149,8 +149,8 @@ pub(crate) struct Call {
 
 /// Calls a method of the ledger in a `Kept`, whatever the ledger's type is.
 macro_rules! ask {
-    ($kept:expr, $ledger:ident => $call:expr) => {
-        match $kept {
+    ($stored:expr, $ledger:ident => $call:expr) => {
+        match $stored {
             Kept::Memory($ledger) => $call,
             Kept::Sqlite($ledger) => $call,
             Kept::Redis($ledger) => $call,

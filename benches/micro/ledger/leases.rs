@@ -161,19 +161,22 @@ async fn turns_at_the_limit(rounds: u32) -> anyhow::Result<Vec<Value>> {
         let mut taken = Vec::new();
         // The first round is a warm-up and is not counted.
         for round in 0..=rounds {
-            let told = owners.iter().map(|owner| {
+            let reported = owners.iter().map(|owner| {
                 let turns = (0..turns).map(|_| (0..ends).map(|_| owner.end(&price)).collect());
                 turns.collect::<Vec<Vec<TurnEnd>>>()
             });
-            let told: Vec<_> = told.collect();
+            let reported: Vec<_> = reported.collect();
             let used_before = used_us(&server).await?;
             let began = Instant::now();
-            let all = owners.iter_mut().zip(told).map(|(owner, told)| async {
-                for ends in told {
-                    owner.turn(&ledger, ends).await?;
-                }
-                anyhow::Ok(())
-            });
+            let all = owners
+                .iter_mut()
+                .zip(reported)
+                .map(|(owner, reported)| async {
+                    for ends in reported {
+                        owner.turn(&ledger, ends).await?;
+                    }
+                    anyhow::Ok(())
+                });
             futures_util::future::try_join_all(all).await?;
             let elapsed = began.elapsed().as_secs_f64() * 1e6;
             if round > 0 {
@@ -225,7 +228,7 @@ impl Owner {
     async fn turn(&mut self, ledger: &RedisLedger, ends: Vec<TurnEnd>) -> anyhow::Result<()> {
         let opens = self.word.is_empty();
         let this = RequestNumber::now_v7().to_string();
-        let told = ends.len();
+        let reported = ends.len();
         let turn = Turn {
             lease: self.lease,
             account: self.account.clone(),
@@ -237,7 +240,7 @@ impl Owner {
             more: if opens {
                 LEASED
             } else {
-                MicroRub::new(COST.micro() * i64::try_from(told)?)
+                MicroRub::new(COST.micro() * i64::try_from(reported)?)
             },
             raise: MicroRub::ZERO,
             short_of: MicroRub::ZERO,
@@ -249,7 +252,7 @@ impl Owner {
         let paid = |settled: &Settled| settled.booked == Booked::Held && settled.charged == COST;
         anyhow::ensure!(
             answer.word == Word::Done && answer.left == LEASED && answer.ends.iter().all(paid),
-            "{told} ends, answered {answer:?}"
+            "{reported} ends, answered {answer:?}"
         );
         self.word = this;
         Ok(())

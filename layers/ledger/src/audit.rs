@@ -37,7 +37,7 @@ use crate::{
 
 pub(crate) use self::call_money::CallMoney;
 #[cfg(feature = "redis")]
-pub(crate) use self::ledger::{Source, Standing, over};
+pub(crate) use self::ledger::{AccountState, Source, over};
 pub use self::{
     ledger::audit,
     snapshot::{GroupSnapshot, KeySnapshot, Snapshot},

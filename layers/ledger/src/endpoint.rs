@@ -68,7 +68,7 @@ impl FromStr for Endpoint {
 /// Reads an endpoint from a stored receipt. An endpoint of a later version becomes `None`, so that the receipt stays
 /// readable.
 #[cfg(feature = "settle")]
-pub(crate) fn kept<'de, D: Deserializer<'de>>(
+pub(crate) fn stored<'de, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<Option<Endpoint>, D::Error> {
     let word: Option<String> = Option::deserialize(deserializer)?;

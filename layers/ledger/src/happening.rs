@@ -370,7 +370,7 @@ mod tests {
     #[test]
     fn alert_reports_the_lowest_level_that_a_falling_amount_crosses() {
         let some = levels(&[100, 50, 10]).unwrap();
-        for (before, after, told) in [
+        for (before, after, reported) in [
             (200, 101, None),
             (200, 100, Some(100)),
             (100, 99, None),
@@ -381,7 +381,7 @@ mod tests {
             (50, 50, None),
         ] {
             let passed = some.passed(MicroRub::new(before), MicroRub::new(after));
-            assert_eq!(passed, told.map(MicroRub::new), "{before} to {after}");
+            assert_eq!(passed, reported.map(MicroRub::new), "{before} to {after}");
         }
         assert_eq!(Levels::NONE.passed(MicroRub::MAX, MicroRub::ZERO), None);
     }

@@ -69,12 +69,12 @@ impl MemoryLedger {
         };
         if let Some(Record::Settled {
             receipt,
-            events: told,
+            events: reported,
             ..
         }) = record
         {
             journal.call(receipt);
-            events::add(events, told);
+            events::add(events, reported);
         }
         Ok(settled)
     }
@@ -203,12 +203,12 @@ impl LedgerAdmin for MemoryLedger {
             false,
             Some(Record::Entry {
                 at_ms,
-                events: told,
+                events: reported,
                 ..
             }),
         ) = (known, record)
         {
-            events::add(events, told);
+            events::add(events, reported);
             let Entry { id, amount, reason } = entry.clone();
             let line = JournalLine::Entry {
                 id,

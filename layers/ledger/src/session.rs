@@ -16,7 +16,7 @@ id! {
 /// Reads a session from a stored receipt. A name that only a later version accepts becomes `None`, so that the receipt
 /// stays readable.
 #[cfg(feature = "settle")]
-pub(crate) fn kept<'de, D: Deserializer<'de>>(
+pub(crate) fn stored<'de, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<Option<SessionId>, D::Error> {
     let text: Option<String> = Option::deserialize(deserializer)?;

@@ -150,7 +150,7 @@ impl<'de> Deserialize<'de> for Timeline {
 /// Reads a timeline from a stored receipt. A text that only a later version can parse becomes `None`, so that the
 /// receipt stays readable.
 #[cfg(feature = "settle")]
-pub(crate) fn kept<'de, D: Deserializer<'de>>(
+pub(crate) fn stored<'de, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<Option<Timeline>, D::Error> {
     let text: Option<String> = Option::deserialize(deserializer)?;

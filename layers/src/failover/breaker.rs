@@ -49,7 +49,7 @@ pub(super) struct Breaker {
     state: State,
     failures: u32,
     /// The callers for whom the breaker applies, because their calls failed.
-    whose: Whose,
+    failed_for: FailedFor,
     /// The kind of the newest failure.
     trouble: Trouble,
     /// How often the breaker has opened since a call last completed. Each time doubles the wait.
@@ -84,8 +84,8 @@ pub(super) enum Trouble {
 
 /// The callers for whom the breaker applies: those whose calls failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Whose {
-    Nobodys,
+enum FailedFor {
+    NoCaller,
     One(u64),
     All,
 }
@@ -117,7 +117,7 @@ impl Breaker {
         Self {
             state: State::Closed,
             failures: 0,
-            whose: Whose::Nobodys,
+            failed_for: FailedFor::NoCaller,
             trouble: Trouble::Answered,
             opened: 0,
             turn: 0,
@@ -138,7 +138,7 @@ impl Breaker {
 
     /// Returns the state for this caller: closed if the breaker applies to another caller only.
     pub(super) fn shown_to(&self, caller: u64, now: Instant) -> Shown {
-        if self.whose.covers(caller) {
+        if self.failed_for.covers(caller) {
             self.shown(now)
         } else {
             Shown::Closed
@@ -199,14 +199,15 @@ impl Breaker {
 
     /// Records that the first byte of an answer arrived, which closes an open breaker.
     pub(super) fn began(&mut self, pass: Pass) {
-        if self.state == State::Closed || !self.counts(pass) || !self.whose.covers(pass.caller) {
+        if self.state == State::Closed || !self.counts(pass) || !self.failed_for.covers(pass.caller)
+        {
             return;
         }
         self.failures = match self.trouble {
             Trouble::Lacking => 0,
             _ => FAILURES_MAX - 1,
         };
-        (self.state, self.whose) = (State::Closed, Whose::Nobodys);
+        (self.state, self.failed_for) = (State::Closed, FailedFor::NoCaller);
     }
 
     /// Records that a connection to the vendor was made: the vendor is not unreachable any more.
@@ -236,7 +237,7 @@ impl Breaker {
         }
         // A request cannot cause a failure to connect, so this failure counts for all callers.
         let caller = (trouble != Trouble::Away).then_some(pass.caller);
-        self.whose = self.whose.and(caller);
+        self.failed_for = self.failed_for.and(caller);
         self.trouble = trouble;
         self.failures = self.failures.saturating_add(1);
         match self.state {
@@ -265,16 +266,16 @@ impl Breaker {
         if !self.counts(pass) {
             return;
         }
-        let whose = if self.is_lacking() {
-            self.whose
+        let failed_for = if self.is_lacking() {
+            self.failed_for
         } else {
-            Whose::Nobodys
+            FailedFor::NoCaller
         };
         if self.state == State::Closed {
             self.turn += 1;
         }
         (self.failures, self.opened) = (0, 0);
-        self.whose = whose.and(Some(pass.caller));
+        self.failed_for = failed_for.and(Some(pass.caller));
         self.trouble = Trouble::Lacking;
         self.tried = Some(now);
         self.state = State::Open {
@@ -299,7 +300,7 @@ impl Breaker {
     }
 
     fn close(&mut self) {
-        (self.state, self.whose) = (State::Closed, Whose::Nobodys);
+        (self.state, self.failed_for) = (State::Closed, FailedFor::NoCaller);
         (self.failures, self.opened) = (0, 0);
     }
 
@@ -318,11 +319,11 @@ impl Breaker {
     }
 }
 
-impl Whose {
+impl FailedFor {
     /// Adds a failure of this caller's call. `None` means a failure that counts for all callers.
     fn and(self, caller: Option<u64>) -> Self {
         match (self, caller) {
-            (Self::Nobodys, Some(caller)) => Self::One(caller),
+            (Self::NoCaller, Some(caller)) => Self::One(caller),
             (Self::One(one), Some(caller)) if one == caller => self,
             _ => Self::All,
         }
@@ -331,7 +332,7 @@ impl Whose {
     fn covers(self, caller: u64) -> bool {
         match self {
             Self::One(one) => one == caller,
-            Self::Nobodys | Self::All => true,
+            Self::NoCaller | Self::All => true,
         }
     }
 }

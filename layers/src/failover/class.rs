@@ -193,9 +193,9 @@ mod tests {
     fn the_most_informative_error_is_returned_in_any_order() {
         let down = || answered(500, None);
         let broken = || Error::VendorBroken("html".into());
-        let told = |errors: Vec<Error>| {
-            let told = errors.into_iter().reduce(more_telling).unwrap();
-            format!("{told:?}")
+        let returned = |errors: Vec<Error>| {
+            let returned = errors.into_iter().reduce(more_telling).unwrap();
+            format!("{returned:?}")
         };
         for (errors, expected) in [
             ((limit(9), limit(2)), limit(2)),
@@ -208,7 +208,7 @@ mod tests {
         ] {
             let expected = format!("{expected:?}");
             let (one, other) = errors;
-            assert_eq!(told(vec![one, other]), expected);
+            assert_eq!(returned(vec![one, other]), expected);
         }
         for (errors, expected) in [
             ((limit(2), limit(9)), limit(2)),
@@ -216,7 +216,7 @@ mod tests {
             ((key(), unfit()), key()),
         ] {
             let (one, other) = errors;
-            assert_eq!(told(vec![one, other]), format!("{expected:?}"));
+            assert_eq!(returned(vec![one, other]), format!("{expected:?}"));
         }
     }
 }

@@ -56,8 +56,8 @@ impl Estimate {
             return seconds;
         }
         let elapsed = now.saturating_duration_since(self.at).as_secs_f64();
-        let kept = (-elapsed / DECAY.as_secs_f64()).exp();
-        self.seconds * kept + seconds * (1.0 - kept)
+        let stored = (-elapsed / DECAY.as_secs_f64()).exp();
+        self.seconds * stored + seconds * (1.0 - stored)
     }
 }
 

@@ -305,7 +305,7 @@ where
         mut again,
     } = dispatch;
     async move {
-        let (mut asked, mut told) = (0, None::<Error>);
+        let (mut requested, mut returned) = (0, None::<Error>);
         loop {
             let error = match attempt.await.map_err(Error::from_below) {
                 Ok(res) => {
@@ -352,9 +352,9 @@ where
                     return Err(error);
                 }
                 Class::Unfit => {}
-                Class::Failed(..) | Class::Limited(_) => asked += 1,
+                Class::Failed(..) | Class::Limited(_) => requested += 1,
                 Class::ModelUnknown => {
-                    asked += 1;
+                    requested += 1;
                     let status = StatusCode::NOT_FOUND.as_u16();
                     tracing::error!(
                         number,
@@ -366,7 +366,7 @@ where
                     );
                 }
                 Class::KeyRefused(status) => {
-                    asked += 1;
+                    requested += 1;
                     let status = status.as_u16();
                     tracing::error!(
                         number,
@@ -378,7 +378,7 @@ where
                     );
                 }
                 Class::Forbidden => {
-                    asked += 1;
+                    requested += 1;
                     let status = StatusCode::FORBIDDEN.as_u16();
                     tracing::error!(
                         number,
@@ -393,7 +393,7 @@ where
             let cause = std::error::Error::source(&error).map(ToString::to_string);
             let why = error.to_string();
             let is_unfit = class == Class::Unfit;
-            let error = match told.take() {
+            let error = match returned.take() {
                 None => error,
                 Some(before) => more_telling(before, error),
             };
@@ -403,7 +403,7 @@ where
             let now = Instant::now();
             let settings = &shared.settings;
             let meter = &again.req.body().meter;
-            if asked >= settings.attempts_max
+            if requested >= settings.attempts_max
                 || now - began > settings.begin_within
                 || meter.look(|reading| reading.client_gone)
             {
@@ -421,7 +421,7 @@ where
             poll_fn(|cx| again.inner.poll_ready(cx).map_err(Error::from_below)).await?;
             attempt = again.inner.call(next.attempt(again.req.clone()));
             chosen = next;
-            told = Some(error);
+            returned = Some(error);
         }
     }
 }

@@ -176,17 +176,17 @@ impl Running {
         match class {
             Class::Request => self.tell(Outcome::Succeeded),
             Class::Unfit | Class::Own => self.tell(Outcome::Unknown),
-            Class::Failed(trouble, wish) => {
+            Class::Failed(trouble, wanted) => {
                 self.waited(now);
                 self.tell(Outcome::Failed(trouble));
-                if let Some(wish) = wish {
-                    self.rest(wish, Why::Down, now);
+                if let Some(wanted) = wanted {
+                    self.rest(wanted, Why::Down, now);
                 }
             }
             // A rate limit is not a failure: the vendor works, and stated when to retry.
-            Class::Limited(wish) => {
+            Class::Limited(wanted) => {
                 self.tell(Outcome::Unknown);
-                self.rest(wish, Why::Limited, now);
+                self.rest(wanted, Why::Limited, now);
             }
             Class::ModelUnknown => self.tell(Outcome::Lacking),
             // Only this route rests: the key may still be valid for other models.
@@ -209,8 +209,8 @@ impl Running {
         }
     }
 
-    fn rest(&self, wish: Duration, why: Why, now: Instant) {
-        let wait = wish.max(REST_MIN);
+    fn rest(&self, wanted: Duration, why: Why, now: Instant) {
+        let wait = wanted.max(REST_MIN);
         self.place.route.rest(self.key(), wait, why, now);
     }
 

@@ -34,12 +34,12 @@ impl Lead {
             } else if !(between && byte.is_ascii_whitespace()) {
                 self.begun = true;
                 // Before an object, `null` is only a placeholder and is not forwarded.
-                let kept = if between && byte == b'{' {
+                let stored = if between && byte == b'{' {
                     ""
                 } else {
                     &NULL[..self.letters]
                 };
-                return (kept, &piece[at..]);
+                return (stored, &piece[at..]);
             }
         }
     }
@@ -90,8 +90,8 @@ mod tests {
     fn taken(pieces: &[&str]) -> String {
         let (mut lead, mut all) = (Lead::default(), String::new());
         for piece in pieces {
-            let (kept, rest) = lead.take(piece);
-            all.push_str(kept);
+            let (stored, rest) = lead.take(piece);
+            all.push_str(stored);
             all.push_str(rest);
         }
         all.push_str(lead.cut());

@@ -94,7 +94,7 @@ fn read(caller: Format, body: &[u8]) -> Value {
         name: "v",
         dialect: &Dialect::default(),
         turns: caller == Format::Messages,
-        asked: body.len(),
+        requested: body.len(),
     };
     let settings = match caller {
         Format::Chat => chat::read_request(&fields, &to, &mut writer),
@@ -183,9 +183,9 @@ proptest! {
     fn a_request_survives_every_translation(toy in requests()) {
         let dialect = Dialect::default();
         for caller in FORMATS {
-            let asked = written(caller, &toy);
+            let requested = written(caller, &toy);
             for vendor in FORMATS {
-                let sent = translate(caller, vendor, &asked, "v", &cx(&dialect)).unwrap();
+                let sent = translate(caller, vendor, &requested, "v", &cx(&dialect)).unwrap();
                 prop_assert_eq!(&read(vendor, &sent), &toy, "{:?} {:?}", caller, vendor);
             }
         }

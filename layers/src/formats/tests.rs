@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{
     error::Error,
-    formats::{origin::Origin, responses::asked::Asked, wire::AnswerCx},
+    formats::{origin::Origin, responses::requested::RequestEcho, wire::AnswerCx},
     sse::Splitter,
 };
 
@@ -120,8 +120,8 @@ const FORMATS: [Format; 4] = [
         reader: || Box::<responses::Reader>::default(),
         writer: |plain| {
             let body = br#"{"model":"m","input":"x","include":["reasoning.encrypted_content"],"reasoning":{"summary":"auto"}}"#;
-            let asked = Asked::read(body, Uuid::from_u128(1).simple(), 1, "v").unwrap();
-            Box::new(responses::Writer::new(asked, plain))
+            let requested = RequestEcho::read(body, Uuid::from_u128(1).simple(), 1, "v").unwrap();
+            Box::new(responses::Writer::new(requested, plain))
         },
     },
     Format {

@@ -95,8 +95,8 @@ pub(crate) fn shortened(literal: Json<'_>) -> Json<'_> {
     match text.ok().filter(|text| text.chars().count() > CHARS_MAX) {
         None => literal,
         Some(text) => {
-            let kept: String = text.chars().take(CHARS_KEPT).collect();
-            string(&format!("{kept}-{:016x}", hash(text.as_bytes())))
+            let stored: String = text.chars().take(CHARS_KEPT).collect();
+            string(&format!("{stored}-{:016x}", hash(text.as_bytes())))
         }
     }
 }

@@ -72,7 +72,7 @@ const KEY_BYTES_MAX: usize = 255;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IdempotencySettings {
     /// The time for which answers are stored.
-    pub kept: Duration,
+    pub stored: Duration,
     /// The lifetime of a claim that is not renewed. After that, the process that has the claim counts as dead.
     pub lease: Duration,
     /// The largest answer that is stored, in bytes. A longer answer is forwarded, but not stored.
@@ -85,7 +85,7 @@ pub struct IdempotencySettings {
 impl Default for IdempotencySettings {
     fn default() -> Self {
         Self {
-            kept: Duration::from_secs(24 * 3600),
+            stored: Duration::from_secs(24 * 3600),
             lease: Duration::from_secs(15),
             answer_bytes_max: 1 << 20,
             running_bytes_max: 64 << 20,
@@ -312,7 +312,7 @@ where
     }
 
     fn call(&mut self, req: Request<Call>) -> Self::Future {
-        let Some((caller, answer_key)) = asked(&req) else {
+        let Some((caller, answer_key)) = key_of_request(&req) else {
             return ResponseFuture::below(self.inner.call(req));
         };
         let next = self.inner.clone();
@@ -324,7 +324,7 @@ where
 
 /// Returns the caller and the secret that seals answers, if the request has an idempotency key and the caller's key
 /// permits stored answers.
-fn asked(req: &Request<Call>) -> Option<(Arc<KeyRecord>, AnswerKey)> {
+fn key_of_request(req: &Request<Call>) -> Option<(Arc<KeyRecord>, AnswerKey)> {
     // `auth` inserts the `AnswerKey` only if the header is present and the caller's key permits stored answers.
     let answer_key = req.extensions().get::<AnswerKey>()?;
     let Caller(key) = req.extensions().get()?;
@@ -390,14 +390,14 @@ where
         fingerprint,
         number,
         lease: shared.settings.lease,
-        kept: shared.settings.kept,
+        stored: shared.settings.stored,
     };
-    let (tell, told) = oneshot::channel();
+    let (to_client, send_answer) = oneshot::channel();
     let tasks = Arc::clone(&shared);
-    tasks.spawn(Work::new(shared, name, run, claim, seal, caller, tell).run(inner, req));
-    match told.await {
-        Ok(Told::Answer(answer)) => *answer,
-        Ok(Told::NotKept(call)) => {
+    tasks.spawn(Work::new(shared, name, run, claim, seal, caller, to_client).run(inner, req));
+    match send_answer.await {
+        Ok(WorkMessage::Answer(answer)) => *answer,
+        Ok(WorkMessage::NotStored(call)) => {
             let (mut inner, req) = *call;
             let res = inner.call(req).await.map_err(Error::from_below)?;
             let mut res = res.map(boxed);
@@ -412,10 +412,10 @@ where
 }
 
 /// A message from the task that runs a call to the future of the client's request.
-enum Told<S> {
+enum WorkMessage<S> {
     Answer(Box<Result<Response<AnswerBody>, Error>>),
     /// The answer will not be stored, so the client's future makes the call itself.
-    NotKept(Box<(S, Request<Call>)>),
+    NotStored(Box<(S, Request<Call>)>),
 }
 
 /// Adds the headers that mark a repeated answer.

@@ -138,21 +138,21 @@ pub(super) fn encode(head: &Parts, chunks: &[Bytes]) -> Vec<u8> {
 }
 
 /// Parses the bytes of [`encode`]; `None` if another version of the gateway wrote them in another form.
-pub(super) fn decode(mut kept: Bytes) -> Option<(Parts, Bytes)> {
-    fn take(kept: &mut Bytes, bytes: usize) -> Option<Bytes> {
-        (kept.len() >= bytes).then(|| kept.split_to(bytes))
+pub(super) fn decode(mut stored: Bytes) -> Option<(Parts, Bytes)> {
+    fn take(stored: &mut Bytes, bytes: usize) -> Option<Bytes> {
+        (stored.len() >= bytes).then(|| stored.split_to(bytes))
     }
-    fn part(kept: &mut Bytes) -> Option<Bytes> {
-        let length = u32::from_be_bytes(take(kept, 4)?[..].try_into().ok()?);
-        take(kept, length.try_into().ok()?)
+    fn part(stored: &mut Bytes) -> Option<Bytes> {
+        let length = u32::from_be_bytes(take(stored, 4)?[..].try_into().ok()?);
+        take(stored, length.try_into().ok()?)
     }
     let (mut head, ()) = http::Response::new(()).into_parts();
-    if take(&mut kept, 1)?[0] != VERSION {
+    if take(&mut stored, 1)?[0] != VERSION {
         return None;
     }
-    let status = u16::from_be_bytes(take(&mut kept, 2)?[..].try_into().ok()?);
+    let status = u16::from_be_bytes(take(&mut stored, 2)?[..].try_into().ok()?);
     head.status = StatusCode::from_u16(status).ok()?;
-    let format = match take(&mut kept, 1)?[0] {
+    let format = match take(&mut stored, 1)?[0] {
         0 => None,
         1 => Some(Format::Chat),
         2 => Some(Format::Messages),
@@ -162,14 +162,14 @@ pub(super) fn decode(mut kept: Bytes) -> Option<(Parts, Bytes)> {
     if let Some(format) = format {
         head.extensions.insert(EventStream(format));
     }
-    let count = u16::from_be_bytes(take(&mut kept, 2)?[..].try_into().ok()?);
+    let count = u16::from_be_bytes(take(&mut stored, 2)?[..].try_into().ok()?);
     for _ in 0..count {
-        let (name, value) = (part(&mut kept)?, part(&mut kept)?);
+        let (name, value) = (part(&mut stored)?, part(&mut stored)?);
         let name = HeaderName::from_bytes(&name).ok()?;
         head.headers
             .append(name, HeaderValue::from_maybe_shared(value).ok()?);
     }
-    Some((head, kept))
+    Some((head, stored))
 }
 
 #[cfg(feature = "auth")]
@@ -188,27 +188,33 @@ mod tests {
     #[test]
     fn sealed_answer_opens_only_with_the_same_secret_and_request() {
         let one = seal("tg-secret", "k", b"1");
-        let asked = one.fingerprint("/v1/messages", &HeaderMap::new(), b"hello");
-        let sealed = one.seal(&asked, b"the answer".to_vec()).unwrap();
+        let requested = one.fingerprint("/v1/messages", &HeaderMap::new(), b"hello");
+        let sealed = one.seal(&requested, b"the answer".to_vec()).unwrap();
         assert!(!sealed.windows(6).any(|bytes| bytes == b"answer"));
-        assert_ne!(sealed, one.seal(&asked, b"the answer".to_vec()).unwrap());
+        assert_ne!(
+            sealed,
+            one.seal(&requested, b"the answer".to_vec()).unwrap()
+        );
         let again = seal("tg-secret", "k", b"1");
         assert_eq!(again.id, one.id);
-        assert_eq!(again.open(&asked, sealed.clone()).unwrap(), "the answer");
+        assert_eq!(
+            again.open(&requested, sealed.clone()).unwrap(),
+            "the answer"
+        );
         for other in [
             seal("tg-other", "k", b"1"),
             seal("tg-secret", "l", b"1"),
             seal("tg-secret", "k", b"2"),
         ] {
             assert_ne!(other.id, one.id);
-            assert_eq!(other.open(&asked, sealed.clone()), None);
+            assert_eq!(other.open(&requested, sealed.clone()), None);
         }
         let other = one.fingerprint("/v1/messages", &HeaderMap::new(), b"hallo");
         assert_eq!(one.open(&other, sealed.clone()), None);
         let mut broken = sealed.clone();
         broken[0] ^= 1;
-        assert_eq!(one.open(&asked, broken), None);
-        assert_eq!(one.open(&asked, sealed[..5].to_vec()), None);
+        assert_eq!(one.open(&requested, broken), None);
+        assert_eq!(one.open(&requested, sealed[..5].to_vec()), None);
     }
 
     #[test]
@@ -247,16 +253,16 @@ mod tests {
             .unwrap();
         res.extensions_mut().insert(EventStream(Format::Messages));
         let (head, ()) = res.into_parts();
-        let kept = encode(&head, &[Bytes::from("ab"), Bytes::from("c")]);
-        let (read, body) = decode(kept.clone().into()).unwrap();
+        let stored = encode(&head, &[Bytes::from("ab"), Bytes::from("c")]);
+        let (read, body) = decode(stored.clone().into()).unwrap();
         assert_eq!((read.status, &read.headers), (head.status, &head.headers));
         assert_eq!(
             read.extensions.get::<EventStream>(),
             Some(&EventStream(Format::Messages))
         );
         assert_eq!(body, "abc");
-        for length in 0..kept.len() - 3 {
-            assert!(decode(Bytes::copy_from_slice(&kept[..length])).is_none());
+        for length in 0..stored.len() - 3 {
+            assert!(decode(Bytes::copy_from_slice(&stored[..length])).is_none());
         }
     }
 }

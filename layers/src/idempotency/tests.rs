@@ -164,7 +164,7 @@ impl Given {
             fingerprint: seal.fingerprint(req.uri().path(), req.headers(), body.as_bytes()),
             number: RequestNumber::now_v7(),
             lease: Duration::from_secs(3),
-            kept: Duration::from_secs(60),
+            stored: Duration::from_secs(60),
         }
     }
 }
@@ -460,13 +460,16 @@ async fn call_stops_without_an_answer_if_another_gateway_takes_over_its_claim() 
             let_go.load(Ordering::SeqCst),
             "the call continues: {head_first}"
         );
-        let told = running.await.unwrap();
+        let send_answer = running.await.unwrap();
         match head_first {
             false => assert!(
-                matches!(told, Err(Error::IdempotencyKeyInUse { .. })),
-                "{told:?}"
+                matches!(send_answer, Err(Error::IdempotencyKeyInUse { .. })),
+                "{send_answer:?}"
             ),
-            true => assert!(matches!(told, Err(Error::VendorBroken(_))), "{told:?}"),
+            true => assert!(
+                matches!(send_answer, Err(Error::VendorBroken(_))),
+                "{send_answer:?}"
+            ),
         }
         // The claim belongs to the other process, and only that process can end it.
         let answered = given.store.finish(&other, Outcome::Free).await.unwrap();

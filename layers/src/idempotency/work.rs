@@ -25,7 +25,7 @@ use tollgate_ledger::idempotency::{
 use tower_service::Service;
 
 use super::{
-    Event, Fate, Money, Name, Shared, Told,
+    Event, Fate, Money, Name, Shared, WorkMessage,
     run::{Reader, Run},
     seal::{self, Seal},
     stamp,
@@ -46,7 +46,7 @@ pub(super) struct Work<S, K, M> {
     claim: Claim,
     seal: Seal,
     caller: Arc<KeyRecord>,
-    tell: oneshot::Sender<Told<S>>,
+    to_client: oneshot::Sender<WorkMessage<S>>,
 }
 
 /// Keeps a run in the map of running calls. Dropping it removes the run from the map and ends it.
@@ -85,7 +85,7 @@ impl<K, M> Drop for Entered<K, M> {
 /// The result of claiming a call.
 enum Begin {
     Run,
-    NotKept,
+    NotStored,
     /// The store returned an error, so it is unknown whether the claim exists.
     Unclaimed(BoxError),
     Answer(Result<Response<AnswerBody>, Error>),
@@ -108,7 +108,7 @@ where
         claim: Claim,
         seal: Seal,
         caller: Arc<KeyRecord>,
-        tell: oneshot::Sender<Told<S>>,
+        to_client: oneshot::Sender<WorkMessage<S>>,
     ) -> Self {
         Self {
             entered: Entered {
@@ -120,7 +120,7 @@ where
             claim,
             seal,
             caller,
-            tell,
+            to_client,
         }
     }
 
@@ -131,21 +131,21 @@ where
             entered,
             claim,
             seal,
-            tell,
+            to_client,
             ..
         } = self;
         match begin {
             Begin::Run => {}
-            Begin::NotKept => {
+            Begin::NotStored => {
                 entered.shared.report(Event::NotStored);
                 // Requests that wait for this run are woken and start a run of their own.
                 drop(entered);
-                drop(tell.send(Told::NotKept(Box::new((inner, req)))));
+                drop(to_client.send(WorkMessage::NotStored(Box::new((inner, req)))));
                 return;
             }
             Begin::Answer(answer) => {
                 drop(entered);
-                drop(tell.send(Told::Answer(Box::new(answer))));
+                drop(to_client.send(WorkMessage::Answer(Box::new(answer))));
                 return;
             }
             Begin::Unclaimed(error) => {
@@ -153,7 +153,7 @@ where
                 drop((inner, req));
                 entered.end();
                 let unavailable = Err(Error::LedgerUnavailable(error));
-                drop(tell.send(Told::Answer(Box::new(unavailable))));
+                drop(to_client.send(WorkMessage::Answer(Box::new(unavailable))));
                 // The claim may exist although the store failed. Until its end is recorded, a repeat would be refused
                 // because the call seems to run.
                 insist(&entered, &claim, Outcome::Free).await;
@@ -162,9 +162,9 @@ where
         }
         let shared = Arc::clone(&entered.shared);
         let taken_over = taken_over(&shared.store, &claim, claimed_at, &entered.ending);
-        let mut tell = Some(tell);
+        let mut to_client = Some(to_client);
         {
-            let calling = call(&entered, &claim, &seal, &mut tell, inner, req);
+            let calling = call(&entered, &claim, &seal, &mut to_client, inner, req);
             let (mut taken_over, mut calling) = (pin!(taken_over), pin!(calling));
             poll_fn(|cx| match calling.as_mut().poll(cx) {
                 Poll::Ready(()) => Poll::Ready(()),
@@ -176,12 +176,12 @@ where
             .await;
         }
         // The answer has not begun, so the client gets the error that another process runs the call.
-        if let Some(tell) = tell {
+        if let Some(to_client) = to_client {
             shared.report(Event::Conflict);
             let retry_after = claim.lease;
             let elsewhere = Err(Error::IdempotencyKeyInUse { retry_after });
             drop(entered);
-            drop(tell.send(Told::Answer(Box::new(elsewhere))));
+            drop(to_client.send(WorkMessage::Answer(Box::new(elsewhere))));
         }
     }
 
@@ -202,7 +202,7 @@ where
                     });
                     return Begin::Run;
                 }
-                Claimed::Full => return Begin::NotKept,
+                Claimed::Full => return Begin::NotStored,
                 Claimed::Earlier(earlier) => earlier,
             };
             let Earlier { number, stage, .. } = earlier;
@@ -281,7 +281,7 @@ async fn call<S, A, K, M>(
     entered: &Entered<K, M>,
     claim: &Claim,
     seal: &Seal,
-    tell: &mut Option<oneshot::Sender<Told<S>>>,
+    to_client: &mut Option<oneshot::Sender<WorkMessage<S>>>,
     mut inner: S,
     mut req: Request<Call>,
 ) where
@@ -292,9 +292,9 @@ async fn call<S, A, K, M>(
     K: AnswerStore,
 {
     let Entered { shared, run, .. } = entered;
-    let mut told = |answer| {
-        if let Some(tell) = tell.take() {
-            drop(tell.send(Told::Answer(Box::new(answer))));
+    let mut send_answer = |answer| {
+        if let Some(to_client) = to_client.take() {
+            drop(to_client.send(WorkMessage::Answer(Box::new(answer))));
         }
     };
     let cost = CallCost::default();
@@ -309,7 +309,7 @@ async fn call<S, A, K, M>(
             let outcome = outcome_without_answer(&cost);
             let written = finish(entered, claim, outcome).await;
             entered.end();
-            told(Err(error));
+            send_answer(Err(error));
             if !written {
                 insist(entered, claim, outcome).await;
             }
@@ -318,7 +318,7 @@ async fn call<S, A, K, M>(
     };
     run.begin(head.clone(), body.size_hint().exact());
     let res = Response::from_parts(head.clone(), boxed(Reader::first(Arc::clone(run))));
-    told(Ok(res));
+    send_answer(Ok(res));
     let settings = &shared.settings;
     let ended = loop {
         let chunk = match body.frame().await {

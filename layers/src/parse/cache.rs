@@ -137,9 +137,9 @@ mod tests {
 
     /// The lifetime that a request names, unless it is the default: its rate class (`None` if the lifetime is unknown),
     /// and the field that requests it.
-    type Asked = Option<(Option<Class>, String)>;
+    type Extras = Option<(Option<Class>, String)>;
 
-    fn asked(asks: Option<Box<crate::call::Asks>>) -> Asked {
+    fn extras(asks: Option<Box<crate::call::Asks>>) -> Extras {
         let asks = asks?;
         if let Some(field) = asks.unknown() {
             return Some((None, field.to_owned()));
@@ -149,14 +149,14 @@ mod tests {
         Some((Some(class), field.to_owned()))
     }
 
-    fn of_messages(fields: &str) -> Result<(Asked, InputSize), Error> {
+    fn of_messages(fields: &str) -> Result<(Extras, InputSize), Error> {
         let body = format!(r#"{{"model":"m","max_tokens":1,{fields}}}"#);
-        messages::call(body.as_bytes(), 100).map(|call| (asked(call.asks), call.input))
+        messages::call(body.as_bytes(), 100).map(|call| (extras(call.asks), call.input))
     }
 
-    fn of_chat(fields: &str) -> Result<(Asked, InputSize), Error> {
+    fn of_chat(fields: &str) -> Result<(Extras, InputSize), Error> {
         let body = format!(r#"{{"model":"m",{fields}}}"#);
-        chat::call(body.as_bytes(), 100).map(|call| (asked(call.asks), call.input))
+        chat::call(body.as_bytes(), 100).map(|call| (extras(call.asks), call.input))
     }
 
     const USER: &str = r#""messages":[{"role":"user","content":"x"}]"#;
@@ -248,7 +248,7 @@ mod tests {
             let escaped = HOUR
                 .replace("cache_c", "cache\\u005fc")
                 .replace("1h", "\\u0031h");
-            for (mark, asked) in [
+            for (mark, extras) in [
                 (r#""cache_control":null"#, None),
                 (r#""cache_control":{"type":"ephemeral"}"#, None),
                 (r#""cache_control":{"type":"ephemeral","ttl":null}"#, None),
@@ -265,7 +265,7 @@ mod tests {
                 ),
             ] {
                 let (asks, size) = read(mark);
-                assert_eq!(asks, asked, "{fields} with {mark}");
+                assert_eq!(asks, extras, "{fields} with {mark}");
                 // A mark counts as input, like a field that the parser does not know.
                 let (_, unread) =
                     read(&mark.replacen("cache_", "cache-", 1).replace("\\u005f", "-"));
@@ -318,7 +318,7 @@ mod tests {
             let field = format!("messages[0].content[{index}].cache_control.ttl");
             Some((class, field))
         };
-        for (ttls, asked) in [
+        for (ttls, extras) in [
             (&["", "5m", ""][..], None),
             (&["1h", "1h"], field(0, Some(Class::CacheWrite1h))),
             (&["1h", "5m"], field(0, Some(Class::CacheWrite1h))),
@@ -329,13 +329,13 @@ mod tests {
             let parts: Vec<_> = ttls.iter().map(|ttl| part(ttl)).collect();
             let parts = parts.join(",");
             let fields = format!(r#""messages":[{{"role":"user","content":[{parts}]}}]"#);
-            assert_eq!(of_messages(&fields).unwrap().0, asked, "{ttls:?}");
+            assert_eq!(of_messages(&fields).unwrap().0, extras, "{ttls:?}");
         }
     }
 
     #[test]
     fn prompt_cache_options_of_a_chat_request_set_the_lifetime_of_all_cache_writes() {
-        for (options, asked) in [
+        for (options, extras) in [
             ("null", None),
             ("{}", None),
             (r#"{"mode":"explicit"}"#, None),
@@ -354,13 +354,13 @@ mod tests {
             ),
         ] {
             let fields = format!(r#""prompt_cache_options":{options},{USER}"#);
-            assert_eq!(of_chat(&fields).unwrap().0, asked, "{options}");
+            assert_eq!(of_chat(&fields).unwrap().0, extras, "{options}");
             // The options may also be in a part of the conversation.
             let part = format!(r#"{{"type":"text","text":"x","{BREAKPOINT}":{options}}}"#);
             let fields = format!(r#""messages":[{{"role":"user","content":[{part}]}}]"#);
             let at = "messages[0].content[0].prompt_cache_breakpoint.ttl".to_owned();
-            let asked = asked.map(|(class, _)| (class, at));
-            assert_eq!(of_chat(&fields).unwrap().0, asked, "{options}");
+            let extras = extras.map(|(class, _)| (class, at));
+            assert_eq!(of_chat(&fields).unwrap().0, extras, "{options}");
         }
     }
 

@@ -569,9 +569,9 @@ mod tests {
                 1,
             ),
         ] {
-            let said = json!([{"type": "text", "text": ""}, block]);
+            let reported = json!([{"type": "text", "text": ""}, block]);
             let body = json!({"model": "m", "max_tokens": 1, "messages": [
-                {"role": "user", "content": ""}, {"role": "assistant", "content": said},
+                {"role": "user", "content": ""}, {"role": "assistant", "content": reported},
             ]});
             let read = parse::call(Operation::Messages, &Bytes::from(body.to_string()), 10);
             let input = read

@@ -319,7 +319,7 @@ mod tests {
     }
 
     /// Returns a value with which the field requests something.
-    fn wish(name: &str) -> Value {
+    fn wanted(name: &str) -> Value {
         match name {
             "background" | "prewarm" | "enable_search" => json!(true),
             "n" | "best_of" => json!(2),
@@ -343,7 +343,7 @@ mod tests {
                 let harmless: Vec<Value> = match fate {
                     Read => continue,
                     Passed => {
-                        assert!(read(&wish(name)).is_ok(), "{what}");
+                        assert!(read(&wanted(name)).is_ok(), "{what}");
                         continue;
                     }
                     CacheOptions => vec![json!({"ttl": "30m"})],
@@ -358,7 +358,7 @@ mod tests {
                     read(value).unwrap_or_else(|error| panic!("{what} {value}: {error}"));
                 }
                 if !matches!(fate, CacheOptions | Extra) {
-                    assert!(is_refused(read(&wish(name)), name), "{what}");
+                    assert!(is_refused(read(&wanted(name)), name), "{what}");
                 }
             }
         }

@@ -391,7 +391,7 @@ pub(super) fn spanned_elements<P: Shape>(
 pub(super) struct Cuts {
     cuts: Vec<Range<usize>>,
     /// The end of the last element that is kept.
-    kept: Option<usize>,
+    stored: Option<usize>,
     /// The range of the elements to remove before the first element that is kept.
     leading: Option<Range<usize>>,
 }
@@ -399,11 +399,11 @@ pub(super) struct Cuts {
 impl Cuts {
     /// Adds the next element; `goes` is true if it is to be removed.
     pub(super) fn element(&mut self, span: Range<usize>, goes: bool) {
-        match (goes, self.kept, &mut self.leading) {
+        match (goes, self.stored, &mut self.leading) {
             // The comma before a removed element is removed with it.
-            (true, Some(kept), _) => match self.cuts.last_mut() {
-                Some(cut) if cut.start == kept => cut.end = span.end,
-                _ => self.cuts.push(kept..span.end),
+            (true, Some(stored), _) => match self.cuts.last_mut() {
+                Some(cut) if cut.start == stored => cut.end = span.end,
+                _ => self.cuts.push(stored..span.end),
             },
             (true, None, Some(leading)) => leading.end = span.end,
             (true, None, leading) => *leading = Some(span),
@@ -411,7 +411,7 @@ impl Cuts {
                 if let Some(leading) = self.leading.take() {
                     self.cuts.push(leading.start..span.start);
                 }
-                self.kept = Some(span.end);
+                self.stored = Some(span.end);
             }
         }
     }

@@ -226,7 +226,7 @@ impl Shape for Message {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::price::{Asked, Class, Label, Unpriced};
+    use crate::price::{Class, Extras, Label, Unpriced};
 
     fn read(body: &str) -> Result<Call, Error> {
         call(body.as_bytes(), 100)
@@ -304,9 +304,9 @@ mod tests {
             {"max_uses":2,"type":"web_search_20260209","name":"w"}],
             "messages":[{"role":"user","content":"x"}]}"#;
         let asks = read(body).unwrap().asks.unwrap();
-        let Asked {
+        let Extras {
             served, classes, ..
-        } = *asks.asked();
+        } = *asks.extras();
         assert_eq!(
             [served.speed, served.service_tier, served.inference_geo],
             ["fast", "priority", "us"].map(Label::new)

@@ -197,10 +197,10 @@ impl Shape for Include {
         Ok(false)
     }
     fn array(self, at: At<'_>, json: &mut Reader<'_>) -> Result<bool, Error> {
-        let mut asked = false;
+        let mut extras = false;
         let is_reasoning = || Text(|name: &str| name == ENCRYPTED);
-        spanned_elements(at, json, is_reasoning, |_, here| asked |= here)?;
-        Ok(asked)
+        spanned_elements(at, json, is_reasoning, |_, here| extras |= here)?;
+        Ok(extras)
     }
 }
 

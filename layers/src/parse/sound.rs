@@ -106,10 +106,10 @@ fn wav_bytes_a_second(bytes: &Base64<'_>, at: usize) -> Option<u64> {
     }
     let channels = u64::from(bytes.short(at + 2)?);
     let samples = u64::from(bytes.number(at + 4)?);
-    let said = u64::from(bytes.number(at + 8)?);
+    let reported = u64::from(bytes.number(at + 8)?);
     let sample_bytes = u64::from(bytes.short(at + 12)?);
     let bits = u64::from(bytes.short(at + 14)?);
-    let least = said
+    let least = reported
         .min(samples * sample_bytes)
         .min(samples * channels * bits.div_ceil(8));
     (WHOLE.contains(&codec) && least > 0).then_some(least)
@@ -212,7 +212,7 @@ mod tests {
     }
 
     /// Returns the quantity that this content requests of a rate class, and the fields that request it.
-    fn asked(class: Class, fields: &str, content: &str) -> Option<(u64, Option<String>, String)> {
+    fn extras(class: Class, fields: &str, content: &str) -> Option<(u64, Option<String>, String)> {
         let body = format!(
             r#"{{"model":"m",{fields}"messages":[{{"role":"user","content":{content}}}]}}"#
         );
@@ -221,7 +221,7 @@ mod tests {
             .asks?;
         let field = asks.field(Unpriced::Class(class))?.to_owned();
         let unmeasured = asks.unmeasured().map(str::to_owned);
-        Some((asks.asked().classes.get(class), unmeasured, field))
+        Some((asks.extras().classes.get(class), unmeasured, field))
     }
 
     #[test]
@@ -233,10 +233,10 @@ mod tests {
             )
         };
         let (one, _, field) =
-            asked(Class::InputAudio, "", &format!("[{}]", part(&sound, "wav"))).unwrap();
+            extras(Class::InputAudio, "", &format!("[{}]", part(&sound, "wav"))).unwrap();
         assert_eq!(field, "messages[0].content[0].input_audio");
         let both = [part(&sound, "wav"), part(&sound, "wav")].join(",");
-        let both = asked(Class::InputAudio, "", &format!("[{both}]")).unwrap();
+        let both = extras(Class::InputAudio, "", &format!("[{both}]")).unwrap();
         assert_eq!(both, (2 * one, None, field.clone()));
         for (data, format, unmeasured) in [
             (&*sound, "mp3", "format"),
@@ -245,8 +245,8 @@ mod tests {
             ("", "wav", "data"),
         ] {
             let part = part(data, format);
-            let (_, said, _) = asked(Class::InputAudio, "", &format!("[{part}]")).unwrap();
-            assert_eq!(said, Some(format!("{field}.{unmeasured}")), "{format}");
+            let (_, reported, _) = extras(Class::InputAudio, "", &format!("[{part}]")).unwrap();
+            assert_eq!(reported, Some(format!("{field}.{unmeasured}")), "{format}");
         }
         let body = format!(
             r#"{{"model":"m","max_tokens":1,"messages":[{{"role":"user","content":[{}]}}]}}"#,
@@ -284,8 +284,8 @@ mod tests {
             ),
             (Class::OutputAudio, r#""modalities":null,"#, None),
         ] {
-            let asked = asked(class, fields, "\"x\"").map(|(_, _, field)| field);
-            assert_eq!(asked.as_deref(), field, "{fields}");
+            let extras = extras(class, fields, "\"x\"").map(|(_, _, field)| field);
+            assert_eq!(extras.as_deref(), field, "{fields}");
         }
     }
 

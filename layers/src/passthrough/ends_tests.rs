@@ -20,9 +20,9 @@ const BYTES_MAX: usize = 1 << 20;
 async fn read(format: Format, answer: impl Into<Bytes>, stream: bool) -> (Reading, Option<Error>) {
     let meter = Meter::default();
     let outbound = outbound(format, stream, &meter);
-    let (answer, told) = (answer.into(), meter.clone());
+    let (answer, reported) = (answer.into(), meter.clone());
     let vendor = move |_: Request<Outbound>| {
-        told.dispatched();
+        reported.dispatched();
         let mut res = Response::new(body::full(answer.clone()));
         let kind = if stream { EVENTS } else { JSON };
         res.headers_mut().insert(CONTENT_TYPE, kind);

@@ -203,7 +203,7 @@ where
         } = req.body();
         let (format, stream, strip_usage, meter) =
             (route.vendor.format, *stream, *strip_usage, meter.clone());
-        let (choices, asked) = (*choices, *kind);
+        let (choices, requested) = (*choices, *kind);
         let head_timeout = route.vendor.head_timeout;
         let bytes_max = self.layer.answer_bytes_max.get();
         let key = req.extensions().get().map(|Caller(key)| Arc::clone(key));
@@ -265,7 +265,7 @@ where
             }
             let whole = whole(&mut body, format, bytes_max, reserved, &meter).await;
             let (bytes, room) = match whole.and_then(|(bytes, reserved)| {
-                let charged = match asked {
+                let charged = match requested {
                     ModelKind::Embedding => usage::embeddings(&bytes, &meter),
                     ModelKind::Chat => usage::plain(format, &bytes, &meter),
                 }?;

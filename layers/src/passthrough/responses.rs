@@ -25,7 +25,7 @@ use crate::{
 
 /// The state of a stream of the responses format after the events that were read so far.
 #[derive(Debug, Default)]
-pub(super) struct Told {
+pub(super) struct ResponsesState {
     pub(super) usage: Option<VendorUsage>,
     /// The byte range of the usage in the data of the latest event that has usage.
     pub(super) usage_at: Option<Range<usize>>,
@@ -92,7 +92,7 @@ impl Kind {
     }
 }
 
-impl Told {
+impl ResponsesState {
     /// Returns the size of the text so far. Text that was sent several times counts once.
     pub(super) fn text(&self) -> TextSize {
         let larger = |one: TextSize, other: TextSize| {
@@ -102,10 +102,10 @@ impl Told {
                 other
             }
         };
-        let mut said = larger(self.pieces, self.items);
-        said.add(&self.calls);
-        said.add(&self.calls_pieces);
-        larger(said, self.output)
+        let mut reported = larger(self.pieces, self.items);
+        reported.add(&self.calls);
+        reported.add(&self.calls_pieces);
+        larger(reported, self.output)
     }
 
     /// Returns whether the vendor ran tools without reporting usage so far.
@@ -407,14 +407,14 @@ struct AnnouncedAnswer<'a> {
 mod tests {
     use super::*;
 
-    fn told(events: &[&str]) -> (Told, Option<Error>) {
-        let (mut told, mut failure) = (Told::default(), None);
+    fn returned(events: &[&str]) -> (ResponsesState, Option<Error>) {
+        let (mut returned, mut failure) = (ResponsesState::default(), None);
         for data in events {
-            if let Seen::Failure(error) = told.event(b"", data.as_bytes()) {
+            if let Seen::Failure(error) = returned.event(b"", data.as_bytes()) {
                 failure.get_or_insert(error);
             }
         }
-        (told, failure)
+        (returned, failure)
     }
 
     const ADDED: &str =
@@ -439,7 +439,7 @@ mod tests {
             // A vendor that sends a call's arguments completely, without deltas.
             (&[ARGUMENTS, CALL], 7),
         ] {
-            assert_eq!(told(events).0.text().bytes(), bytes, "{events:?}");
+            assert_eq!(returned(events).0.text().bytes(), bytes, "{events:?}");
         }
     }
 
@@ -479,7 +479,7 @@ mod tests {
             (&[&*last(action)], 5),
             (&[&*local, &*last(action)], 5),
         ] {
-            assert_eq!(told(events).0.text().bytes(), bytes, "{events:?}");
+            assert_eq!(returned(events).0.text().bytes(), bytes, "{events:?}");
         }
         let answer = format!(
             r#"{{"output":[{action},{{"content":[{{"type":"output_text","text":"abc"}}]}}]}}"#
@@ -493,9 +493,9 @@ mod tests {
             let last = format!(
                 r#"{{"type":"response.completed","response":{{"output":[{{"content":[{{"type":"output_text","text":"abc"}}]}}],"usage":{{"input_tokens":2{output}}}}}}}"#
             );
-            let (told, failure) = told(&[&last]);
-            assert!(failure.is_none() && told.usage.is_some());
-            assert_eq!(told.text().bytes(), 3, "{output}");
+            let (returned, failure) = returned(&[&last]);
+            assert!(failure.is_none() && returned.usage.is_some());
+            assert_eq!(returned.text().bytes(), 3, "{output}");
         }
     }
 
@@ -505,11 +505,11 @@ mod tests {
         let last = format!(
             r#"{{"response":{{{usage},"status":"incomplete"}},"type":"response.incomplete"}}"#
         );
-        let (told_of, failure) = told(&[&last]);
+        let (told_of, failure) = returned(&[&last]);
         assert!(told_of.finished && failure.is_none());
         assert_eq!(told_of.usage.unwrap().usage.output, 3);
         let early = format!(r#"{{"type":"response.in_progress","response":{{{usage}}}}}"#);
-        let (early, _) = told(&[&early]);
+        let (early, _) = returned(&[&early]);
         assert!(early.usage.is_none() && !early.finished);
     }
 
@@ -535,7 +535,7 @@ mod tests {
             ("image_too_small", 400),
         ] {
             for event in shapes(code) {
-                let (_, failure) = told(&[DELTA, &event]);
+                let (_, failure) = returned(&[DELTA, &event]);
                 let found = match failure {
                     Some(Error::VendorUnavailable(_)) => 503,
                     Some(Error::VendorLimit { .. }) => 429,
@@ -546,7 +546,7 @@ mod tests {
             }
         }
         let (_, failure) =
-            told(&[r#"{"type":"response.output_text.delta","delta":"a","error":null}"#]);
+            returned(&[r#"{"type":"response.output_text.delta","delta":"a","error":null}"#]);
         assert!(failure.is_none());
     }
 }

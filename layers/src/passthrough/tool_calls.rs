@@ -29,10 +29,10 @@ impl ToolCalls {
         if !has("\"tool_usage\"") && !has("_call\"") {
             return calls;
         }
-        let Ok([told, output]) = members(answer, &["tool_usage", "output"]) else {
+        let Ok([reported, output]) = members(answer, &["tool_usage", "output"]) else {
             return calls;
         };
-        calls.count(told);
+        calls.count(reported);
         let items = output.and_then(|output| serde_json::from_str::<Vec<&RawValue>>(output).ok());
         for item in items.into_iter().flatten() {
             calls.item(&kind_of(item.get()), item.get());
@@ -77,11 +77,11 @@ impl ToolCalls {
     }
 
     /// Reads `tool_usage`, which has an object for each tool.
-    fn count(&mut self, told: Option<&str>) {
-        let Some(told) = told.filter(|told| *told != "null") else {
+    fn count(&mut self, reported: Option<&str>) {
+        let Some(reported) = reported.filter(|reported| *reported != "null") else {
             return;
         };
-        let Ok(Value::Object(mut tools)) = serde_json::from_str(told) else {
+        let Ok(Value::Object(mut tools)) = serde_json::from_str(reported) else {
             self.unknown = true;
             return;
         };
@@ -121,7 +121,7 @@ mod tests {
             r#"{"type":"web_search_call","action":{"type":"open_page","url":"https://x"}}"#;
         let searched = r#"{"type":"web_search_call","action":{"type":"search","query":"x"}}"#;
         let nothing = r#"{"image_gen":{"input_tokens":0,"input_tokens_details":{"text_tokens":0}},"web_search":{"num_requests":0}}"#;
-        let told = |count: &str| format!(r#"{{"web_search":{{"num_requests":{count}}}}}"#);
+        let reported = |count: &str| format!(r#"{{"web_search":{{"num_requests":{count}}}}}"#);
         // Columns: `tool_usage`, output items, number of searches, whether the vendor ran a tool without a price.
         for (tools, output, searches, unknown) in [
             ("null", "", 0, false),
@@ -130,11 +130,11 @@ mod tests {
             ("null", &*item("shell_call"), 0, false),
             ("null", &*search, 1, false),
             ("null", &*format!("{search},{searched},{opened}"), 2, false),
-            (&*told("3"), "", 3, false),
+            (&*reported("3"), "", 3, false),
             // The number that the vendor states takes precedence over the number of items.
-            (&*told("1"), &*format!("{search},{searched}"), 1, false),
-            (&*told("\"3\""), "", 0, true),
-            (&*told("-1"), &*search, 1, true),
+            (&*reported("1"), &*format!("{search},{searched}"), 1, false),
+            (&*reported("\"3\""), "", 0, true),
+            (&*reported("-1"), &*search, 1, true),
             ("7", "", 0, true),
             (r#"{"image_gen":{"output_tokens":7}}"#, "", 0, true),
             (r#"{"file_search":{"num_requests":1}}"#, "", 0, true),

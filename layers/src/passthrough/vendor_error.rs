@@ -35,8 +35,8 @@ pub(super) fn vendor_error(error: &str) -> Error {
             text: scrubbed(words.text()),
         },
         _ => {
-            let kept: String = error.chars().take(ERROR_CHARS_MAX).collect();
-            Error::VendorUnavailable(scrubbed(&kept).into())
+            let stored: String = error.chars().take(ERROR_CHARS_MAX).collect();
+            Error::VendorUnavailable(scrubbed(&stored).into())
         }
     }
 }

@@ -194,8 +194,8 @@ mod tests {
 
     impl Limiter<()> for Slow {
         async fn admit(&self, (): (), _: Quota) -> Result<(), Duration> {
-            let mut told = self.0.clone();
-            told.wait_for(Option::is_some).await.unwrap().unwrap()
+            let mut reported = self.0.clone();
+            reported.wait_for(Option::is_some).await.unwrap().unwrap()
         }
     }
 

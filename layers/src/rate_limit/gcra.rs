@@ -153,8 +153,8 @@ mod tests {
         for caller in 0..100_000 {
             limiter.count(&caller, Quota::per_second(10)).unwrap();
         }
-        let kept = limiter.arrivals.len();
+        let stored = limiter.arrivals.len();
         // The cache may exceed its capacity slightly, because each of its shards rounds up.
-        assert!((1..=1100).contains(&kept), "{kept}");
+        assert!((1..=1100).contains(&stored), "{stored}");
     }
 }

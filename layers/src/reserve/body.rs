@@ -32,7 +32,7 @@ pub(super) struct Guard<T: Bill> {
     /// The call's entry in the list of running calls, once the ledger has granted the hold.
     entry: Option<RunningEntry>,
     /// If the answer will be stored, receives the cost of the call.
-    told: Option<CallCost>,
+    reported: Option<CallCost>,
 }
 
 impl<T: Bill> Guard<T> {
@@ -50,13 +50,13 @@ impl<T: Bill> Guard<T> {
                 cut: Cut::default(),
             }),
             entry: None,
-            told: None,
+            reported: None,
         })
     }
 
     /// Writes the cost to `told` when the call ends.
-    pub(super) fn tell_cost_to(&mut self, told: Option<CallCost>) {
-        self.told = told;
+    pub(super) fn tell_cost_to(&mut self, reported: Option<CallCost>) {
+        self.reported = reported;
     }
 
     /// Returns the call that this hold pays for.
@@ -166,8 +166,8 @@ impl<T: Bill> Guard<T> {
                 },
             ),
         };
-        if let Some(told) = &self.told {
-            told.set(cost);
+        if let Some(reported) = &self.reported {
+            reported.set(cost);
         }
         permit.send(ending);
         Some(cost)
@@ -275,7 +275,7 @@ where
 
     /// If these events include the stream's last event, ends the hold and returns the events with the cost before the
     /// last.
-    fn told(&mut self, events: &Bytes) -> Option<Bytes> {
+    fn reported(&mut self, events: &Bytes) -> Option<Bytes> {
         let stream = self.tells_cost?;
         let held = self.held.as_mut()?;
         if !held.guard.is_finished() {
@@ -334,11 +334,11 @@ where
         let data = frame
             .as_ref()
             .and_then(|frame| frame.as_ref().ok()?.data_ref());
-        let told = data.and_then(|data| this.told(data));
+        let reported = data.and_then(|data| this.reported(data));
         if ended && let Some(held) = &mut this.held {
             held.end();
         }
-        match told {
+        match reported {
             Some(events) => Poll::Ready(Some(Ok(Frame::data(events)))),
             None => polled.map_err(Error::from_below),
         }
@@ -590,9 +590,9 @@ mod tests {
     #[tokio::test]
     async fn cost_comment_precedes_the_last_event() {
         for (format, frames, before, last) in finished() {
-            for (tells_cost, told) in [(true, TOLD), (false, "")] {
+            for (tells_cost, reported) in [(true, TOLD), (false, "")] {
                 let (out, ends) = answer(format, tells_cost, frames.clone(), usize::MAX).await;
-                assert_eq!(out.concat(), [&before, told, &last].concat().as_bytes());
+                assert_eq!(out.concat(), [&before, reported, &last].concat().as_bytes());
                 assert_eq!(out.len(), frames.len(), "in no frame of its own");
                 assert_eq!(ends, [(COST, End::Finished)], "once");
             }
@@ -604,12 +604,12 @@ mod tests {
         for (format, frames, ..) in finished() {
             for taken in 0..=frames.len() {
                 let (out, ends) = answer(format, true, frames.clone(), taken).await;
-                let told = String::from_utf8(out.concat()).unwrap().contains(TOLD);
+                let reported = String::from_utf8(out.concat()).unwrap().contains(TOLD);
                 let end = match taken == frames.len() {
                     true => End::Finished,
                     false => End::ClientLeft,
                 };
-                assert_eq!((told, ends), (end == End::Finished, vec![(COST, end)]));
+                assert_eq!((reported, ends), (end == End::Finished, vec![(COST, end)]));
             }
         }
     }

@@ -29,7 +29,7 @@ use crate::{
     key::{KeyId, KeyRecord},
     model::{Model, ModelKind, OnDisconnect, Route},
     money::MicroRub,
-    price::{Asked, Class, PossibleTimes},
+    price::{Class, Extras, PossibleTimes},
     setting::Setting,
     unix_time::unix_ms,
     usage::{Bounds, CoveredOutput},
@@ -139,7 +139,7 @@ impl ByTokens {
         let Priced { call, model, .. } = priced;
         let prefixes = self.prefixes.as_ref()?;
         let (first, others) = model.routes.split_first()?;
-        let asks = call.asks.as_ref().map(|asks| asks.asked().classes);
+        let asks = call.asks.as_ref().map(|asks| asks.extras().classes);
         let has_searches = asks.is_some_and(|classes| classes.get(Class::WebSearchCall) > 0);
         let is_passed = |route: &Arc<Route>| {
             route.model == first.model && route.vendor.speaking(call.format).format == call.format
@@ -166,13 +166,13 @@ impl Tariff<Priced> for ByTokens {
             output_tokens,
             meter,
         } = req.body();
-        let mut asked = call
+        let mut extras = call
             .asks
             .as_ref()
-            .map_or_else(Asked::default, |asks| *asks.asked());
+            .map_or_else(Extras::default, |asks| *asks.extras());
         let times = self.possible_times(req);
-        asked.times = Some(times);
-        let sound = asked.classes.get(Class::InputAudio);
+        extras.times = Some(times);
+        let sound = extras.classes.get(Class::InputAudio);
         if call.input.documents_unseen > 0 && model.input_tokens_max.is_none() {
             let field = call.asks.as_ref().and_then(|asks| asks.unseen());
             let field = field.unwrap_or_default().to_owned();
@@ -181,7 +181,7 @@ impl Tariff<Priced> for ByTokens {
         let InputBound {
             tokens: by_bytes,
             longest_step,
-        } = self.input_bound(&call.input, &asked.classes, model.input_tokens_max);
+        } = self.input_bound(&call.input, &extras.classes, model.input_tokens_max);
         // The upper bound is compared and not the actual length, which is not known yet: a call that may be too long is
         // refused even if its input is short.
         if let Some(max) = model
@@ -201,16 +201,16 @@ impl Tariff<Priced> for ByTokens {
         let (prefix, known) = self.prefix(&key.id, req.body()).unzip();
         let known = known.flatten();
         let input_bound = known.map_or(by_bytes, |known| {
-            let parts = self.parts_bound(&call.input, &asked.classes, model.input_tokens_max);
+            let parts = self.parts_bound(&call.input, &extras.classes, model.input_tokens_max);
             by_bytes.min(self.continued_bound(known, parts))
         });
         // Vendors bill the pages of a document as images, too.
         let images = call.input.images.saturating_add(call.input.documents);
-        *asked.classes.get_mut(Class::InputImage) = images;
-        let bound = prices.bound(input_bound, &asked);
+        *extras.classes.get_mut(Class::InputImage) = images;
+        let bound = prices.bound(input_bound, &extras);
         let cost = |output: u64| bound.cost(input_bound, output.saturating_mul(call.choices));
         let output_tokens = sent_at_most(call.format, model, *output_tokens);
-        let growing = growing_output(req.body(), key, &asked, output_tokens);
+        let growing = growing_output(req.body(), key, &extras, output_tokens);
         let want = cost(growing.as_ref().map_or(output_tokens, |it| it.tokens()));
         // The maximum that the client has set is held in full, or grows to it. Without one, the hold may be smaller if
         // money is short.
@@ -245,21 +245,22 @@ impl Tariff<Priced> for ByTokens {
                 held: want,
                 prices: prices.clone(),
                 bound,
-                asked,
+                extras,
                 times,
                 model: Arc::clone(model),
                 bounds: Bounds {
                     input_bound,
                     input_limit: self.input_limit(
                         &call.input,
-                        &asked.classes,
+                        &extras.classes,
                         model.input_tokens_max,
                     ),
                     input_estimate: Some(Arc::clone(&estimator) as _),
                     output_bound: output_tokens.saturating_mul(call.choices),
                     growing: growing.map(Arc::new),
                     output_limit: model.output_tokens_max.saturating_mul(call.choices),
-                    calls_max: Some(asked.classes.get(Class::WebSearchCall)).filter(|max| *max > 0),
+                    calls_max: Some(extras.classes.get(Class::WebSearchCall))
+                        .filter(|max| *max > 0),
                     // A lifetime without a price is not requested from the vendor.
                     cache_write: call.asks.as_ref().and_then(|asks| {
                         let priced = |class: &Class| prices.usual.classes.get(*class).is_some();
@@ -304,7 +305,7 @@ impl Tariff<Priced> for ByTokens {
 fn growing_output(
     priced: &Priced,
     key: &KeyRecord,
-    asked: &Asked,
+    extras: &Extras,
     output_tokens: u64,
 ) -> Option<CoveredOutput> {
     let Priced { call, model, .. } = priced;
@@ -312,9 +313,9 @@ fn growing_output(
         .output_tokens_per_second_max
         .filter(|_| model.hold_grows || key.growing_holds)?;
     let is_cancelled = |route: &Arc<Route>| route.vendor.on_disconnect == OnDisconnect::Cancel;
-    let has_text_alone = asked.classes.get(Class::WebSearchCall) == 0
-        && asked.classes.get(Class::OutputAudio) == 0
-        && asked.classes.get(Class::OutputImage) == 0;
+    let has_text_alone = extras.classes.get(Class::WebSearchCall) == 0
+        && extras.classes.get(Class::OutputAudio) == 0
+        && extras.classes.get(Class::OutputImage) == 0;
     let may_stop = call.stream && call.choices == 1 && has_text_alone;
     let first = growth::slice(rate);
     (may_stop && first < output_tokens && model.routes.iter().all(is_cancelled))

@@ -722,13 +722,13 @@ mod tests {
         for error in &errors {
             let refused = Refused::new(error, RequestNumber::now_v7(), Language::En);
             let res = refused.usual();
-            let said = res.headers()[RETRY_AFTER].to_str().unwrap().to_owned();
-            let seconds: u64 = said.parse().unwrap();
-            assert!((1..=60).contains(&seconds), "{error:?}: {said}");
-            assert_eq!(said, seconds.to_string(), "{error:?}");
+            let reported = res.headers()[RETRY_AFTER].to_str().unwrap().to_owned();
+            let seconds: u64 = reported.parse().unwrap();
+            assert!((1..=60).contains(&seconds), "{error:?}: {reported}");
+            assert_eq!(reported, seconds.to_string(), "{error:?}");
             assert_eq!(refused.retry_after(), Some(Duration::from_secs(seconds)));
         }
-        let said = |millis| {
+        let reported = |millis| {
             let retry_after = Duration::from_millis(millis);
             let error = Error::VendorLimit { retry_after };
             let refused = Refused::new(&error, RequestNumber::now_v7(), Language::En);
@@ -737,7 +737,10 @@ mod tests {
                 .unwrap()
                 .to_owned()
         };
-        assert_eq!([0, 1001, 59_001, 300_000].map(said), ["1", "2", "60", "60"]);
+        assert_eq!(
+            [0, 1001, 59_001, 300_000].map(reported),
+            ["1", "2", "60", "60"]
+        );
     }
 
     #[tokio::test]

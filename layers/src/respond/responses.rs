@@ -103,18 +103,18 @@ mod tests {
             ),
         ] {
             let (events, number) = ended(&error, Some(&progress));
-            let [said, failed] = &events[..] else {
+            let [reported, failed] = &events[..] else {
                 panic!("{events:?}");
             };
             assert_eq!(
-                (&said["sequence_number"], &failed["sequence_number"]),
+                (&reported["sequence_number"], &failed["sequence_number"]),
                 (&json!(7), &json!(8))
             );
             assert_eq!(
-                (&said["code"], &said["error"]["code"]),
+                (&reported["code"], &reported["error"]["code"]),
                 (&json!(code), &json!(code))
             );
-            assert_eq!(said["message"], said["error"]["message"]);
+            assert_eq!(reported["message"], reported["error"]["message"]);
             let response = &failed["response"];
             assert_eq!(
                 (&response["id"], &response["status"]),
@@ -122,10 +122,10 @@ mod tests {
             );
             assert_eq!(
                 response["error"],
-                json!({ "code": code, "message": said["message"] })
+                json!({ "code": code, "message": reported["message"] })
             );
             assert!(
-                said["message"]
+                reported["message"]
                     .as_str()
                     .unwrap()
                     .ends_with(&format!("({number})"))

@@ -238,9 +238,9 @@ mod tests {
     /// the end that the layer below records before it.
     async fn ended(caller: Format, frames: &[(&'static str, Option<End>)]) -> (bool, Option<End>) {
         let meter = Meter::default();
-        let (frames, told) = (frames.to_vec(), meter.clone());
+        let (frames, reported) = (frames.to_vec(), meter.clone());
         let frames = frames.into_iter().map(move |(frame, end)| {
-            told.update(|reading| reading.end = end);
+            reported.update(|reading| reading.end = end);
             Ok::<_, Error>(Frame::data(Bytes::from_static(frame.as_bytes())))
         });
         let inner = StreamBody::new(futures_util::stream::iter(frames));
@@ -284,15 +284,15 @@ mod tests {
         let translator = Translator::new(Format::Chat, 1, writer);
         let inner = Box::pin(StreamBody::new(inner));
         let mut body = ResponseBody::events(inner, translator, Meter::default());
-        let mut told = Vec::new();
+        let mut reported = Vec::new();
         while let Some(Ok(frame)) = body.frame().await {
             let data = frame.into_data().unwrap();
             let is_ping = data.starts_with(b"event: ping");
-            told.push((begun.elapsed().as_secs(), is_ping));
+            reported.push((begun.elapsed().as_secs(), is_ping));
         }
         // At 3 s, the first text is forwarded. Twelve seconds after the first hidden event, and again after twelve
         // seconds, the caller receives a keep-alive.
-        assert_eq!(told, [(3, false), (18, true), (30, true)]);
+        assert_eq!(reported, [(3, false), (18, true), (30, true)]);
     }
 
     #[tokio::test]

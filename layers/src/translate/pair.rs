@@ -10,7 +10,7 @@ use crate::{
     formats::{
         self,
         origin::Origin,
-        responses::asked::Asked,
+        responses::requested::RequestEcho,
         turn::{Translator, request::translate},
         wire::{AnswerCx, RequestCx},
     },
@@ -54,7 +54,7 @@ pub(super) struct Answering {
 enum Caller {
     Chat(AnswerCx, Origin),
     Messages(AnswerCx, Origin),
-    Responses(Box<Asked>),
+    Responses(Box<RequestEcho>),
 }
 
 impl Answering {
@@ -89,8 +89,9 @@ impl Answering {
             Format::Messages => Caller::Messages(cx, origin()),
             Format::Responses => {
                 let number = number.unwrap_or_else(RequestNumber::now_v7);
-                let asked = Asked::read(&call.body, number.uuid().simple(), created, name)?;
-                Caller::Responses(Box::new(asked))
+                let requested =
+                    RequestEcho::read(&call.body, number.uuid().simple(), created, name)?;
+                Caller::Responses(Box::new(requested))
             }
         };
         Ok(Some(Self {
@@ -121,8 +122,8 @@ impl Answering {
                 let writer = formats::messages::Writer::new(origin, cx, plain);
                 Translator::new(vendor, created, writer)
             }
-            Caller::Responses(asked) => {
-                let writer = formats::responses::Writer::new(*asked, plain);
+            Caller::Responses(requested) => {
+                let writer = formats::responses::Writer::new(*requested, plain);
                 Translator::new(vendor, created, writer)
             }
         }

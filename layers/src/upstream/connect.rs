@@ -302,14 +302,14 @@ mod tests {
 
     #[test]
     fn vendor_address_sent_to_a_proxy_has_a_port() {
-        for (address, told) in [
+        for (address, reported) in [
             ("http://vendor", "http://vendor:80/"),
             ("https://vendor", "https://vendor:443/"),
             ("https://vendor:8443", "https://vendor:8443/"),
             ("https://[::1]", "https://[::1]:443/"),
         ] {
             let uri = with_port(address.parse().unwrap());
-            assert_eq!(uri.to_string(), told);
+            assert_eq!(uri.to_string(), reported);
         }
     }
 

@@ -118,12 +118,13 @@ fn messages(given: Vec<Value>) -> Result<Vec<Value>, Error> {
             let function = &call["function"];
             let arguments = function["arguments"].as_str().unwrap_or_default();
             let arguments: Map<String, Value> = serde_json::from_str(arguments).unwrap_or_default();
-            let mut asked = message.clone();
-            asked["function_call"] = json!({ "name": function["name"], "arguments": arguments });
+            let mut requested = message.clone();
+            requested["function_call"] =
+                json!({ "name": function["name"], "arguments": arguments });
             if let Some(state) = id.strip_prefix(ID).filter(|state| is_state(state)) {
-                asked["functions_state_id"] = state.into();
+                requested["functions_state_id"] = state.into();
             }
-            written.push(asked);
+            written.push(requested);
             // Only the message of the first call has the text.
             message["content"] = "".into();
             if let Some(result) = results.remove(id) {

@@ -353,12 +353,12 @@ fn betas(client: &HeaderMap, removed: &[String]) -> Option<HeaderValue> {
         .get_all(ANTHROPIC_BETA)
         .iter()
         .filter_map(|line| line.to_str().ok());
-    let kept: Vec<&str> = lines
+    let stored: Vec<&str> = lines
         .flat_map(|line| line.split(','))
         .map(str::trim)
         .filter(|beta| !beta.is_empty() && !removed.iter().any(|prefix| begins_with(beta, prefix)))
         .collect();
-    HeaderValue::try_from(kept.join(","))
+    HeaderValue::try_from(stored.join(","))
         .ok()
         .filter(|value| !value.is_empty())
 }

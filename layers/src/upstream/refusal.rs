@@ -112,7 +112,7 @@ mod tests {
         };
         for status in [400, 409, 413, 422, 451] {
             assert!(
-                matches!(of(status), Error::VendorRefused { status: kept, .. } if kept == status),
+                matches!(of(status), Error::VendorRefused { status: stored, .. } if stored == status),
                 "{status}"
             );
         }
@@ -155,7 +155,7 @@ mod tests {
 
     #[test]
     fn refusal_text_is_the_vendors_message_or_else_the_name_of_the_status() {
-        for (body, kept) in [
+        for (body, stored) in [
             (
                 r#"{"detail":[{"msg":"max_tokens: 99 > 64"}]}"#,
                 "max_tokens: 99 > 64",
@@ -165,7 +165,7 @@ mod tests {
             (r#"{"error":{"message":""}}"#, "400 Bad Request"),
         ] {
             match classify(StatusCode::BAD_REQUEST, &HeaderMap::new(), body.as_bytes()) {
-                Error::VendorRefused { text, .. } => assert_eq!(text, kept, "{body}"),
+                Error::VendorRefused { text, .. } => assert_eq!(text, stored, "{body}"),
                 other => panic!("{body}: {other:?}"),
             }
         }
@@ -203,14 +203,14 @@ mod tests {
     #[test]
     fn vendor_error_about_too_many_tokens_is_a_4xx_whatever_its_status() {
         let body = br#"{"error":{"message":"prompt is too long: 9 tokens > 8 maximum"}}"#;
-        for (status, told) in [(400, 400), (413, 413), (422, 422), (500, 400), (502, 400)] {
+        for (status, reported) in [(400, 400), (413, 413), (422, 422), (500, 400), (502, 400)] {
             let status = StatusCode::from_u16(status).unwrap();
             match classify(status, &HeaderMap::new(), body) {
                 Error::VendorRefused {
                     status,
                     too_long: true,
                     ..
-                } => assert_eq!(status, told),
+                } => assert_eq!(status, reported),
                 other => panic!("{status}: {other:?}"),
             }
         }

@@ -22,14 +22,14 @@ fn messages(events: &[Value]) -> VendorUsage {
 /// Input, cached, written and output tokens; then the counts of the other rate classes.
 type Read = ([u64; 4], Vec<(Class, u64)>);
 
-fn read(said: &VendorUsage) -> Read {
+fn read(reported: &VendorUsage) -> Read {
     let Usage {
         input,
         cached_input,
         cache_write,
         output,
         classes,
-    } = said.usage;
+    } = reported.usage;
     (
         [input, cached_input, cache_write, output],
         classes.iter().collect(),
@@ -121,9 +121,12 @@ fn class_counts_of_chat_usage_are_parts_of_its_totals() {
             vec![(Class::InputAudio, 90)],
         ),
     ] {
-        let said = of(prompt.clone(), completion.clone());
-        assert_eq!(read(&said), (four, classes), "{prompt} {completion}");
-        assert!(!said.suspect && !said.unknown, "{prompt} {completion}");
+        let reported = of(prompt.clone(), completion.clone());
+        assert_eq!(read(&reported), (four, classes), "{prompt} {completion}");
+        assert!(
+            !reported.suspect && !reported.unknown,
+            "{prompt} {completion}"
+        );
     }
 }
 
@@ -188,16 +191,16 @@ fn cache_write_classes_of_message_start_survive_later_totals() {
             vec![(Class::WebSearchCall, 2)],
         ),
     ] {
-        let said = messages(&events);
-        assert_eq!(read(&said), (four, classes), "{events:?}");
-        assert!(!said.suspect && !said.unknown, "{events:?}");
+        let reported = messages(&events);
+        assert_eq!(read(&reported), (four, classes), "{events:?}");
+        assert!(!reported.suspect && !reported.unknown, "{events:?}");
         let [tier, speed, geo] = ["priority", "fast", "us"].map(Label::new);
         let served = Served {
             service_tier: tier,
             speed,
             inference_geo: geo,
         };
-        assert_eq!(said.served, served, "{events:?}");
+        assert_eq!(reported.served, served, "{events:?}");
     }
 }
 
@@ -244,13 +247,13 @@ fn calls_of_an_unknown_tool_are_reported_as_unknown() {
         (json!([1]), 0, true),
         (json!(5), 0, true),
     ] {
-        let said = [
+        let reported = [
             messages(&[json!({ "input_tokens": 1, "output_tokens": 2, "server_tool_use": tools })]),
             chat(&json!({ "prompt_tokens": 1, "completion_tokens": 2, "server_tool_use": tools })),
         ];
-        for said in said {
-            let read = said.usage.classes.get(Class::WebSearchCall);
-            assert_eq!((read, said.unknown), (searches, unknown), "{tools}");
+        for reported in reported {
+            let read = reported.usage.classes.get(Class::WebSearchCall);
+            assert_eq!((read, reported.unknown), (searches, unknown), "{tools}");
         }
     }
 }
@@ -278,9 +281,9 @@ fn tool_calls_are_counted_under_other_vendors_field_names() {
         let responses = json!({ "input_tokens": 1, "output_tokens": 2,
             "server_side_tool_usage_details": tools });
         let responses = responses_usage(&responses.to_string()).unwrap();
-        for said in [chat, responses] {
-            let read = said.usage.classes.get(Class::WebSearchCall);
-            assert_eq!((read, said.unknown), (searches, unknown), "{tools}");
+        for reported in [chat, responses] {
+            let read = reported.usage.classes.get(Class::WebSearchCall);
+            assert_eq!((read, reported.unknown), (searches, unknown), "{tools}");
         }
     }
 }
@@ -307,22 +310,22 @@ proptest! {
         details in prop::array::uniform8(0u64..1500),
     ) {
         let [input, cached, usual, hour] = parts;
-        let said = messages(&[json!({ "input_tokens": input, "cache_read_input_tokens": cached, "output_tokens": 1,
+        let reported = messages(&[json!({ "input_tokens": input, "cache_read_input_tokens": cached, "output_tokens": 1,
             "cache_creation_input_tokens": usual + hour + beyond,
             "cache_creation": { "ephemeral_5m_input_tokens": usual, "ephemeral_1h_input_tokens": hour } })]);
-        prop_assert_eq!(said.usage.input_total(), input + cached + usual + hour + beyond);
-        prop_assert_eq!(said.usage.cache_write, usual + beyond);
-        prop_assert_eq!(said.cache_write_usual, usual);
+        prop_assert_eq!(reported.usage.input_total(), input + cached + usual + hour + beyond);
+        prop_assert_eq!(reported.usage.cache_write, usual + beyond);
+        prop_assert_eq!(reported.cache_write_usual, usual);
         let [audio, image, cached, written, half_hour, half_day, sound, picture] = details;
-        let said = chat(&json!({ "prompt_tokens": prompt, "completion_tokens": completion,
+        let reported = chat(&json!({ "prompt_tokens": prompt, "completion_tokens": completion,
             "total_tokens": prompt + completion, "prompt_tokens_details": { "audio_tokens": audio, "image_tokens": image, "cached_tokens": cached,
                 "cache_write_tokens": written,
                 "cache_write_tokens_details": { "ttl_30m_tokens": half_hour, "ttl_12h_tokens": half_day } },
             "completion_tokens_details": { "audio_tokens": sound, "image_tokens": picture } }));
-        prop_assert_eq!(said.usage.input_total(), prompt);
-        prop_assert_eq!(said.usage.output_total(), completion);
-        prop_assert_eq!(said.usage.classes.get(Class::InputAudio), audio.min(prompt));
-        prop_assert_eq!(said.usage.classes.total(Kind::Call), 0);
+        prop_assert_eq!(reported.usage.input_total(), prompt);
+        prop_assert_eq!(reported.usage.output_total(), completion);
+        prop_assert_eq!(reported.usage.classes.get(Class::InputAudio), audio.min(prompt));
+        prop_assert_eq!(reported.usage.classes.total(Kind::Call), 0);
     }
 }
 
@@ -365,9 +368,9 @@ fn output_reported_only_in_the_total_is_counted() {
             true,
         ),
     ] {
-        let said = chat(&usage);
+        let reported = chat(&usage);
         assert_eq!(
-            (said.usage.output, said.suspect),
+            (reported.usage.output, reported.suspect),
             (output, suspect),
             "{usage}"
         );
@@ -414,53 +417,53 @@ fn cached_tokens_are_counted_under_each_chat_vendors_field_name() {
 
 #[test]
 fn tokens_for_summarizing_a_conversation_are_counted_with_the_answers() {
-    let said = messages(&[
+    let reported = messages(&[
         json!({ "input_tokens": 23_000, "output_tokens": 1000, "iterations": [
         { "type": "compaction", "input_tokens": 180_000, "output_tokens": 3500, "cache_read_input_tokens": 7 },
         { "type": "message", "input_tokens": 23_000, "output_tokens": 1000 },
     ] }),
     ]);
-    assert_eq!(read(&said).0, [203_000, 7, 0, 4500]);
-    assert!(!said.unknown);
-    let said = messages(&[
+    assert_eq!(read(&reported).0, [203_000, 7, 0, 4500]);
+    assert!(!reported.unknown);
+    let reported = messages(&[
         json!({ "input_tokens": 1, "output_tokens": 1, "iterations": [
         { "type": "advisor_message", "input_tokens": 5, "output_tokens": 5 },
     ] }),
     ]);
-    assert!(said.unknown);
+    assert!(reported.unknown);
     // If `iterations` cannot be parsed, the other counts still apply.
     for odd in [json!(1), json!([1]), json!({ "type": "compaction" })] {
-        let said =
+        let reported =
             messages(&[json!({ "input_tokens": 100, "output_tokens": 20, "iterations": odd })]);
-        assert_eq!(read(&said).0, [100, 0, 0, 20]);
-        assert!(said.unknown);
+        assert_eq!(read(&reported).0, [100, 0, 0, 20]);
+        assert!(reported.unknown);
     }
 }
 
 #[test]
 fn input_count_of_zero_in_a_later_event_is_ignored() {
-    let said = messages(&[
+    let reported = messages(&[
         json!({ "input_tokens": 100, "cache_creation_input_tokens": 1000, "cache_read_input_tokens": 5,
             "cache_creation": { "ephemeral_5m_input_tokens": 400, "ephemeral_1h_input_tokens": 600 }, "output_tokens": 1 }),
         json!({ "input_tokens": 0, "cache_creation_input_tokens": 0, "cache_read_input_tokens": 0, "output_tokens": 7 }),
     ]);
     assert_eq!(
-        read(&said),
+        read(&reported),
         ([100, 5, 400, 7], vec![(Class::CacheWrite1h, 600)])
     );
     // If a later event counts the input again, it replaces all counts of the input: a zero in one class is real if
     // another class has a count.
-    let said = messages(&[
+    let reported = messages(&[
         json!({ "input_tokens": 1000, "output_tokens": 0 }),
         json!({ "input_tokens": 0, "cache_read_input_tokens": 1000, "output_tokens": 7 }),
     ]);
-    assert_eq!(read(&said), ([0, 1000, 0, 7], vec![]));
+    assert_eq!(read(&reported), ([0, 1000, 0, 7], vec![]));
 }
 
 /// Prompt, completion, total, cached, written, reasoning in the details, reasoning outside the details, searches.
 type Said = [Option<u64>; 8];
 
-fn in_both_formats(said: Said) -> [VendorUsage; 2] {
+fn in_both_formats(reported: Said) -> [VendorUsage; 2] {
     let [
         prompt,
         completion,
@@ -470,7 +473,7 @@ fn in_both_formats(said: Said) -> [VendorUsage; 2] {
         reasoning,
         top,
         searches,
-    ] = said;
+    ] = reported;
     let usage = |input: &str, output: &str| {
         let of_input = json!({ "cached_tokens": cached, "cache_write_tokens": written });
         json!({ format!("{input}_tokens"): prompt, format!("{output}_tokens"): completion, "total_tokens": total,
@@ -484,18 +487,18 @@ fn in_both_formats(said: Said) -> [VendorUsage; 2] {
 
 #[test]
 fn readings_of_contradictory_counts_match_their_total_and_begin_with_the_cheapest() {
-    let said = |counts: [u64; 3], more: &[(usize, u64)]| {
-        let mut said: Said = [None; 8];
+    let reported = |counts: [u64; 3], more: &[(usize, u64)]| {
+        let mut reported: Said = [None; 8];
         for (place, count) in counts
             .into_iter()
             .enumerate()
             .filter(|(_, count)| *count > 0)
         {
-            said[place] = Some(count);
+            reported[place] = Some(count);
         }
         more.iter()
-            .for_each(|(place, count)| said[*place] = Some(*count));
-        said
+            .for_each(|(place, count)| reported[*place] = Some(*count));
+        reported
     };
     const CACHED: usize = 3;
     const WRITTEN: usize = 4;
@@ -590,7 +593,7 @@ fn readings_of_contradictory_counts_match_their_total_and_begin_with_the_cheapes
         // A total that is lower than the sum of its parts is ignored.
         ([9, 5, 3], &[], vec![[9, 0, 0, 5]], true),
     ] {
-        for read in in_both_formats(said(counts, more)) {
+        for read in in_both_formats(reported(counts, more)) {
             let all = std::iter::once(Some(read.usage))
                 .chain(read.others)
                 .flatten();
@@ -610,7 +613,7 @@ fn readings_of_contradictory_counts_match_their_total_and_begin_with_the_cheapes
             );
         }
     }
-    let [read, _] = in_both_formats(said([9, 1, 10], &[(SEARCHES, 18)]));
+    let [read, _] = in_both_formats(reported([9, 1, 10], &[(SEARCHES, 18)]));
     assert_eq!(read.usage.classes.get(Class::WebSearchCall), 18);
     let odd =
         chat(&json!({ "prompt_tokens": 9, "completion_tokens": 1, "num_search_queries": "many" }));

@@ -128,7 +128,7 @@ fn price(row: &Row, list: &Published, rates: &Numbers<String>, condition: Condit
     }
 }
 
-fn said(row: &Row) -> super::VendorUsage {
+fn reported(row: &Row) -> super::VendorUsage {
     let tier = row.service_tier.as_ref().map(|tier| format!("\"{tier}\""));
     // The last chunk of a stream has all counts, except in the messages format.
     let last = row.usage.last().unwrap().get();
@@ -162,11 +162,14 @@ fn reported_usage_costs_exactly_the_published_prices() {
                 .iter()
                 .map(|rule| price(row, list, &rule.rates, rule.when)),
         );
-        let said = said(row);
-        assert!(!said.suspect && !said.unknown, "{name}: {said:?}");
+        let reported = reported(row);
+        assert!(
+            !reported.suspect && !reported.unknown,
+            "{name}: {reported:?}"
+        );
         let times = CallTimes::at(row.at.as_ref().map_or(0, |(ms, _)| *ms));
-        let usage = prices.distinguished(said.usage, said.reasoning.unwrap_or(0));
-        let charge = prices.charge(usage, &said.served, &times);
+        let usage = prices.distinguished(reported.usage, reported.reasoning.unwrap_or(0));
+        let charge = prices.charge(usage, &reported.served, &times);
         assert!(!charge.unpriced, "{name}: {charge:?}");
         assert_eq!(charge.price.condition.to_string(), row.rule, "{name}");
         let rates = list

@@ -125,18 +125,18 @@ struct Done {
     there: u64,
 }
 
-pub(super) async fn import(reach: &AdminArgs, wish: &ImportArgs) -> Result<(), Failure> {
-    let client = Client::new(reach)?;
-    let name = wish.file.display().to_string();
-    let rows = rows(&read(&wish.file)?, now_ms()).map_err(|mistakes| told(&name, &mistakes))?;
-    let mut keys = match &wish.keys_out {
+pub(super) async fn import(admin: &AdminArgs, args: &ImportArgs) -> Result<(), Failure> {
+    let client = Client::new(admin)?;
+    let name = args.file.display().to_string();
+    let rows = rows(&read(&args.file)?, now_ms()).map_err(|mistakes| reported(&name, &mistakes))?;
+    let mut keys = match &args.keys_out {
         Some(path) => Keys::open(path)?,
         None => Keys::default(),
     };
     let steps = plan(&client, rows, &keys).await?;
-    let steps = steps.map_err(|mistakes| told(&name, &mistakes))?;
+    let steps = steps.map_err(|mistakes| reported(&name, &mistakes))?;
     let to_make = steps.iter().filter(|step| step.key == Todo::Make).count();
-    if to_make > 0 && wish.keys_out.is_none() && !wish.dry_run {
+    if to_make > 0 && args.keys_out.is_none() && !args.dry_run {
         return Err(Failure::Usage(format!(
             "{} would be created: give --keys-out FILE to write the keys to",
             counted(to_make as u64, "key")
@@ -146,7 +146,7 @@ pub(super) async fn import(reach: &AdminArgs, wish: &ImportArgs) -> Result<(), F
     let mut progress = Progress::new("lines", Some(steps.len() as u64));
     for (index, step) in steps.iter().enumerate() {
         let of_account: &mut Done = done.entry(step.row.account.clone()).or_default();
-        let payment = match wish.dry_run {
+        let payment = match args.dry_run {
             true => step.row.payment.as_ref().map(|_| Paid::Now),
             false => apply(&client, step, &mut keys).await.map_err(|failure| {
                 failure.at(&format!(
@@ -159,7 +159,7 @@ pub(super) async fn import(reach: &AdminArgs, wish: &ImportArgs) -> Result<(), F
         progress.at(index as u64 + 1);
     }
     drop(progress);
-    report(reach.json, wish.dry_run, &done)
+    report(admin.json, args.dry_run, &done)
 }
 
 fn report(json: bool, dry_run: bool, done: &BTreeMap<AccountId, Done>) -> Result<(), Failure> {
@@ -386,7 +386,7 @@ fn each(answer: &Value, list: &str, one: &str, other: &str) -> Vec<(String, Stri
         .collect()
 }
 
-fn told(file: &str, mistakes: &[Mistake]) -> Failure {
+fn reported(file: &str, mistakes: &[Mistake]) -> Failure {
     let mut lines: Vec<String> = mistakes
         .iter()
         .take(MISTAKES_MAX)
@@ -433,7 +433,7 @@ mod tests {
         let mistakes: Vec<Mistake> = (0..=MISTAKES_MAX as u64)
             .map(|line| (line + 3, "wrong".into()))
             .collect();
-        let Failure::Data(text) = told("f.csv", &mistakes) else {
+        let Failure::Data(text) = reported("f.csv", &mistakes) else {
             panic!()
         };
         assert!(

@@ -135,13 +135,13 @@ pub(super) struct DayBooks {
     pub(super) calls: u64,
     pub(super) classes: BTreeMap<&'static str, ClassBooks>,
     /// The vendor's costs, if the receipts record them; `classes` has the costs by the configuration's prices.
-    told: Told,
+    reported: ReportedCost,
     pub(super) suspects: Suspects,
 }
 
 /// The sum of the vendor costs that receipts record.
 #[derive(Debug, Default)]
-struct Told {
+struct ReportedCost {
     calls: u64,
     cost: Nano,
 }
@@ -149,7 +149,7 @@ struct Told {
 impl DayBooks {
     /// Returns the vendor cost of all calls by their receipts; `None` if some receipt does not record its cost.
     pub(super) fn told_cost(&self) -> Option<Nano> {
-        (self.calls > 0 && self.told.calls == self.calls).then_some(self.told.cost)
+        (self.calls > 0 && self.reported.calls == self.calls).then_some(self.reported.cost)
     }
 }
 
@@ -378,8 +378,8 @@ impl<'a> Books<'a> {
         let books = self.day(day_of(receipt.at_ms), receipt)?;
         books.calls += 1;
         if let Some(cost) = cost_told(item, currency) {
-            books.told.calls += 1;
-            books.told.cost += cost;
+            books.reported.calls += 1;
+            books.reported.cost += cost;
         }
         let (served, times) = (served_as(item), times_of(receipt));
         let rates = costs.map(|costs| costs.of(item.usage.input_total(), &served, &times));

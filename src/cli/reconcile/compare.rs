@@ -150,7 +150,9 @@ fn rows_of_classes(
         told_apart(&ours.classes, counted),
         told_apart(&ours.classes, costed),
     );
-    let are_exact = ours.told_cost().is_none_or(|told| add_up(ours, told));
+    let are_exact = ours
+        .told_cost()
+        .is_none_or(|reported| add_up(ours, reported));
     let classes = CLASSES.iter().copied().filter(|class| *class != CALLS);
     let rows = classes.filter_map(|class| {
         let billed = theirs.get(class).copied();
@@ -182,7 +184,7 @@ fn row_of_total(
     vendor: &VendorUsage,
     empty: &Row,
 ) -> Option<Row> {
-    let told = ours.told_cost()?;
+    let reported = ours.told_cost()?;
     // The row with the number of calls has no cost.
     let classes = theirs.iter().filter(|(class, _)| **class != CALLS);
     let billed = classes
@@ -190,7 +192,7 @@ fn row_of_total(
         .cost?;
     let row = Row {
         class: TOTAL,
-        our_cost: Some(told),
+        our_cost: Some(reported),
         vendors_cost: Some(billed),
         ..empty.clone()
     };
@@ -201,13 +203,13 @@ fn row_of_total(
 /// the vendor includes it.
 fn told_apart(
     ours: &BTreeMap<&'static str, ClassBooks>,
-    told: &BTreeSet<&'static str>,
+    reported: &BTreeSet<&'static str>,
 ) -> BTreeMap<&'static str, ClassBooks> {
     let mut classes = BTreeMap::<_, ClassBooks>::new();
     for (class, books) in ours {
         let whole = COUNTED_IN.iter().find(|(part, _)| part == class);
         let class = match whole {
-            Some((_, whole)) if !told.contains(class) => *whole,
+            Some((_, whole)) if !reported.contains(class) => *whole,
             _ => *class,
         };
         let sum = classes.entry(class).or_default();
@@ -230,7 +232,7 @@ fn images_as_input(ours: &DayBooks, theirs: &mut Classes) {
 
 /// Returns whether the classes' costs by the configuration add up to the costs on the receipts. If not, prices have
 /// changed since, and the cost per class is unknown.
-fn add_up(ours: &DayBooks, told: Nano) -> bool {
+fn add_up(ours: &DayBooks, reported: Nano) -> bool {
     let mut sum = Nano::ZERO;
     for class in ours.classes.values() {
         let Some(cost) = class.cost() else {
@@ -239,7 +241,7 @@ fn add_up(ours: &DayBooks, told: Nano) -> bool {
         sum += cost;
     }
     // Each receipt is rounded up by at most a micro-ruble, so the tolerance grows with the number of calls.
-    let apart = sum.nano().abs_diff(told.nano());
+    let apart = sum.nano().abs_diff(reported.nano());
     apart <= Nano::NEGLIGIBLE.nano().unsigned_abs() + u128::from(ours.calls) * ROUNDED_NANO
 }
 
@@ -417,7 +419,7 @@ mod tests {
     }
 
     /// Returns the end of a receipt with classes and a vendor cost.
-    fn told(vendor_cost_rub: &str, writes_1h: u64) -> String {
+    fn reported(vendor_cost_rub: &str, writes_1h: u64) -> String {
         let price = r#"{"input":"0","cached_input":"0","output":"0","cache_write":"0","version":1,"exchange_rate":"100"}"#;
         format!(
             "\"price\":{price},\"vendor_cost_rub\":\"{vendor_cost_rub}\",\"usage\":{{\"input\":1000000,\"cached_input\":0,\
@@ -434,7 +436,7 @@ mod tests {
 
     #[test]
     fn rate_class_is_compared_separately_if_the_vendor_reports_it() {
-        let one = told("0.00", 400);
+        let one = reported("0.00", 400);
         let of_writes = |file: &str| {
             let rows = rows_of(CONFIG, &one, file, "0");
             let rows = rows
@@ -487,7 +489,12 @@ mod tests {
         let (config, model) = (config_with_costs(), "gpt-mini-2026-01-01");
         // The cost is 2 + 6 + 0.004, and ten million tokens of a one-hour write at 6, by the rule for long calls.
         assert_eq!(
-            shown(&rows_of(&config, &told("6800.40", 10_000_000), &file, "0")),
+            shown(&rows_of(
+                &config,
+                &reported("6800.40", 10_000_000),
+                &file,
+                "0"
+            )),
             [
                 format!("{model} input 1000000 - 2.00 2.00 ok"),
                 format!("{model} cache_write 10001000 - 60.004 40.40 drift"),
@@ -498,7 +505,12 @@ mod tests {
         // The configuration's prices have changed since the call: the receipts give the total cost, but not the cost
         // per class.
         assert_eq!(
-            shown(&rows_of(&config, &told("4840.00", 10_000_000), &file, "0")),
+            shown(&rows_of(
+                &config,
+                &reported("4840.00", 10_000_000),
+                &file,
+                "0"
+            )),
             [
                 format!("{model} input 1000000 - - 2.00 ok"),
                 format!("{model} cache_write 10001000 - - 40.40 ok"),
@@ -515,7 +527,7 @@ mod tests {
         let of = |lines: &[(&str, &str)]| {
             let lines = lines.iter().map(|(class, cells)| line(class, cells));
             let file = "day,model,class,count,cost\n".to_owned() + &lines.collect::<String>();
-            shown(&rows_of(&config, &told("800.40", 0), &file, "0"))
+            shown(&rows_of(&config, &reported("800.40", 0), &file, "0"))
         };
         let written = ("cache_write", "1000,0.004");
         // Only some classes have a cost. The unknown cost of the other classes does not count as drift, nor does the

@@ -111,14 +111,14 @@ fn day(text: &str) -> Result<u64, String> {
         .ok_or_else(|| "not a day like 2026-11-20".into())
 }
 
-pub(super) async fn reconcile(reach: &AdminArgs, args: &ReconcileArgs) -> Result<(), Failure> {
+pub(super) async fn reconcile(admin: &AdminArgs, args: &ReconcileArgs) -> Result<(), Failure> {
     let vendor = read_files(&args.files)?;
     let (vendors, names) = read_config(args)?;
     let time = time(args, &vendor)?;
     let mut books = Books::new(&vendors, &names, time.clone());
     match &args.export {
         Some(path) => read_export(path, &mut books)?,
-        None => ask(reach, &mut books).await.map_err(Failure::not_one)?,
+        None => ask(admin, &mut books).await.map_err(Failure::not_one)?,
     }
     warn(&vendor, &books, &vendors);
     let rows = compare(&books, &vendor, &names, &time, args.tolerance);
@@ -129,7 +129,7 @@ pub(super) async fn reconcile(reach: &AdminArgs, args: &ReconcileArgs) -> Result
         tolerance: args.tolerance,
         rows: &rows,
     };
-    show::print(reach.json, &compared.as_json(&books), report::text)?;
+    show::print(admin.json, &compared.as_json(&books), report::text)?;
     match compared.drifts() {
         0 => Ok(()),
         _ => Err(Failure::Drift),
@@ -242,8 +242,8 @@ fn read_export(path: &Path, books: &mut Books<'_>) -> Result<(), Failure> {
     }
 }
 
-async fn ask(reach: &AdminArgs, books: &mut Books<'_>) -> Result<(), Failure> {
-    let client = Client::new(reach)?;
+async fn ask(admin: &AdminArgs, books: &mut Books<'_>) -> Result<(), Failure> {
+    let client = Client::new(admin)?;
     let mut progress = Progress::new("lines", None);
     let read = client.read("/admin/v1/export", |piece| {
         books

@@ -186,15 +186,16 @@ impl Routes {
                 let called = route.model.as_ref().unwrap_or(&model.id);
                 let known = names.add(&route.vendor, &model.id, called);
                 if known.costs.usual.is_empty() {
-                    let told = given(&route.cost_usdt_mtok, &route.cost_rub_mtok);
+                    let reported = given(&route.cost_usdt_mtok, &route.cost_rub_mtok);
                     let sold = given(&model.usdt_mtok, &model.rub_mtok);
-                    let of_rules = if told.is_some() {
+                    let of_rules = if reported.is_some() {
                         &route.cost_rules
                     } else {
                         &model.price_rules
                     };
-                    known.costs.currency = told.or(sold).map_or_else(Currency::default, |it| it.0);
-                    let tables = [sold, told].into_iter().flatten();
+                    known.costs.currency =
+                        reported.or(sold).map_or_else(Currency::default, |it| it.0);
+                    let tables = [sold, reported].into_iter().flatten();
                     let tables = tables.filter(|(currency, _)| *currency == known.costs.currency);
                     let usual: Rates = tables.flat_map(|(_, table)| rates(table)).collect();
                     known.costs.usual = usual;

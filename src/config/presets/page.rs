@@ -161,9 +161,9 @@ fn every_preset_has_a_page_in_the_docs() {
             std::fs::create_dir_all(PAGES).unwrap();
             std::fs::write(&path, &page).unwrap();
         }
-        let kept = std::fs::read_to_string(&path).unwrap_or_default();
+        let stored = std::fs::read_to_string(&path).unwrap_or_default();
         assert!(
-            kept == page,
+            stored == page,
             "{path} is old: SETTINGS_WRITE=1 cargo test --lib --all-features config::"
         );
     }

@@ -104,8 +104,8 @@ impl Dated<'_> {
             }
             let rates = rates.iter().map(|(class, rate)| {
                 let new = self.changed.get(&rate.place.start);
-                let kept = format!("\"{}\"", rate.value);
-                format!("{class} = {}", new.unwrap_or(&kept))
+                let stored = format!("\"{}\"", rate.value);
+                format!("{class} = {}", new.unwrap_or(&stored))
             });
             let rates = rates.collect::<Vec<_>>().join(", ");
             rules.push((when, format!("{} = {{ {rates} }}", prices.currency)));

@@ -392,7 +392,7 @@ routes = [ { vendor = "ds", model = "deepseek-flash", cost_usdt_mtok = { input =
         let mut rest = diff.text.chars();
         let is_kept = format!("{HEAD}{text}")
             .chars()
-            .all(|it| rest.any(|kept| kept == it));
+            .all(|it| rest.any(|stored| stored == it));
         assert!(is_kept, "{}", diff.text);
         if costs > 0 {
             assert!(diff.text.contains(new), "{}", diff.text);

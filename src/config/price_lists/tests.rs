@@ -251,13 +251,13 @@ fn error_about_equally_specific_price_rules_names_both() {
         (groups + &partner + &other, "partner", "other"),
     ] {
         let errors = parse(&with(&rules)).expect_err(&rules);
-        let told: Vec<_> = errors.iter().collect();
-        assert_eq!(told.len(), 1, "{errors}");
-        assert_eq!(told[0].path, "price_rule[1]");
+        let warned: Vec<_> = errors.iter().collect();
+        assert_eq!(warned.len(), 1, "{errors}");
+        assert_eq!(warned[0].path, "price_rule[1]");
         for word in [one, two, "acme"] {
-            assert!(told[0].problem.contains(&format!("{word:?}")), "{errors}");
+            assert!(warned[0].problem.contains(&format!("{word:?}")), "{errors}");
         }
-        assert!(!told[0].problem.contains("AccountId"), "{errors}");
+        assert!(!warned[0].problem.contains("AccountId"), "{errors}");
         // A third rule that is more specific than both resolves the ambiguity.
         let more = rule("more", "accounts = [\"acme\"]", "\"gpt-5\"", &times("1"));
         if one == "partner" {
@@ -434,24 +434,25 @@ fn likely_mistakes_in_price_rules_cause_warnings() {
             &["output is 2 USDT"],
         ),
     ] {
-        let told = warnings(&rules);
-        assert_eq!(told.len(), words.len(), "{rules}: {told:?}");
-        for (told, word) in told.iter().zip(words) {
-            assert!(told.contains(word), "{rules}: {told}");
+        let warned = warnings(&rules);
+        assert_eq!(warned.len(), words.len(), "{rules}: {warned:?}");
+        for (warned, word) in warned.iter().zip(words) {
+            assert!(warned.contains(word), "{rules}: {warned}");
         }
     }
     // The vendor's cost under a condition is higher than the rule's price.
     let dear = r#"cache_write = "1" }, cost_rules = [{ above_input_tokens = 1000, usdt_mtok = { input = "1.06", cached_input = "0.1", output = "4", cache_write = "1" } }] }"#;
     let text = with(&rule("r", acme, "\"gpt-5\"", &times("1.05")));
-    let told = parse(&text.replacen(r#"cache_write = "1" } }"#, dear, 1))
+    let warned = parse(&text.replacen(r#"cache_write = "1" } }"#, dear, 1))
         .unwrap()
         .warnings;
-    let told: Vec<_> = told.iter().map(ToString::to_string).collect();
+    let warned: Vec<_> = warned.iter().map(ToString::to_string).collect();
     let word = "a call of above_input_tokens 1000 of model \"gpt-5\" is sold below cost: input is 1.05 USDT";
     assert!(
-        told.iter()
+        warned
+            .iter()
             .any(|it| it.contains("price_rule[0]: ") && it.contains(word)),
-        "{told:?}"
+        "{warned:?}"
     );
     // A rule that applies to no account sells nothing, so it causes no warning.
     let exception =
@@ -501,18 +502,18 @@ proptest! {
     /// The deciding rule is more specific about the account than every other rule, or equally specific and more
     /// specific about the model. If no rule is, the two equally specific rules are reported.
     #[test]
-    fn two_equally_specific_price_rules_are_refused(said in prop::collection::vec((who(), which()), 0..6)) {
-        let holding = said.iter().enumerate().map(|(rule, (who, which))| (rule, *who, *which));
+    fn two_equally_specific_price_rules_are_refused(matching in prop::collection::vec((who(), which()), 0..6)) {
+        let holding = matching.iter().enumerate().map(|(rule, (who, which))| (rule, *who, *which));
         let beats = |one: usize, other: usize| {
-            let (one, other) = (said[one], said[other]);
+            let (one, other) = (matching[one], matching[other]);
             one.0 > other.0 || (one.0 == other.0 && one.1 > other.1)
         };
-        let best = (0..said.len()).find(|one| (0..said.len()).all(|it| it == *one || beats(*one, it)));
+        let best = (0..matching.len()).find(|one| (0..matching.len()).all(|it| it == *one || beats(*one, it)));
         match deciding(holding) {
             Ok(found) => prop_assert_eq!(found, best),
             Err((one, other)) => {
                 prop_assert_eq!(best, None);
-                prop_assert!(one < other && said[one] == said[other]);
+                prop_assert!(one < other && matching[one] == matching[other]);
             }
         }
     }
@@ -552,21 +553,21 @@ proptest! {
         let mut expected = Some(Vec::new());
         for account in ["acme", "beta", "gamma"] {
             for model in ["m", "gpt-5", "gpt-5-mini"] {
-                let said: Vec<_> = rules
+                let matching: Vec<_> = rules
                     .iter()
                     .map(|(whom, models)| (says_of_account(*whom, account), says_of_model(*models, model)))
                     .enumerate()
                     .filter(|(_, (whom, models))| *whom > 0 && *models > 0)
                     .collect();
-                let most_of_account = said.iter().map(|(_, it)| it.0).max();
-                let of_it = said.iter().filter(|(_, it)| Some(it.0) == most_of_account);
+                let most_of_account = matching.iter().map(|(_, it)| it.0).max();
+                let of_it = matching.iter().filter(|(_, it)| Some(it.0) == most_of_account);
                 let most_of_model = of_it.clone().map(|(_, it)| it.1).max();
                 let mut best = of_it.filter(|(_, it)| Some(it.1) == most_of_model);
                 let best = match (best.next(), best.next()) {
                     (Some((nth, _)), None) => Some(*nth),
                     _ => None,
                 };
-                expected = match said.is_empty() || best.is_some() {
+                expected = match matching.is_empty() || best.is_some() {
                     true => expected.map(|mut all| { all.push(best); all }),
                     false => None,
                 };
@@ -592,16 +593,16 @@ proptest! {
     /// The order of rules in the file does not matter.
     #[test]
     fn order_of_price_rules_does_not_matter(
-        said in prop::collection::vec((who(), which()), 1..6),
+        matching in prop::collection::vec((who(), which()), 1..6),
         turned in 0usize..6,
     ) {
-        let chosen = |said: &[(Who, Which)]| {
-            let holding = said.iter().enumerate().map(|(rule, (who, which))| (rule, *who, *which));
-            deciding(holding).ok().flatten().map(|rule| said[rule])
+        let chosen = |matching: &[(Who, Which)]| {
+            let holding = matching.iter().enumerate().map(|(rule, (who, which))| (rule, *who, *which));
+            deciding(holding).ok().flatten().map(|rule| matching[rule])
         };
-        let mut other = said.clone();
-        other.rotate_left(turned % said.len());
-        prop_assert_eq!(chosen(&said), chosen(&other));
+        let mut other = matching.clone();
+        other.rotate_left(turned % matching.len());
+        prop_assert_eq!(chosen(&matching), chosen(&other));
     }
 
     /// A model's id is more specific than any prefix, and a longer prefix is more specific than a shorter one.

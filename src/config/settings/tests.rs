@@ -298,10 +298,10 @@ fn absent_setting_has_its_documented_default() {
         seen += 1;
         let path = &setting.path;
         let file = |file: Value| check(file).unwrap_or_else(|errors| panic!("{path}: {errors}"));
-        let (absent, said) = (file(without(path)), file(given(path, default.clone())));
+        let (absent, reported) = (file(without(path)), file(given(path, default.clone())));
         assert_eq!(
             format!("{absent:?}"),
-            format!("{said:?}"),
+            format!("{reported:?}"),
             "{path} is not {default} by default, as src/config/raw says behind the semicolon"
         );
     }
@@ -322,7 +322,7 @@ fn each_row_of_the_settings_page_belongs_to_an_existing_setting() {
 
 #[test]
 fn settings_page_marks_only_required_settings_as_required() {
-    for (path, said) in [
+    for (path, reported) in [
         ("tls.certificate_file", "must be given"),
         ("tls.key_file", "must be given"),
         ("webhook.secrets", "must be given"),
@@ -358,7 +358,7 @@ fn settings_page_marks_only_required_settings_as_required() {
         ("traces.sample", "–"),
         ("ledger.ca_file", "–"),
     ] {
-        assert_eq!(need(path), said, "{path}");
+        assert_eq!(need(path), reported, "{path}");
     }
     let mut embedding = base();
     let prices = json!({ "input": "1" });

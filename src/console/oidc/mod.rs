@@ -34,7 +34,7 @@ const NAME_CHARS_MAX: usize = 200;
 pub(super) struct Oidc {
     config: OidcConfig,
     provider: Provider,
-    asked: Semaphore,
+    requested: Semaphore,
 }
 
 /// An operator whom the provider has authenticated, and who has a role here.
@@ -49,7 +49,7 @@ pub(super) struct Refused {
     pub(super) status: StatusCode,
     pub(super) text: String,
     /// Whether the provider was called for this sign-in. Only such a sign-in may count as a guess.
-    pub(super) asked: bool,
+    pub(super) requested: bool,
 }
 
 impl Oidc {
@@ -57,13 +57,13 @@ impl Oidc {
         Self {
             config,
             provider: Provider::new(),
-            asked: Semaphore::new(ASKED_AT_ONCE_MAX),
+            requested: Semaphore::new(ASKED_AT_ONCE_MAX),
         }
     }
 
     /// Redirects a browser to the OpenID provider.
     pub(super) async fn start(&self, head: &Parts) -> Answer {
-        let Ok(_permit) = self.asked.try_acquire() else {
+        let Ok(_permit) = self.requested.try_acquire() else {
             return busy().page();
         };
         let (ends, word) = match (self.provider.ends(&self.config).await, random()) {
@@ -117,7 +117,7 @@ impl Oidc {
                 status: StatusCode::BAD_REQUEST,
                 text: "This browser did not start this sign-in, or it took longer than ten minutes. Try again."
                     .into(),
-                asked: false,
+                requested: false,
             });
         };
         // RFC 9207: an answer of another issuer is refused.
@@ -126,7 +126,7 @@ impl Oidc {
             return Err(Refused {
                 status: StatusCode::BAD_REQUEST,
                 text: "The sign-in came from a provider other than admin.oidc.issuer.".into(),
-                asked: false,
+                requested: false,
             });
         }
         let code = form.get("code");
@@ -136,10 +136,10 @@ impl Oidc {
             return Err(Refused {
                 status: StatusCode::FORBIDDEN,
                 text: format!("The provider refused the sign-in ({word})."),
-                asked: false,
+                requested: false,
             });
         }
-        let Ok(_permit) = self.asked.try_acquire() else {
+        let Ok(_permit) = self.requested.try_acquire() else {
             return Err(busy());
         };
         let claims = self
@@ -162,7 +162,7 @@ impl Oidc {
             Refused {
                 status: StatusCode::FORBIDDEN,
                 text,
-                asked: true,
+                requested: true,
             }
         };
         let name = claims.get(name_claim).and_then(Value::as_str);
@@ -178,7 +178,7 @@ impl Oidc {
             )));
         };
         // Some providers send the claim `email_verified` as text.
-        let verified = |said: &Value| said == true || said == "true";
+        let verified = |reported: &Value| reported == true || reported == "true";
         if name_claim == "email" && !claims.get("email_verified").is_some_and(verified) {
             return Err(refused(format!(
                 "The provider has not verified the address {name}."
@@ -241,7 +241,7 @@ fn busy() -> Refused {
     Refused {
         status: StatusCode::SERVICE_UNAVAILABLE,
         text: "Too many sign-ins at the moment. Try again.".into(),
-        asked: false,
+        requested: false,
     }
 }
 
@@ -263,7 +263,7 @@ fn failed(error: &ProviderError) -> Refused {
         text: format!(
             "The provider did not answer, or its answer is invalid; see the gateway's log, and check {setting}."
         ),
-        asked: true,
+        requested: true,
     }
 }
 

@@ -59,11 +59,11 @@ pub(super) struct Ends {
 pub(super) enum ProviderError {
     #[error("admin.oidc.issuer: no answer from {url}: {source}")]
     OutOfReach { url: String, source: BoxError },
-    #[error("admin.oidc.issuer: {url} answered {status}{said}")]
+    #[error("admin.oidc.issuer: {url} answered {status}{reported}")]
     Answered {
         url: String,
         status: StatusCode,
-        said: String,
+        reported: String,
     },
     #[error(
         "admin.oidc.issuer is {wanted:?}, and its discovery document states {given:?}: use that"
@@ -220,14 +220,14 @@ impl Provider {
             let given: Given = parsed(&ends.token_endpoint, status, &answer)?;
             return Ok(given.id_token);
         }
-        let said = Said::of(&answer);
-        Err(match &*said.error {
-            "invalid_client" | "unauthorized_client" => ProviderError::Client(said.text()),
-            "invalid_grant" => ProviderError::Code(said.text()),
+        let reported = Said::of(&answer);
+        Err(match &*reported.error {
+            "invalid_client" | "unauthorized_client" => ProviderError::Client(reported.text()),
+            "invalid_grant" => ProviderError::Code(reported.text()),
             _ => ProviderError::Answered {
                 url: ends.token_endpoint.clone(),
                 status,
-                said: said.text(),
+                reported: reported.text(),
             },
         })
     }
@@ -238,7 +238,7 @@ impl Provider {
             return Err(ProviderError::Answered {
                 url: url.to_owned(),
                 status,
-                said: Said::of(&answer).text(),
+                reported: Said::of(&answer).text(),
             });
         }
         parsed(url, status, &answer)
@@ -291,7 +291,7 @@ fn parsed<T: DeserializeOwned>(
         url: url.to_owned(),
         status,
         // The error states only its position, because the answer's text may contain a token.
-        said: format!(
+        reported: format!(
             ", which cannot be parsed at line {}, column {}",
             error.line(),
             error.column()

@@ -9,8 +9,8 @@ const ID: &str = "resp_scripted_1";
 /// Converts a responses request to messages of the chat format, which the script reads.
 pub(super) fn as_chat(req: &Value) -> Value {
     let mut turns = Vec::new();
-    if let Some(told) = req["instructions"].as_str() {
-        turns.push(json!({ "role": "system", "content": told }));
+    if let Some(reported) = req["instructions"].as_str() {
+        turns.push(json!({ "role": "system", "content": reported }));
     }
     match &req["input"] {
         Value::String(text) => turns.push(json!({ "role": "user", "content": text })),

@@ -67,9 +67,9 @@ impl Body for RequestBody {
         this.begun = true;
         let mut incoming = Pin::new(incoming);
         let frame = if this.of_one_task {
-            let (frame, heard) = suppress_wakes(|| incoming.as_mut().poll_frame(cx));
+            let (frame, received) = suppress_wakes(|| incoming.as_mut().poll_frame(cx));
             // The connection need not be woken if there is nothing left to read.
-            if let Some(connection) = heard
+            if let Some(connection) = received
                 && !incoming.is_end_stream()
             {
                 connection.wake();

@@ -42,7 +42,7 @@ pub(super) struct HalfClosed {
     /// Whether a part of the answer was written since the last check. Such a write serves as a probe.
     written: bool,
     /// The number of probes since the last write.
-    asked: usize,
+    requested: usize,
     /// Task that waits for input. It is woken when the answer has been sent, and then gets the end of the input.
     reader: Option<Waker>,
 }
@@ -53,7 +53,7 @@ impl Default for HalfClosed {
             next_check: Box::pin(tokio::time::sleep(FIRST_CHECK)),
             wait: CHECK_MIN,
             written: false,
-            asked: 0,
+            requested: 0,
             reader: None,
         }
     }
@@ -63,7 +63,7 @@ impl HalfClosed {
     /// Records that a part of the answer was written.
     pub(super) const fn wrote(&mut self) {
         self.written = true;
-        self.asked = 0;
+        self.requested = 0;
     }
 
     /// Wakes the reader when the answer has been sent.
@@ -89,12 +89,12 @@ impl HalfClosed {
             let question = match stage {
                 _ if self.written => None,
                 Some(Stage::Awaited) => Some(BEFORE),
-                Some(Stage::InChunks) if self.asked < BETWEEN_MAX => Some(BETWEEN),
+                Some(Stage::InChunks) if self.requested < BETWEEN_MAX => Some(BETWEEN),
                 _ => None,
             };
             self.written = false;
             if let Some(question) = question {
-                self.asked += 1;
+                self.requested += 1;
                 if let Err(error) = ask(cx, client, question) {
                     return Poll::Ready(error);
                 }

@@ -137,12 +137,12 @@ mod tests {
 
     #[tokio::test]
     async fn pending_connections_of_an_inherited_socket_are_left_to_the_next_process() {
-        let kept = StdListener::bind(any()).unwrap();
-        let passed = Listener::passed(kept.try_clone().unwrap()).unwrap();
+        let stored = StdListener::bind(any()).unwrap();
+        let passed = Listener::passed(stored.try_clone().unwrap()).unwrap();
         let address = passed.local_addr().unwrap();
         let client = TcpStream::connect(address).await.unwrap();
         assert!(passed.close().unwrap().is_empty());
-        let next = Listener::passed(kept).unwrap();
+        let next = Listener::passed(stored).unwrap();
         let (_, peer) = next.accept().await.unwrap();
         assert_eq!(peer, client.local_addr().unwrap());
     }

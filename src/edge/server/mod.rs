@@ -260,9 +260,9 @@ pub async fn serve<S, A>(
         // If the limit is reached, dropping the socket closes it: a full server does not spend time on an answer.
         if let Some(place) = admission.admit(peer.ip()) {
             let seat = place.seat();
-            let kept = (place, seat.clone(), settings.open.another());
+            let stored = (place, seat.clone(), settings.open.another());
             let (service, draining) = (service.clone(), draining.clone());
-            let run = connection(socket, peer, service, &settings, draining, kept);
+            let run = connection(socket, peer, service, &settings, draining, stored);
             match seat {
                 None => connections.spawn(run),
                 Some(seat) => connections.spawn(async move {
@@ -322,7 +322,7 @@ fn connection<S, A>(
     service: S,
     settings: &ServerSettings,
     draining: watch::Receiver<bool>,
-    kept: (AdmissionPermit, Option<Arc<Seat>>, Open),
+    stored: (AdmissionPermit, Option<Arc<Seat>>, Open),
 ) -> impl Future<Output = ()> + Send + use<S, A>
 where
     S: Service<Request<RequestBody>, Response = Response<A>, Error = Infallible, Future: Send>
@@ -338,7 +338,7 @@ where
     let trusted = settings.trusted_proxies.get();
     let (limits, tls) = (settings.connections.get(), settings.tls.clone());
     async move {
-        let (_place, seat, _open) = kept;
+        let (_place, seat, _open) = stored;
         let Some(transport) = transport(socket, tls.as_ref(), limits.first_byte_timeout).await
         else {
             return;

@@ -200,17 +200,17 @@ mod tests {
     fn address_beyond_its_share_loses_its_longest_silent_connection_without_a_key() {
         let seats = seats(16);
         let other = admit(&seats, "192.0.2.9").unwrap();
-        let kept: Vec<_> = (0..4)
+        let stored: Vec<_> = (0..4)
             .map(|_| admit(&seats, "192.0.2.1").unwrap())
             .collect();
-        assert!(!kept.iter().any(is_replaced));
-        kept[0].seat.touch();
+        assert!(!stored.iter().any(is_replaced));
+        stored[0].seat.touch();
         let _newest = admit(&seats, "::ffff:192.0.2.1").unwrap();
-        let replaced: Vec<_> = kept.iter().map(is_replaced).collect();
+        let replaced: Vec<_> = stored.iter().map(is_replaced).collect();
         assert_eq!(replaced, [false, true, false, false]);
         assert!(!is_replaced(&other));
         assert_eq!(seats.lock().len(), 5);
-        drop(kept);
+        drop(stored);
         assert_eq!(
             seats.lock().len(),
             2,
@@ -259,9 +259,9 @@ mod tests {
     #[test]
     fn trusted_proxy_is_not_limited_to_an_addresss_share() {
         let seats = seats(16);
-        let kept: Vec<_> = (0..12)
+        let stored: Vec<_> = (0..12)
             .map(|_| admit(&seats, "10.0.0.1").unwrap())
             .collect();
-        assert!(!kept.iter().any(is_replaced));
+        assert!(!stored.iter().any(is_replaced));
     }
 }

@@ -415,7 +415,7 @@ where
         let look_again = match (ending, activity.idle(limits, drained)) {
             // Checks from time to time whether the running answers have ended.
             (_, None) => Instant::now() + FAREWELL.min(limits.write_timeout),
-            (Some(asked), Some(idle)) => asked.max(idle.since) + farewell,
+            (Some(requested), Some(idle)) => requested.max(idle.since) + farewell,
             (None, Some(idle)) => old.min(idle.until),
         };
         let event = {
@@ -468,7 +468,9 @@ where
                 }
                 match (ending, activity.idle(limits, drained)) {
                     // The gateway has requested the close of an idle connection, but the client does not react.
-                    (Some(asked), Some(idle)) if asked.max(idle.since) + farewell <= now => {
+                    (Some(requested), Some(idle))
+                        if requested.max(idle.since) + farewell <= now =>
+                    {
                         return Ok(());
                     }
                     (None, Some(idle)) if idle.until <= now => {

@@ -136,8 +136,8 @@ impl<L> Measured<L> {
         Self { ledger, times }
     }
 
-    fn ask(&self, operation: Operation) -> Asked<'_> {
-        Asked {
+    fn ask(&self, operation: Operation) -> TimedRequest<'_> {
+        TimedRequest {
             times: &self.times,
             operation,
             began: Instant::now(),
@@ -146,13 +146,13 @@ impl<L> Measured<L> {
 }
 
 /// An operation that is in progress.
-struct Asked<'a> {
+struct TimedRequest<'a> {
     times: &'a LedgerTimes,
     operation: Operation,
     began: Instant,
 }
 
-impl Asked<'_> {
+impl TimedRequest<'_> {
     /// Records the operation and returns its result. Its argument is the result and not the future, because a large
     /// future would be moved.
     fn answered<T, E>(
@@ -176,22 +176,22 @@ const fn is_away(error: &LedgerError) -> bool {
 macro_rules! measured {
     ($($operation:ident: fn $name:ident($($arg:ident: $kind:ty),*) -> $answer:ty;)*) => {
         $(async fn $name(&self, $($arg: $kind),*) -> Result<$answer, LedgerError> {
-            let asked = self.ask(Operation::$operation);
-            asked.answered(self.ledger.$name($($arg),*).await, is_away)
+            let requested = self.ask(Operation::$operation);
+            requested.answered(self.ledger.$name($($arg),*).await, is_away)
         })*
     };
 }
 
 impl<L: Ledger> Ledger for Measured<L> {
     async fn reserve(&self, hold: &Hold) -> Result<Reserved, LedgerError> {
-        let asked = self.ask(Operation::Reserve);
+        let requested = self.ask(Operation::Reserve);
         let answer = self.ledger.reserve(hold).await;
         if let Err(LedgerError::Refused(Refusal::DoesNotFit { free, held, .. })) = &answer
             && hold.least <= free.plus_or_max(*held)
         {
             self.times.refused_by_holds.inc();
         }
-        asked.answered(answer, is_away)
+        requested.answered(answer, is_away)
     }
 
     /// All settlements of a batch are answered together.
@@ -219,13 +219,13 @@ impl<L: Ledger> Ledger for Measured<L> {
 
 impl<L: KeyStore> KeyStore for Measured<L> {
     async fn find_key(&self, digest: &KeyDigest) -> Result<Option<Arc<KeyRecord>>, BoxError> {
-        let asked = self.ask(Operation::FindKey);
-        asked.answered(self.ledger.find_key(digest).await, |_| true)
+        let requested = self.ask(Operation::FindKey);
+        requested.answered(self.ledger.find_key(digest).await, |_| true)
     }
 
     fn find_key_now(&self, digest: &KeyDigest) -> Option<Result<Option<Arc<KeyRecord>>, BoxError>> {
-        let asked = self.ask(Operation::FindKey);
+        let requested = self.ask(Operation::FindKey);
         let found = self.ledger.find_key_now(digest)?;
-        Some(asked.answered(found, |_| true))
+        Some(requested.answered(found, |_| true))
     }
 }

@@ -84,16 +84,16 @@ mod tests {
 
     #[test]
     fn openmetrics_is_served_on_request() {
-        let asked = |accept: Option<&'static str>| {
+        let requested = |accept: Option<&'static str>| {
             let mut headers = HeaderMap::new();
             if let Some(accept) = accept {
                 headers.insert(ACCEPT, HeaderValue::from_static(accept));
             }
             Format::asked_for(&headers)
         };
-        assert_eq!(asked(None), Format::Classic);
-        assert_eq!(asked(Some("*/*")), Format::Classic);
+        assert_eq!(requested(None), Format::Classic);
+        assert_eq!(requested(Some("*/*")), Format::Classic);
         let prometheus = "application/openmetrics-text;version=1.0.0;q=0.5,text/plain;q=0.2";
-        assert_eq!(asked(Some(prometheus)), Format::OpenMetrics);
+        assert_eq!(requested(Some(prometheus)), Format::OpenMetrics);
     }
 }

@@ -352,10 +352,10 @@ impl CallRecord {
 
     /// Records that the attempt begun at `began` has started to answer.
     fn attempt_answered(&self, status: u16, began: Instant, meter: &Meter) {
-        let (asked, first_byte) = (self.millis(began), self.millis(Instant::now()));
+        let (requested, first_byte) = (self.millis(began), self.millis(Instant::now()));
         meter.update(|reading| {
             if let Some(timeline) = &mut reading.timeline {
-                timeline.asked_ms = Some(asked);
+                timeline.asked_ms = Some(requested);
                 timeline.first_byte_ms = Some(first_byte);
                 timeline.status = Some(status);
             }

@@ -287,13 +287,13 @@ mod tests {
         let (traces, _waiting) = traces(250_000);
         // The numbers are evenly spread over the range of the last 56 bits.
         let step = (1_u128 << RANDOM_BITS).div_ceil(1_000);
-        let kept = (0..1_000_u128).filter(|index| {
+        let stored = (0..1_000_u128).filter(|index| {
             let trace = format!("00-{:032x}-00f067aa0ba902b7-01", (1 << 100) + index * step);
             traces
                 .begin(RequestNumber::now_v7(), &request(&[&trace]))
                 .is_some()
         });
-        assert_eq!(kept.count(), 250);
+        assert_eq!(stored.count(), 250);
         assert_eq!(random_min(1_000_000), 0);
         assert_eq!(random_min(500_000), 1 << (RANDOM_BITS - 1));
     }

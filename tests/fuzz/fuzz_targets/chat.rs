@@ -5,7 +5,7 @@
 mod support;
 
 use libfuzzer_sys::fuzz_target;
-use support::{CX, asked, is_json, request};
+use support::{CX, requested, is_json, request};
 use tollgate_layers::{
     call::{Format, Operation},
     translate::{Origin, messages, responses},
@@ -16,7 +16,7 @@ fuzz_target!(|data: &[u8]| {
     request(data, chat, (Format::Messages, Operation::Messages));
     request(data, chat, (Format::Responses, Operation::Responses));
     is_json(messages::answer(data, &Origin::default(), &CX));
-    is_json(responses::chat_answer(data, asked()));
+    is_json(responses::chat_answer(data, requested()));
     stream!(data, messages::Events::new(Origin::default(), CX));
-    stream!(data, responses::ChatEvents::new(asked()));
+    stream!(data, responses::ChatEvents::new(requested()));
 });

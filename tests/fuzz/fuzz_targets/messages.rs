@@ -5,7 +5,7 @@
 mod support;
 
 use libfuzzer_sys::fuzz_target;
-use support::{CX, asked, is_json, request};
+use support::{CX, requested, is_json, request};
 use tollgate_layers::{
     call::{Format, Operation},
     translate::{chat, responses},
@@ -16,7 +16,7 @@ fuzz_target!(|data: &[u8]| {
     request(data, messages, (Format::Chat, Operation::Chat));
     request(data, messages, (Format::Responses, Operation::Responses));
     is_json(chat::answer(data, &CX));
-    is_json(responses::messages_answer(data, asked()));
+    is_json(responses::messages_answer(data, requested()));
     stream!(data, chat::Events::new(CX));
-    stream!(data, responses::MessagesEvents::new(asked()));
+    stream!(data, responses::MessagesEvents::new(requested()));
 });

@@ -26,14 +26,14 @@ use crate::{
     ops::Op,
     replies::Running,
     support::shop::{Shop, card_of, paid},
-    usage_report::{said, tollgate},
+    usage_report::{reported, tollgate},
 };
 
 const RULE: &str = "/admin/v1/accounts/acme/auto_topup";
 const ROUND: &str = "auto_check_seconds = 1";
 
 /// A top-up rule: if the balance is below 500 ₽, charge 2000 ₽, but at most `month_max` rubles per month.
-pub(super) fn wish(month_max: i64) -> NewAutoTopup {
+pub(super) fn wanted(month_max: i64) -> NewAutoTopup {
     NewAutoTopup {
         id: IntentId::new(),
         account: "acme".parse().unwrap(),
@@ -94,7 +94,7 @@ pub(super) async fn paid_in(books: &Books) -> Vec<i64> {
 async fn begun(payments: &str, month_max: i64) -> (Books, Shop) {
     let shop = Shop::start().await;
     let books = Books::over(&shop.config(payments)).await;
-    let made = books.process().set_auto(wish(month_max)).await.unwrap();
+    let made = books.process().set_auto(wanted(month_max)).await.unwrap();
     let made = serde_json::to_value(made).unwrap();
     assert_eq!(made["status"], "waiting", "{made}");
     let order = shop.received()[0].json();
@@ -132,7 +132,7 @@ async fn parallel_checks_of_a_low_balance_make_one_card_charge() {
     let order = shop
         .received()
         .into_iter()
-        .rfind(|asked| !asked.body.is_empty())
+        .rfind(|requested| !requested.body.is_empty())
         .unwrap();
     let key = order.headers["idempotence-key"]
         .to_str()
@@ -257,11 +257,11 @@ async fn card_charges_stay_within_the_monthly_maximum_and_emit_one_event() {
         round(&books).await;
     }
     assert_eq!(shop.charges().len(), 1);
-    let told = failures(&books).await;
-    assert_eq!(told.len(), 1, "{told:?}");
+    let returned = failures(&books).await;
+    assert_eq!(returned.len(), 1, "{returned:?}");
     assert!(
-        told[0].0.contains("2000.00 ₽ of at most 3000.00 ₽"),
-        "{told:?}"
+        returned[0].0.contains("2000.00 ₽ of at most 3000.00 ₽"),
+        "{returned:?}"
     );
     assert_eq!(rule(&books).await["status"], "on", "the next month goes on");
 }
@@ -272,10 +272,13 @@ async fn card_charge_that_needs_confirmation_emits_an_event_with_the_link() {
     shop.confirm();
     spend(&books, 1900).await;
     round(&books).await;
-    let told = failures(&books).await;
+    let returned = failures(&books).await;
     let charge = shop.charges().pop().unwrap();
-    assert_eq!(told.len(), 1, "{told:?}");
-    assert!(told[0].2.as_ref().unwrap().contains(&charge), "{told:?}");
+    assert_eq!(returned.len(), 1, "{returned:?}");
+    assert!(
+        returned[0].2.as_ref().unwrap().contains(&charge),
+        "{returned:?}"
+    );
     round(&books).await;
     assert_eq!(shop.charges().len(), 1);
     assert_eq!(paid_in(&books).await, [2000]);
@@ -311,7 +314,7 @@ async fn deleted_saved_card_is_not_charged() {
 async fn automatic_top_up_waits_for_a_saved_card_and_is_off_without_one() {
     let shop = Shop::start().await;
     let books = Books::over(&shop.config("")).await;
-    let first = wish(20_000);
+    let first = wanted(20_000);
     books.process().set_auto(first.clone()).await.unwrap();
     // A request with the same rule and the same id is a repetition. Another rule with that id is a conflict.
     books.process().set_auto(first.clone()).await.unwrap();
@@ -334,7 +337,7 @@ async fn automatic_top_up_waits_for_a_saved_card_and_is_off_without_one() {
 
     let resumed = books.process().resume_auto(&"acme".parse().unwrap()).await;
     assert!(matches!(resumed, Err(PaymentError::NoCard)), "{resumed:?}");
-    books.process().set_auto(wish(20_000)).await.unwrap();
+    books.process().set_auto(wanted(20_000)).await.unwrap();
     shop.cancel(&shop.payments()[1]);
     books.process().poll().await.unwrap();
     round(&books).await;
@@ -345,7 +348,7 @@ async fn automatic_top_up_waits_for_a_saved_card_and_is_off_without_one() {
         let bad = NewAutoTopup {
             below: MicroRub::rubles(below),
             amount: MicroRub::rubles(amount),
-            ..wish(month_max)
+            ..wanted(month_max)
         };
         let refused = books.process().set_auto(bad).await;
         assert!(
@@ -366,8 +369,8 @@ async fn agreed(world: &World, shop: &Shop) {
 
 /// Creates a rule with this level and this amount with the API, and makes its first payment.
 async fn agreed_to(world: &World, shop: &Shop, below: &str, amount: &str) {
-    let wish = json!({ "below_rub": below, "amount_rub": amount, "month_max_rub": "20000" });
-    let made = world.admin(Method::PUT, RULE, Some(wish)).await;
+    let wanted = json!({ "below_rub": below, "amount_rub": amount, "month_max_rub": "20000" });
+    let made = world.admin(Method::PUT, RULE, Some(wanted)).await;
     assert_eq!(made.status, 200, "{made:?}");
     let payment = shop.payments().pop().unwrap();
     shop.pay(&payment);
@@ -517,7 +520,7 @@ async fn operators_and_owners_can_see_and_remove_a_top_up_rule_but_never_see_the
         "",
     )
     .await;
-    let made = said(&made, 0);
+    let made = reported(&made, 0);
     let payment = shop.payments().pop().unwrap();
     assert!(
         made.contains("waiting") && made.contains(&payment),
@@ -525,7 +528,7 @@ async fn operators_and_owners_can_see_and_remove_a_top_up_rule_but_never_see_the
     );
     shop.pay(&payment);
     assert_eq!(tell(&world, &paid(&payment)).await, 200);
-    let listed = said(&tollgate(&world, &["payment", "auto"], "").await, 0);
+    let listed = reported(&tollgate(&world, &["payment", "auto"], "").await, 0);
     assert!(listed.contains("····4444"), "{listed}");
 
     let url = world.url("/v1/tollgate/payments/auto");
@@ -552,7 +555,7 @@ async fn operators_and_owners_can_see_and_remove_a_top_up_rule_but_never_see_the
         assert_eq!(refused.status, 403, "{refused:?}");
         assert!(refused.text().contains("Для этого нужен ключ владельца"));
     }
-    let export = said(&tollgate(&world, &["export"], "").await, 0);
+    let export = reported(&tollgate(&world, &["export"], "").await, 0);
     let events = world
         .admin(Method::GET, "/admin/v1/events?after=0", None)
         .await
@@ -596,15 +599,15 @@ async fn operators_and_owners_can_see_and_remove_a_top_up_rule_but_never_see_the
         assert!(refused.text().contains(says), "{says}: {refused:?}");
     }
     let good = json!({ "below_rub": "500", "amount_rub": "1000", "month_max_rub": "20000" });
-    let asked = ask(Method::PUT, &owner.secret, good).await;
-    assert_eq!(asked.status, 200, "{asked:?}");
-    let link = asked.json()["auto_topup"]["url"]
+    let requested = ask(Method::PUT, &owner.secret, good).await;
+    assert_eq!(requested.status, 200, "{requested:?}");
+    let link = requested.json()["auto_topup"]["url"]
         .as_str()
         .unwrap()
         .to_owned();
     assert!(link.starts_with("https://yoomoney.example/"), "{link}");
     let removed = tollgate(&world, &["payment", "auto", "acme", "--remove"], "").await;
-    assert!(said(&removed, 0).contains("no longer topped up"));
+    assert!(reported(&removed, 0).contains("no longer topped up"));
     assert_eq!(world.admin(Method::GET, RULE, None).await.status, 404);
     assert_eq!(world.admin(Method::DELETE, RULE, None).await.status, 404);
 }
@@ -626,19 +629,22 @@ async fn console_creates_shows_and_removes_a_top_up_rule() {
         ("charge_rub", "2000"),
         ("month_max_rub", "20000"),
     ];
-    let asked = browser.done(&world, page, &terms).await;
+    let requested = browser.done(&world, page, &terms).await;
     let payment = shop.payments().pop().unwrap();
-    assert!(asked.contains("Send the payer the link"), "{asked}");
-    assert!(asked.contains(&format!("orderId={payment}")), "{asked}");
+    assert!(requested.contains("Send the payer the link"), "{requested}");
+    assert!(
+        requested.contains(&format!("orderId={payment}")),
+        "{requested}"
+    );
     shop.pay(&payment);
     assert_eq!(tell(&world, &paid(&payment)).await, 200);
     let shown = browser.page(&world, page).await;
     assert!(shown.contains("····4444"), "{shown}");
     assert!(!shown.contains(&card_of(&payment)), "{shown}");
     let hasty = [("do", "auto-topup-remove")];
-    let kept = browser.post(&world, page, &hasty).await;
-    assert_eq!(kept.status, 422, "not confirmed: {kept:?}");
-    assert!(kept.text().contains("····4444"), "{kept:?}");
+    let stored = browser.post(&world, page, &hasty).await;
+    assert_eq!(stored.status, 422, "not confirmed: {stored:?}");
+    assert!(stored.text().contains("····4444"), "{stored:?}");
     let remove = [("do", "auto-topup-remove"), ("sure", "1")];
     let gone = browser.done(&world, page, &remove).await;
     assert!(gone.contains("The card was deleted."), "{gone}");

@@ -16,7 +16,7 @@ use tollgate::demo::vendor::{Received, Reply, ScriptedVendor};
 use tollgate_ledger::contract::{BookError, Documents, Update};
 
 use super::{
-    auto::{failures, paid_in, round, rule, spend, wish},
+    auto::{failures, paid_in, round, rule, spend, wanted},
     killed::{Books, until_killed},
     start_with,
 };
@@ -46,8 +46,8 @@ impl Fake {
     async fn start(answer: fn(&mut State, &Received) -> Reply) -> Self {
         let vendor = ScriptedVendor::start().await.unwrap();
         let state = Arc::new(Mutex::new(State::default()));
-        let kept = Arc::clone(&state);
-        vendor.script(move |asked| answer(&mut kept.lock().unwrap(), asked));
+        let stored = Arc::clone(&state);
+        vendor.script(move |requested| answer(&mut stored.lock().unwrap(), requested));
         Self { vendor, state }
     }
 
@@ -56,8 +56,8 @@ impl Fake {
     }
 }
 
-fn form(asked: &Received) -> BTreeMap<String, String> {
-    let text = std::str::from_utf8(&asked.body).unwrap();
+fn form(requested: &Received) -> BTreeMap<String, String> {
+    let text = std::str::from_utf8(&requested.body).unwrap();
     let plain = |text: &str| {
         percent_encoding::percent_decode_str(text)
             .decode_utf8()
@@ -71,9 +71,9 @@ fn form(asked: &Received) -> BTreeMap<String, String> {
 }
 
 /// Stripe repeats its answer to an idempotency key, and refuses a request with the same key and another body.
-fn stripe(state: &mut State, asked: &Received) -> Reply {
-    let path = asked.path.split('?').next().unwrap().to_owned();
-    if let Some(key) = asked.headers.get("idempotency-key") {
+fn stripe(state: &mut State, requested: &Received) -> Reply {
+    let path = requested.path.split('?').next().unwrap().to_owned();
+    if let Some(key) = requested.headers.get("idempotency-key") {
         let key = key.to_str().unwrap().to_owned();
         let elsewhere = |(known, of): &(String, String)| *of == key && *known != path;
         if state.answered.keys().any(elsewhere) {
@@ -83,7 +83,7 @@ fn stripe(state: &mut State, asked: &Received) -> Reply {
         let (status, body) = match state.answered.get(&known) {
             Some(answer) => answer.clone(),
             None => {
-                let answer = make_at_stripe(state, &path, &form(asked));
+                let answer = make_at_stripe(state, &path, &form(requested));
                 state.answered.insert(known, answer.clone());
                 answer
             }
@@ -104,7 +104,7 @@ fn stripe(state: &mut State, asked: &Received) -> Reply {
     if matches!(path.as_str(), "/v1/refunds" | "/v1/disputes") {
         return Reply::json(200, &json!({ "data": [], "has_more": false }));
     }
-    if asked.path == "/v1/payment_intents/pi_consent?expand%5B%5D=payment_method" {
+    if requested.path == "/v1/payment_intents/pi_consent?expand%5B%5D=payment_method" {
         return Reply::json(
             200,
             &json!({ "id": "pi_consent", "status": "succeeded", "customer": "cus_1", "metadata": {}, "amount": 200_000,
@@ -172,7 +172,7 @@ async fn at_stripe(more: &str) -> (Books, Fake) {
         fake.vendor.address()
     ))
     .await;
-    books.process().set_auto(wish(20_000)).await.unwrap();
+    books.process().set_auto(wanted(20_000)).await.unwrap();
     {
         let mut state = fake.state.lock().unwrap();
         let session = &mut state.made[0];
@@ -249,9 +249,9 @@ async fn stripe_decline_and_confirmation_emit_events_and_a_removed_card_is_detac
     fake.state.lock().unwrap().declines = Some(needed);
     books.process().resume_auto(&account).await.unwrap();
     round(&books).await;
-    let told = failures(&books).await;
+    let reported = failures(&books).await;
     let link = "https://checkout.example/c/pay/cs_test_1";
-    assert_eq!(told[1].2.as_deref(), Some(link), "{told:?}");
+    assert_eq!(reported[1].2.as_deref(), Some(link), "{reported:?}");
     // The link is for the same amount, and its payment is credited like any other.
     {
         let mut state = fake.state.lock().unwrap();
@@ -267,15 +267,15 @@ async fn stripe_decline_and_confirmation_emit_events_and_a_removed_card_is_detac
 
 /// CloudPayments finds only the last attempt to pay an invoice. Charges with the same idempotency key count as one
 /// charge.
-fn cloudpayments(state: &mut State, asked: &Received) -> Reply {
-    let body = asked.json();
+fn cloudpayments(state: &mut State, requested: &Received) -> Reply {
+    let body = requested.json();
     let found = |model: &Value| {
         Reply::json(
             200,
             &json!({ "Model": model, "Success": model["Status"] == "Completed", "Message": null }),
         )
     };
-    match asked.path.as_str() {
+    match requested.path.as_str() {
         "/orders/create" => {
             let id = format!("order{}", state.made.len());
             let order = json!({ "Id": id, "Url": format!("https://orders.example/d/{id}"), "InvoiceId": body["InvoiceId"] });
@@ -297,10 +297,13 @@ fn cloudpayments(state: &mut State, asked: &Received) -> Reply {
                 (&body["Token"], &body["AccountId"], &body["TrInitiatorCode"]),
                 (&json!("tk-card"), &json!("acme"), &json!(0))
             );
-            assert!(String::from_utf8_lossy(&asked.body).contains("\"Amount\":2000.00"));
-            let key = asked.headers["x-request-id"].to_str().unwrap().to_owned();
+            assert!(String::from_utf8_lossy(&requested.body).contains("\"Amount\":2000.00"));
+            let key = requested.headers["x-request-id"]
+                .to_str()
+                .unwrap()
+                .to_owned();
             assert_eq!(body["InvoiceId"], key.as_str());
-            let known = (asked.path.clone(), key);
+            let known = (requested.path.clone(), key);
             let number = 700 + state.charged.len();
             let tried = match state.answered.get(&known) {
                 Some((_, tried)) => tried.clone(),
@@ -354,7 +357,7 @@ fn pay_order(fake: &Fake, token: Value) -> String {
 async fn at_cloudpayments(more: &str) -> (Books, Fake) {
     let fake = Fake::start(cloudpayments).await;
     let books = Books::over(&site(&fake, more)).await;
-    books.process().set_auto(wish(20_000)).await.unwrap();
+    books.process().set_auto(wanted(20_000)).await.unwrap();
     pay_order(&fake, json!("tk-card"));
     books.process().poll().await.unwrap();
     let shown = rule(&books).await;
@@ -390,11 +393,11 @@ async fn cloudpayments_decline_and_confirmation_emit_events() {
         .await
         .unwrap();
     round(&books).await;
-    let told = failures(&books).await;
+    let reported = failures(&books).await;
     assert_eq!(
-        told[1].2.as_deref(),
+        reported[1].2.as_deref(),
         Some("https://orders.example/d/order1"),
-        "{told:?}"
+        "{reported:?}"
     );
     assert_eq!(paid_in(&books).await, [2000]);
 }
@@ -405,8 +408,8 @@ async fn card_token_is_stored_only_from_a_signed_notification() {
     let world = start_with(&site(&fake, ""), "memory:").await;
     world.key_with("acme", "0", json!({})).await;
     let path = "/admin/v1/accounts/acme/auto_topup";
-    let wish = json!({ "below_rub": "500", "amount_rub": "2000", "month_max_rub": "20000" });
-    let made = world.admin(Method::PUT, path, Some(wish)).await;
+    let wanted = json!({ "below_rub": "500", "amount_rub": "2000", "month_max_rub": "20000" });
+    let made = world.admin(Method::PUT, path, Some(wanted)).await;
     assert_eq!(made.status, 200, "{made:?}");
     // The payment that the search returns has no card token. Only the notification has it.
     let invoice = pay_order(&fake, Value::Null);
@@ -423,8 +426,8 @@ async fn card_token_is_stored_only_from_a_signed_notification() {
             ("content-hmac", signature),
         ];
         let url = world.url("/payments/cloudpayments");
-        let told = request(Method::POST, &url, &headers, body.clone().into());
-        assert_eq!(world.ask(told).await.status, status);
+        let reported = request(Method::POST, &url, &headers, body.clone().into());
+        assert_eq!(world.ask(reported).await.status, status);
         let shown = world.admin(Method::GET, path, None).await.json();
         assert_eq!(shown["status"], state, "{shown}");
     }
@@ -434,7 +437,7 @@ async fn card_token_is_stored_only_from_a_signed_notification() {
 async fn automatic_top_up_is_off_if_the_payer_saved_no_card() {
     let fake = Fake::start(cloudpayments).await;
     let books = Books::over(&site(&fake, "")).await;
-    books.process().set_auto(wish(20_000)).await.unwrap();
+    books.process().set_auto(wanted(20_000)).await.unwrap();
     // The payment was not made by card, so it has no card token.
     pay_order(&fake, Value::Null);
     books.process().poll().await.unwrap();

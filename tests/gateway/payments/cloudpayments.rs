@@ -43,8 +43,8 @@ async fn begun() -> (World, Site) {
 async fn open_site() -> (String, Site) {
     let vendor = ScriptedVendor::start().await.unwrap();
     let books = Arc::new(Mutex::new(Books::default()));
-    let kept = Arc::clone(&books);
-    vendor.script(move |asked| answer(&mut kept.lock().unwrap(), asked));
+    let stored = Arc::clone(&books);
+    vendor.script(move |requested| answer(&mut stored.lock().unwrap(), requested));
     let sections = format!(
         "[payments.cloudpayments]\npublic_id = \"pk_1\"\napi_secret = \"${{VENDOR_KEY}}\"\nurl = \"http://{}\"\n\
          return_url = \"https://pay.example/usage\"\n",
@@ -53,19 +53,19 @@ async fn open_site() -> (String, Site) {
     (sections, Site { vendor, books })
 }
 
-fn answer(books: &mut Books, asked: &Received) -> Reply {
-    let shown = asked.headers["authorization"].to_str().unwrap();
+fn answer(books: &mut Books, requested: &Received) -> Reply {
+    let shown = requested.headers["authorization"].to_str().unwrap();
     assert!(shown.starts_with("Basic cGtfMT"), "pk_1:…");
     let text = |body: String| Reply::raw(200, "application/json", vec![Step::Send(body.into())]);
     if books.broken {
         return Reply::json(502, &json!({}));
     }
-    match asked.path.as_str() {
+    match requested.path.as_str() {
         "/orders/create" => {
-            let order = asked.json();
+            let order = requested.json();
             // The amount is sent as a JSON number with kopecks, and not as a string.
             assert!(
-                String::from_utf8_lossy(&asked.body).contains("\"Amount\":5000.50"),
+                String::from_utf8_lossy(&requested.body).contains("\"Amount\":5000.50"),
                 "{order}"
             );
             books.orders.push(order.clone());
@@ -80,11 +80,11 @@ fn answer(books: &mut Books, asked: &Received) -> Reply {
             None => text(r#"{"Success":false,"Message":"Not found"}"#.into()),
         },
         "/payments/get" => match &books.got {
-            Some(got) if asked.json() == json!({ "TransactionId": 504 }) => text(got.clone()),
+            Some(got) if requested.json() == json!({ "TransactionId": 504 }) => text(got.clone()),
             _ => text(r#"{"Success":false,"Message":"Not found"}"#.into()),
         },
         "/orders/cancel" => {
-            books.canceled.push(asked.json());
+            books.canceled.push(requested.json());
             text(r#"{"Success":true,"Message":null}"#.into())
         }
         path => panic!("{path}"),
@@ -104,7 +104,7 @@ impl Site {
         let received = self.vendor.received();
         received
             .iter()
-            .filter(|asked| asked.path == "/payments/find")
+            .filter(|requested| requested.path == "/payments/find")
             .count()
     }
 }
@@ -214,9 +214,9 @@ async fn ten_notifications_to_two_gateways_on_one_redis_make_one_top_up() {
         "TransactionId=505&PaymentTransactionId=504&Amount=1000.5&InvoiceId={}&OperationType=Refund",
         id(&made)
     );
-    for (told, booked, left) in [(pay, 1, "5000.50"), (refund, 2, "4000.00")] {
+    for (reported, booked, left) in [(pay, 1, "5000.50"), (refund, 2, "4000.00")] {
         let at = |turn| if turn % 2 == 0 { &one } else { &other };
-        let answers = join_all((0..10).map(|turn| tell(at(turn), "", &told))).await;
+        let answers = join_all((0..10).map(|turn| tell(at(turn), "", &reported))).await;
         assert!(answers.iter().all(|code| *code == 0), "{answers:?}");
         assert_eq!(entries(&one).await.len(), booked);
         assert_eq!(balance(&other).await, left);
@@ -511,23 +511,23 @@ async fn cancellation_emits_an_event_for_a_paid_attempt_but_not_for_another_atte
     site.finds(invoice, "5000.50", "RUB", "Completed");
     check(&world, &made).await;
     assert_eq!(balance(&world).await, "5000.50");
-    let told = async || {
+    let reported = async || {
         let path = "/admin/v1/events?after=0&kind=payment_reversed";
-        let told = world.admin(Method::GET, path, None).await.json();
-        told["events"].as_array().unwrap().len()
+        let reported = world.admin(Method::GET, path, None).await.json();
+        reported["events"].as_array().unwrap().len()
     };
     // Another attempt of the payer was declined. The paid transaction stays paid.
     let declined = body(invoice, "&Amount=5000.50&Currency=RUB&Status=Declined");
     let declined = declined.replace("TransactionId=504", "TransactionId=505");
     let searches = site.searches();
     assert_eq!(tell(&world, "", &declined).await, 0);
-    assert_eq!((told().await, site.searches()), (0, searches));
+    assert_eq!((reported().await, site.searches()), (0, searches));
     site.finds(invoice, "5000.50", "RUB", "Cancelled");
     let canceled = body(invoice, "&Amount=5000.50&AccountId=acme");
     for _ in 0..2 {
         assert_eq!(tell(&world, "", &canceled).await, 0);
     }
-    assert_eq!(told().await, 1);
+    assert_eq!(reported().await, 1);
     assert_eq!(show(&world, &made).await["state"], "paid");
     assert_eq!(balance(&world).await, "5000.50");
 }

@@ -104,7 +104,7 @@ pub(super) fn configured(sections: &str) -> PaymentsConfig {
     Config::parse(&text, &secret).unwrap().payments.unwrap()
 }
 
-fn wish(id: IntentId) -> NewPayment {
+fn wanted(id: IntentId) -> NewPayment {
     wish_of(id, MicroRub::rubles(5000))
 }
 
@@ -140,7 +140,7 @@ async fn gateway_killed_between_payment_and_top_up_credits_it_exactly_once() {
     for polls in 0.. {
         let given = Given::new().await;
         let id = IntentId::new();
-        let made = given.process().create(wish(id)).await.unwrap();
+        let made = given.process().create(wanted(id)).await.unwrap();
         given.shop.pay(made.payment.as_deref().unwrap());
         let ended = until_killed(given.process().check(id), polls).await;
         // No further notification arrives, so the next process finds the payment with its regular poll.
@@ -166,7 +166,11 @@ async fn gateway_killed_between_payment_and_top_up_credits_it_exactly_once() {
 async fn provider_that_fails_gets_one_request_per_poll() {
     let given = Given::new().await;
     for _ in 0..3 {
-        given.process().create(wish(IntentId::new())).await.unwrap();
+        given
+            .process()
+            .create(wanted(IntentId::new()))
+            .await
+            .unwrap();
     }
     for (status, fetches) in [(Some(500), 1), (None, 3)] {
         given.shop.break_with(status);
@@ -181,8 +185,8 @@ async fn process_killed_while_creating_a_payment_creates_one() {
     for polls in 0.. {
         let given = Given::new().await;
         let id = IntentId::new();
-        let ended = until_killed(given.process().create(wish(id)), polls).await;
-        let made = given.process().create(wish(id)).await.unwrap();
+        let ended = until_killed(given.process().create(wanted(id)), polls).await;
+        let made = given.process().create(wanted(id)).await.unwrap();
         assert_eq!(made.state, State::Open, "{polls}");
         assert_eq!(given.shop.payments().len(), 1, "{polls}");
         given.shop.pay(made.payment.as_deref().unwrap());
@@ -200,7 +204,7 @@ async fn gateway_killed_during_a_refund_deducts_it_once() {
     for polls in 0.. {
         let given = Given::new().await;
         let id = IntentId::new();
-        let made = given.process().create(wish(id)).await.unwrap();
+        let made = given.process().create(wanted(id)).await.unwrap();
         let payment = made.payment.unwrap();
         given.shop.pay(&payment);
         given.process().check(id).await.unwrap();

@@ -22,7 +22,7 @@ use crate::{
     ops::Op,
     replies::{answer, usage},
     support::shop::{Shop, canceled, paid, refunded},
-    usage_report::{complained, said, tollgate},
+    usage_report::{complained, reported, tollgate},
 };
 
 const ANCHOR: &str = "[[rate.source]]\nfixed = \"100\"\n";
@@ -50,9 +50,9 @@ async fn begun(payments: &str) -> (World, Shop) {
 }
 
 async fn create(world: &World, rubles: &str) -> Value {
-    let wish = json!({ "account": "acme", "amount_rub": rubles });
+    let wanted = json!({ "account": "acme", "amount_rub": rubles });
     let made = world
-        .admin(Method::POST, "/admin/v1/payments", Some(wish))
+        .admin(Method::POST, "/admin/v1/payments", Some(wanted))
         .await;
     assert_eq!(made.status, 200, "{made:?}");
     made.json()
@@ -193,7 +193,7 @@ async fn payment_made_with_the_link_is_credited_once() {
 #[tokio::test]
 async fn payment_commands_create_list_and_check_payments() {
     let (world, shop) = begun("").await;
-    let link = said(
+    let link = reported(
         &tollgate(&world, &["payment", "create", "acme", "5000"], "").await,
         0,
     );
@@ -202,7 +202,7 @@ async fn payment_commands_create_list_and_check_payments() {
         link.contains(&format!("checkout?orderId={payment}")),
         "{link}"
     );
-    let made = said(
+    let made = reported(
         &tollgate(
             &world,
             &["payment", "list", "--account", "acme", "--json"],
@@ -214,12 +214,12 @@ async fn payment_commands_create_list_and_check_payments() {
     let made: Value = serde_json::from_str(&made).unwrap();
     let made = made["payments"][0]["id"].as_str().unwrap();
     shop.pay(&payment);
-    let checked = said(&tollgate(&world, &["payment", "check", made], "").await, 0);
+    let checked = reported(&tollgate(&world, &["payment", "check", made], "").await, 0);
     assert!(
         checked.contains(&format!("yookassa:{payment}")),
         "{checked}"
     );
-    let listed = said(
+    let listed = reported(
         &tollgate(&world, &["payment", "list", "--state", "paid"], "").await,
         0,
     );
@@ -232,10 +232,10 @@ async fn payment_commands_create_list_and_check_payments() {
 #[tokio::test]
 async fn repeated_payment_request_returns_the_same_payment() {
     let (world, shop) = begun("").await;
-    let wish = |rubles: &str| json!({ "id": "019ac3f0-1c2e-7b4d-9f00-5d3b6a7c8e90", "account": "acme", "amount_rub": rubles });
+    let wanted = |rubles: &str| json!({ "id": "019ac3f0-1c2e-7b4d-9f00-5d3b6a7c8e90", "account": "acme", "amount_rub": rubles });
     let ask = async |rubles: &str| {
         world
-            .admin(Method::POST, "/admin/v1/payments", Some(wish(rubles)))
+            .admin(Method::POST, "/admin/v1/payments", Some(wanted(rubles)))
             .await
     };
     // At first the provider fails and creates nothing, so the caller may repeat the request.
@@ -281,8 +281,8 @@ async fn ten_notifications_to_two_gateways_on_one_redis_make_one_top_up() {
     let made = create(&one, "5000").await;
     shop.pay(id(&made));
     let notification = paid(id(&made));
-    let told = (0..10).map(|n| tell(if n % 2 == 0 { &one } else { &other }, &notification));
-    for status in join_all(told).await {
+    let returned = (0..10).map(|n| tell(if n % 2 == 0 { &one } else { &other }, &notification));
+    for status in join_all(returned).await {
         assert_eq!(status, 200);
     }
     assert_eq!(balance(&other).await, "5000.00");
@@ -299,8 +299,8 @@ async fn ten_notifications_to_two_gateways_on_one_redis_make_one_top_up() {
         .await;
     shop.refund(id(&made), "r-1", "3000.00");
     let notification = refunded(id(&made), "r-1");
-    let told = (0..10).map(|n| tell(if n % 2 == 0 { &one } else { &other }, &notification));
-    for status in join_all(told).await {
+    let returned = (0..10).map(|n| tell(if n % 2 == 0 { &one } else { &other }, &notification));
+    for status in join_all(returned).await {
         assert_eq!(status, 200);
     }
     assert_eq!(entries(&one).await.len(), 3);
@@ -358,8 +358,8 @@ async fn forged_payment_notification_has_no_effect() {
 async fn flood_of_payment_notifications_causes_few_requests_to_the_provider() {
     let (world, shop) = begun("").await;
     let made = create(&world, "5000").await;
-    let told = join_all((0..200).map(|_| async { tell(&world, &paid(id(&made))).await })).await;
-    let later = told.iter().filter(|status| **status == 503).count();
+    let returned = join_all((0..200).map(|_| async { tell(&world, &paid(id(&made))).await })).await;
+    let later = returned.iter().filter(|status| **status == 503).count();
     assert!(shop.fetches() <= 25, "{}", shop.fetches());
     assert!(later >= 175, "{later}");
 }
@@ -421,7 +421,7 @@ async fn payment_without_a_notification_is_found_by_a_check_or_a_poll() {
         let received = shop.received();
         received
             .iter()
-            .filter(|asked| asked.path.ends_with(id(&made)))
+            .filter(|requested| requested.path.ends_with(id(&made)))
             .count()
     };
     let before = of_paid();
@@ -479,8 +479,8 @@ async fn payment_notification_may_arrive_before_the_answer_that_names_the_paymen
         until.notify_one();
         status
     };
-    let (made, told) = tokio::join!(create(&world, "5000"), telling);
-    assert_eq!(told, 200);
+    let (made, returned) = tokio::join!(create(&world, "5000"), telling);
+    assert_eq!(returned, 200);
     let shown = show(&world, &made).await;
     assert_eq!(shown["state"], "paid", "{shown}");
     assert_eq!(balance(&world).await, "5000.00");
@@ -498,15 +498,15 @@ async fn payment_cancelled_after_success_emits_an_event_and_moves_no_money() {
         assert_eq!(tell(&world, &canceled(id(&made))).await, 200);
     }
     let path = "/admin/v1/events?after=0&kind=payment_reversed";
-    let told = world.admin(Method::GET, path, None).await.json();
-    let told = told["events"].as_array().unwrap();
-    assert_eq!(told.len(), 1, "{told:?}");
+    let returned = world.admin(Method::GET, path, None).await.json();
+    let returned = returned["events"].as_array().unwrap();
+    assert_eq!(returned.len(), 1, "{returned:?}");
     let entry = format!("yookassa:{}", id(&made));
     assert_eq!(
         (
-            &told[0]["entry"],
-            &told[0]["amount_rub"],
-            &told[0]["reason"]
+            &returned[0]["entry"],
+            &returned[0]["amount_rub"],
+            &returned[0]["reason"]
         ),
         (
             &json!(entry),
@@ -569,8 +569,11 @@ async fn refund_takes_free_money_and_the_rest_becomes_a_debt() {
         .json();
     assert_eq!(listed["debt_rub"], "1500.00");
     assert_eq!(owed(&world).await, "1500.00");
-    let told = said(&tollgate(&world, &["account", "show", "acme"], "").await, 0);
-    assert!(told.contains("owed for refunds  1500.00 ₽"), "{told}");
+    let returned = reported(&tollgate(&world, &["account", "show", "acme"], "").await, 0);
+    assert!(
+        returned.contains("owed for refunds  1500.00 ₽"),
+        "{returned}"
+    );
     let key = world.another_key("acme", json!({})).await;
     let bearer = format!("Bearer {}", key.secret);
     let headers = [("authorization", bearer.as_str())];
@@ -582,8 +585,8 @@ async fn refund_takes_free_money_and_the_rest_becomes_a_debt() {
     assert_eq!(show(&world, &made).await["debt_rub"], "1501.00");
     assert_eq!(owed(&world).await, "1501.00");
     let path = "/admin/v1/events?after=0&kind=debt";
-    let told = world.admin(Method::GET, path, None).await.json();
-    let told: Vec<_> = told["events"]
+    let returned = world.admin(Method::GET, path, None).await.json();
+    let returned: Vec<_> = returned["events"]
         .as_array()
         .unwrap()
         .iter()
@@ -595,7 +598,7 @@ async fn refund_takes_free_money_and_the_rest_becomes_a_debt() {
         })
         .collect();
     assert_eq!(
-        told,
+        returned,
         [
             ("yookassa:refund:r-1", "1500.00"),
             ("yookassa:refund:r-2", "1.00")
@@ -694,7 +697,7 @@ async fn payment_that_the_provider_did_not_create_is_requested_again_with_the_sa
     let id = id.split(')').next().unwrap();
     shop.break_with(None);
     let args = ["payment", "create", "acme", "5000", "--id", id];
-    let made = said(&tollgate(&world, &args, "").await, 0);
+    let made = reported(&tollgate(&world, &args, "").await, 0);
     assert!(made.contains(id) && made.contains("https://"), "{made}");
     assert_eq!(shop.payments().len(), 1);
 }
@@ -717,16 +720,16 @@ async fn reported_payment_limits_are_the_accepted_amounts() {
     let bounds = "on_page = true\nmin_rub = \"100.50\"\nmax_rub = \"1000.50\"";
     let world = start(&shop, bounds, "memory:").await;
     let key = world.key_with("acme", "0", json!({})).await;
-    for (amount, told) in [("50", "101"), ("5000", "1000")] {
-        let mut asked = amount;
+    for (amount, returned) in [("50", "101"), ("5000", "1000")] {
+        let mut requested = amount;
         for status in [400, 200] {
-            let answer = asked_by(&world, &key, &json!({ "amount_rub": asked })).await;
-            assert_eq!(answer.status, status, "{asked}: {answer:?}");
+            let answer = asked_by(&world, &key, &json!({ "amount_rub": requested })).await;
+            assert_eq!(answer.status, status, "{requested}: {answer:?}");
             assert!(
-                status == 200 || answer.refusal().contains(told),
+                status == 200 || answer.refusal().contains(returned),
                 "{answer:?}"
             );
-            asked = told;
+            requested = returned;
         }
     }
 }
@@ -752,10 +755,12 @@ async fn only_roles_that_manage_money_create_owner_keys_while_payments_are_enabl
         for (who, may) in [("support-1", !offered), ("admin-1", true)] {
             let me = Browser::signed_in(&world, who, PASSWORD).await;
             let path = format!("/console/keys/{}", owner.id);
-            for wish in ["disable", "enable", "delete"] {
-                let answer = me.post(&world, &path, &[("do", wish), ("sure", "1")]).await;
+            for wanted in ["disable", "enable", "delete"] {
+                let answer = me
+                    .post(&world, &path, &[("do", wanted), ("sure", "1")])
+                    .await;
                 let is_refused = answer.status == 403;
-                assert_eq!(is_refused, !may, "{who} {wish} {offered}: {answer:?}");
+                assert_eq!(is_refused, !may, "{who} {wanted} {offered}: {answer:?}");
             }
         }
         for (who, owner, may) in [
@@ -764,8 +769,8 @@ async fn only_roles_that_manage_money_create_owner_keys_while_payments_are_enabl
             ("admin-1", "1", true),
         ] {
             let me = Browser::signed_in(&world, who, PASSWORD).await;
-            let wish = [("do", "create-key"), ("name", "x"), ("owner", owner)];
-            let answer = me.post(&world, "/console/accounts/acme", &wish).await;
+            let wanted = [("do", "create-key"), ("name", "x"), ("owner", owner)];
+            let answer = me.post(&world, "/console/accounts/acme", &wanted).await;
             let status = if may { 200 } else { 403 };
             assert_eq!(answer.status, status, "{who} {owner} {offered}: {answer:?}");
         }
@@ -877,9 +882,9 @@ async fn key_can_pay_only_within_configured_bounds() {
         world.get("/v1/tollgate/payments", &headers).await.status,
         404
     );
-    let wish = json!({ "account": "acme", "amount_rub": "10" });
+    let wanted = json!({ "account": "acme", "amount_rub": "10" });
     let refused = world
-        .admin(Method::POST, "/admin/v1/payments", Some(wish))
+        .admin(Method::POST, "/admin/v1/payments", Some(wanted))
         .await;
     assert_eq!(refused.status, 400);
     assert!(refused.text().contains("[payments]"), "{}", refused.text());

@@ -52,8 +52,8 @@ async fn begun_with(lines: &str) -> (World, Account) {
 async fn open_account() -> (String, Account) {
     let vendor = ScriptedVendor::start().await.unwrap();
     let books = Arc::new(Mutex::new(Books::default()));
-    let kept = Arc::clone(&books);
-    vendor.script(move |asked| answer(&mut kept.lock().unwrap(), asked));
+    let stored = Arc::clone(&books);
+    vendor.script(move |requested| answer(&mut stored.lock().unwrap(), requested));
     let sections = format!(
         "[payments.stripe]\nsecret_key = \"${{VENDOR_KEY}}\"\nwebhook_secret = \"${{VENDOR_KEY}}\"\nurl = \"http://{}\"\n\
          return_url = \"https://pay.example/usage\"\n",
@@ -62,14 +62,14 @@ async fn open_account() -> (String, Account) {
     (sections, Account { vendor, books })
 }
 
-fn answer(books: &mut Books, asked: &Received) -> Reply {
+fn answer(books: &mut Books, requested: &Received) -> Reply {
     assert_eq!(
-        asked.headers["authorization"],
+        requested.headers["authorization"],
         format!("Bearer {VENDOR_KEY}")
     );
-    if asked.path == "/v1/checkout/sessions" {
-        let id = asked.headers["idempotency-key"].to_str().unwrap();
-        let form = String::from_utf8(asked.body.to_vec()).unwrap();
+    if requested.path == "/v1/checkout/sessions" {
+        let id = requested.headers["idempotency-key"].to_str().unwrap();
+        let form = String::from_utf8(requested.body.to_vec()).unwrap();
         for field in [
             "mode=payment",
             "line_items%5B0%5D%5Bprice_data%5D%5Bunit_amount%5D=500050",
@@ -86,10 +86,10 @@ fn answer(books: &mut Books, asked: &Received) -> Reply {
         });
         return Reply::json(200, &books.session);
     }
-    if asked.path == "/v1/checkout/sessions/cs_test_a1" {
+    if requested.path == "/v1/checkout/sessions/cs_test_a1" {
         return Reply::json(200, &books.session);
     }
-    if let Some(paid) = asked.path.strip_prefix("/v1/payment_intents/") {
+    if let Some(paid) = requested.path.strip_prefix("/v1/payment_intents/") {
         let ours = json!({ "tollgate_intent": books.session["client_reference_id"] });
         let metadata = if paid == "pi_1" { ours } else { json!({}) };
         return Reply::json(
@@ -100,7 +100,7 @@ fn answer(books: &mut Books, asked: &Received) -> Reply {
             }),
         );
     }
-    let listed = match asked.path.as_str() {
+    let listed = match requested.path.as_str() {
         "/v1/refunds?limit=100&payment_intent=pi_1" => &books.refunds,
         "/v1/disputes?limit=100&payment_intent=pi_1" => &books.disputes,
         path => panic!("{path}"),
@@ -140,7 +140,7 @@ impl Account {
         let received = self.vendor.received();
         received
             .iter()
-            .filter(|asked| asked.body.is_empty())
+            .filter(|requested| requested.body.is_empty())
             .count()
     }
 }
@@ -230,16 +230,16 @@ async fn paid_stripe_session_is_credited_once_and_its_refunds_deducted() {
     assert_eq!(balance(&world).await, "4000.50");
     assert_eq!(entries(&world).await[1].0, "stripe:refund:re_1");
     // The event of a refund names only the payment, not the session.
-    let told = |paid: &str| {
+    let reported = |paid: &str| {
         json!({ "id": "evt_2", "object": "event", "type": "refund.updated", "data": { "object": {
             "id": "re_2", "object": "refund", "payment_intent": paid, "metadata": {}, "status": "succeeded",
         } } })
     };
     account.books.lock().unwrap().refunds[1]["status"] = json!("succeeded");
-    assert_eq!(tell(&world, &told("pi_of_others")).await, 200);
+    assert_eq!(tell(&world, &reported("pi_of_others")).await, 200);
     assert_eq!(balance(&world).await, "4000.50");
     for _ in 0..2 {
-        assert_eq!(tell(&world, &told("pi_1")).await, 200);
+        assert_eq!(tell(&world, &reported("pi_1")).await, 200);
     }
     assert_eq!(balance(&world).await, "3000.50");
     assert_eq!(entries(&world).await.len(), 3);
@@ -254,8 +254,8 @@ async fn refund_interrupted_by_a_killed_process_is_finished_by_the_poll() {
         let (sections, account) = open_account().await;
         let books = killed::Books::over(&sections).await;
         let id = IntentId::new();
-        let asked = wish_of(id, MicroRub::new(5_000_500_000));
-        books.process().create(asked).await.unwrap();
+        let requested = wish_of(id, MicroRub::new(5_000_500_000));
+        books.process().create(requested).await.unwrap();
         account.pay();
         books.process().check(id).await.unwrap();
         account.books.lock().unwrap().refunds = vec![
@@ -301,9 +301,9 @@ async fn ten_stripe_events_to_two_gateways_on_one_redis_make_one_top_up() {
         ("checkout.session.completed", "cs_test_a1", 1, "5000.50"),
         ("charge.refunded", "ch_1", 2, "4000.50"),
     ] {
-        let told = event(kind, &made, object);
+        let reported = event(kind, &made, object);
         let at = |turn| if turn % 2 == 0 { &one } else { &other };
-        let answers = join_all((0..10).map(|turn| tell(at(turn), &told))).await;
+        let answers = join_all((0..10).map(|turn| tell(at(turn), &reported))).await;
         assert!(answers.iter().all(|status| *status == 200), "{answers:?}");
         assert_eq!(entries(&one).await.len(), booked);
         assert_eq!(balance(&other).await, left);
@@ -330,9 +330,10 @@ async fn spend(world: &World, rubles: &str) {
 /// The statuses in the dispute events that the gateway has emitted.
 async fn disputes_told(world: &World) -> Vec<String> {
     let path = "/admin/v1/events?after=0&kind=payment_disputed";
-    let told = world.admin(Method::GET, path, None).await.json();
-    let told = told["events"].as_array().unwrap().iter();
-    told.map(|event| event["status"].as_str().unwrap().to_owned())
+    let reported = world.admin(Method::GET, path, None).await.json();
+    let reported = reported["events"].as_array().unwrap().iter();
+    reported
+        .map(|event| event["status"].as_str().unwrap().to_owned())
         .collect()
 }
 
@@ -391,8 +392,8 @@ async fn refund_being_credited_back_when_the_process_was_killed_is_finished_by_t
             let (sections, account) = open_account().await;
             let books = killed::Books::over(&sections).await;
             let id = IntentId::new();
-            let asked = wish_of(id, MicroRub::new(5_000_500_000));
-            books.process().create(asked).await.unwrap();
+            let requested = wish_of(id, MicroRub::new(5_000_500_000));
+            books.process().create(requested).await.unwrap();
             account.pay();
             books.process().check(id).await.unwrap();
             account.refund_is("succeeded");

@@ -4,7 +4,7 @@
 use serde_json::{Value, json};
 use tollgate::demo::vendor::Reply;
 
-use super::translated::{COST, ask, charged, response, responses_vendor, says, told};
+use super::translated::{COST, ask, charged, response, responses_vendor, returned, says};
 use crate::{
     checks::micro,
     harness::{Key, World, with},
@@ -206,7 +206,7 @@ async fn broken_responses_stream_is_charged_by_its_received_text() {
             json!({ "model": vendor.model(), "stream": true }),
         )
         .await;
-        assert_eq!(told(&got).last().unwrap()["type"], "response.failed");
+        assert_eq!(returned(&got).last().unwrap()["type"], "response.failed");
         estimated("r89", &world, &key, &got.number()).await;
     }
     let world = responses_vendor().await;

@@ -132,8 +132,8 @@ async fn broken_responses_stream_ends_with_two_gateway_events_and_the_request_nu
         assert!(micro(&receipt["charged_rub"]) > 0, "{what}: {receipt}");
         assert_eq!(receipt["estimated"], true, "{what}: {receipt}");
     }
-    let said = [begun.clone(), failed("server_error", &usage(COUNTS))];
-    says(&world, Reply::stream(said));
+    let reported = [begun.clone(), failed("server_error", &usage(COUNTS))];
+    says(&world, Reply::stream(reported));
     let answer = ask(&world, &key, &streamed()).await;
     ends("with usage", &answer, &begun);
     charged("with usage", &world, &answer, cost(COUNTS), false).await;
@@ -166,11 +166,11 @@ async fn responses_failure_before_any_content_has_an_error_status() {
             ),
             ("image_too_large", 400, INVALID, ""),
         ] {
-            for said in [flat(code), nested(code), failed(code, &Value::Null)] {
-                says(&world, Reply::stream([begun.clone(), said.clone()]));
+            for reported in [flat(code), nested(code), failed(code, &Value::Null)] {
+                says(&world, Reply::stream([begun.clone(), reported.clone()]));
                 let answer = ask(&world, &key, &streamed()).await;
-                refused(&said, &answer, status, kind, ours);
-                cost_nothing(&said, &world, &key, &answer).await;
+                refused(&reported, &answer, status, kind, ours);
+                cost_nothing(&reported, &world, &key, &answer).await;
             }
         }
     }

@@ -44,16 +44,18 @@ fn failures(stream: bool) -> Vec<Reply> {
         ];
     }
     let last = |data: Value| event(&with(data, json!({ "sequence_number": 2 })));
-    let said = [
+    let reported = [
         last(with(error.clone(), json!({ "type": "error" }))),
         last(json!({ "type": "error", "error": error })),
         last(json!({ "type": "response.failed", "response": failed })),
         String::new(),
     ];
     let begun = [String::new(), beginning().concat()];
-    let replies = begun
-        .iter()
-        .flat_map(|begun| said.iter().map(move |said| format!("{begun}{said}")));
+    let replies = begun.iter().flat_map(|begun| {
+        reported
+            .iter()
+            .map(move |reported| format!("{begun}{reported}"))
+    });
     replies.map(|text| Reply::stream([text])).collect()
 }
 
@@ -92,14 +94,14 @@ async fn responses_failure_before_any_content_is_answered_by_the_next_vendor() {
                 let account = fleet.world.settled(&key).await;
                 assert_eq!(micro(&account["spent_rub"]), spent, "{what}");
             }
-            assert!(fleet.asked(1) > 0, "the first vendor was asked");
-            assert_eq!(fleet.asked(0), CALLERS.len());
+            assert!(fleet.requested(1) > 0, "the first vendor was asked");
+            assert_eq!(fleet.requested(0), CALLERS.len());
         }
     }
 }
 
 /// The parts of an error that every format has: status, type and code.
-fn told(answer: &Answer) -> (StatusCode, Value, Value) {
+fn returned(answer: &Answer) -> (StatusCode, Value, Value) {
     let error = &answer.json()["error"];
     let message = error["message"].as_str().unwrap();
     assert!(
@@ -143,11 +145,11 @@ async fn vendor_refusal_has_the_same_status_and_code_for_callers_of_all_formats(
                     assert_ne!(answer.status, 200, "{what}: {}", answer.text());
                     assert_eq!(world.vendor.received().len(), 1, "{what}");
                     cost_nothing(&what, &world, &key, &answer).await;
-                    seen.push((what, told(&answer)));
+                    seen.push((what, returned(&answer)));
                 }
             }
-            for (what, told) in &seen[1..] {
-                assert_eq!(*told, seen[0].1, "{what}, and {}", seen[0].0);
+            for (what, returned) in &seen[1..] {
+                assert_eq!(*returned, seen[0].1, "{what}, and {}", seen[0].0);
             }
         }
     }

@@ -68,7 +68,7 @@ async fn call(world: &World, key: &Key, caller: &str, body: &Value) -> (Answer, 
 }
 
 /// The text of an answer, from the field in which the caller's format has it.
-fn said(caller: &str, answer: &Answer) -> Value {
+fn reported(caller: &str, answer: &Answer) -> Value {
     let answer = answer.json();
     match caller {
         "chat" => answer["choices"][0]["message"]["content"].clone(),
@@ -99,7 +99,7 @@ async fn vendor_with_all_formats_gets_each_call_untranslated() {
                 "{headers:?}"
             );
             assert_eq!(headers.contains_key("authorization"), !of_messages);
-            assert_eq!(said(caller, &answer), "да");
+            assert_eq!(reported(caller, &answer), "да");
             charged(caller, &world, &answer, COST, false).await;
         }
     }
@@ -123,7 +123,7 @@ async fn call_in_an_unsupported_format_is_translated_to_the_vendors_first_format
             let (answer, received) = call(&world, &key, caller, &body).await;
             assert_eq!(received.path, path, "{caller} of {formats:?}");
             assert_eq!(received.json()["model"], "vendor-chat-1");
-            assert_eq!(said(caller, &answer), "да");
+            assert_eq!(reported(caller, &answer), "да");
             charged(caller, &world, &answer, COST, false).await;
         }
     }

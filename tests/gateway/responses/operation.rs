@@ -17,13 +17,13 @@ const COUNTS: [u64; 4] = [9, 3, 2, 5];
 async fn responses_body_and_answer_pass_unchanged_except_for_required_fields() {
     let world = world().await;
     let key = world.key().await;
-    let said = answer("Да.\n", &usage(COUNTS));
-    says(&world, Reply::json(200, &said));
+    let reported = answer("Да.\n", &usage(COUNTS));
+    says(&world, Reply::json(200, &reported));
     let body = r#"{ "model" : "chat","input":"\u043fривет", "temperature":0.70 ,"x":1e400}"#;
     let answer = ask_raw(&world, &key, body).await;
     assert_eq!(
         (answer.status.as_u16(), answer.text()),
-        (200, said.to_string())
+        (200, reported.to_string())
     );
     let received = world.vendor.received().pop().unwrap();
     assert_eq!(received.path, "/v1/responses");
@@ -329,9 +329,9 @@ async fn estimate_accepts_a_body_of_the_responses_format() {
     ))
     .await;
     assert_eq!(answer.status, 200, "{answer:?}");
-    let said = answer.json();
+    let reported = answer.json();
     assert_eq!(
-        (&said["model"], &said["output_tokens_max"]),
+        (&reported["model"], &reported["output_tokens_max"]),
         (&json!("chat"), &json!(50))
     );
     let answer = estimate(body(json!({ "store": true }))).await;

@@ -20,10 +20,10 @@ fn streamed() -> Value {
 }
 
 /// The stream as the vendor sent it, and the cost that the gateway inserted before the last event.
-fn told(answer: &Answer) -> (String, String) {
+fn returned(answer: &Answer) -> (String, String) {
     let text = answer.text();
-    let (said, cost) = told_cost(&text);
-    (said, cost.to_owned())
+    let (reported, cost) = told_cost(&text);
+    (reported, cost.to_owned())
 }
 
 /// Recordings of the responses format whose files have this extension, except recordings of errors.
@@ -64,11 +64,11 @@ async fn rich(world: &World) -> (Key, Value) {
 async fn recorded_responses_pass_byte_for_byte_and_cost_their_usage() {
     let world = world().await;
     let (key, body) = rich(&world).await;
-    for (name, said) in recorded(".json") {
-        let step = Step::Send(said.clone().into());
+    for (name, reported) in recorded(".json") {
+        let step = Step::Send(reported.clone().into());
         says(&world, Reply::raw(200, "application/json", vec![step]));
         let answer = ask(&world, &key, &body).await;
-        let json: Value = serde_json::from_str(&said).unwrap();
+        let json: Value = serde_json::from_str(&reported).unwrap();
         let counts = counts(&json["usage"]);
         // One recording has a usage of only zeros. The gateway does not rely on such a usage, so it estimates.
         if counts == [0; 4] {
@@ -77,7 +77,7 @@ async fn recorded_responses_pass_byte_for_byte_and_cost_their_usage() {
         }
         assert_eq!(
             (answer.status.as_u16(), answer.text()),
-            (200, said),
+            (200, reported),
             "{name}"
         );
         charged(&name, &world, &answer, cost(counts), false).await;
@@ -108,17 +108,17 @@ async fn recorded_responses_streams_pass_byte_for_byte_in_any_split() {
     let world = world().await;
     let (key, body) = rich(&world).await;
     let body = crate::harness::with(body, json!({ "stream": true }));
-    for (name, said) in recorded(".sse") {
-        let (expected, usage) = up_to_the_last(&said);
+    for (name, reported) in recorded(".sse") {
+        let (expected, usage) = up_to_the_last(&reported);
         for size in [7, 1000, usize::MAX] {
-            let steps = said.as_bytes().chunks(size.min(said.len()));
+            let steps = reported.as_bytes().chunks(size.min(reported.len()));
             let steps = steps
                 .map(|piece| Step::Send(piece.to_vec().into()))
                 .collect();
             says(&world, Reply::raw(200, "text/event-stream", steps));
             let answer = ask(&world, &key, &body).await;
             assert_eq!(answer.status, 200, "{name}");
-            let (text, _) = told(&answer);
+            let (text, _) = returned(&answer);
             assert!(
                 !answer.failed && text == expected,
                 "{name} by {size}: {text}"
@@ -137,14 +137,14 @@ async fn line_ends_comments_and_a_done_event_do_not_change_a_responses_stream() 
         .split_inclusive('\n')
         .filter(|line| !line.starts_with("event:"))
         .collect();
-    for (said, behind) in [
+    for (reported, behind) in [
         (usual.replace('\n', "\r\n"), ""),
         (no_names, "data: [DONE]\n\n"),
         (format!(": PROCESSING\n\n{usual}"), ": bye\n\n"),
     ] {
-        says(&world, Reply::stream([said.clone() + behind]));
+        says(&world, Reply::stream([reported.clone() + behind]));
         let answer = ask(&world, &key, &streamed()).await;
-        assert_eq!(told(&answer).0, said);
+        assert_eq!(returned(&answer).0, reported);
         charged("a stream", &world, &answer, cost(COUNTS), false).await;
     }
 }
@@ -183,11 +183,11 @@ async fn responses_usage_is_read_once_from_the_last_event_or_else_estimated() {
             "{receipt}"
         );
     }
-    let said = plain.json();
-    assert_eq!(said["usage"]["output_tokens"], 4, "{said}");
+    let reported = plain.json();
+    assert_eq!(reported["usage"]["output_tokens"], 4, "{reported}");
     assert!(
-        said["usage"]["input_tokens"].as_u64().unwrap() > 0,
-        "{said}"
+        reported["usage"]["input_tokens"].as_u64().unwrap() > 0,
+        "{reported}"
     );
 }
 
@@ -206,7 +206,7 @@ async fn unknown_events_and_fields_of_a_responses_stream_pass_unchanged() {
     );
     says(&world, Reply::stream(events.clone()));
     let answer = ask(&world, &key, &streamed()).await;
-    assert_eq!(told(&answer).0, events.concat());
+    assert_eq!(returned(&answer).0, events.concat());
 }
 
 #[tokio::test]

@@ -18,12 +18,12 @@ pub fn priced() -> Setup {
 
 /// The same answer as a plain reply and as a stream. The fields in `beside` are next to the usage.
 pub fn both(used: &Value, beside: &Value) -> [(Reply, bool); 2] {
-    let said = with(answer("да", used), beside.clone());
+    let reported = with(answer("да", used), beside.clone());
     let mut events = beginning();
     events.push(delta(2, "да"));
-    events.push(last(3, said.clone()));
+    events.push(last(3, reported.clone()));
     [
-        (Reply::json(200, &said), false),
+        (Reply::json(200, &reported), false),
         (Reply::stream(events), true),
     ]
 }
@@ -36,8 +36,8 @@ async fn service_tier_is_sold_only_with_a_price_and_charged_as_the_vendor_served
     for (served, condition) in [("priority", tier("priority")), ("default", Value::Null)] {
         for (reply, stream) in both(&usage([7, 0, 0, 10]), &tier(served)) {
             says(&world, reply);
-            let asked = body(with(tier("priority"), json!({ "stream": stream })));
-            let answered = ask(&world, &key, &asked).await;
+            let requested = body(with(tier("priority"), json!({ "stream": stream })));
+            let answered = ask(&world, &key, &requested).await;
             let receipt = receipt(&world, &answered).await;
             assert_eq!(receipt["price"]["condition"], condition, "{receipt}");
             assert_eq!(receipt.get("unpriced"), None, "{receipt}");
@@ -61,14 +61,14 @@ async fn service_tier_is_sold_only_with_a_price_and_charged_as_the_vendor_served
 async fn call_with_long_input_is_held_and_charged_at_the_long_price_in_every_class() {
     let world = priced().start().await;
     let key = world.key().await;
-    let asked = |stream| body(json!({ "input": "x ".repeat(1000), "stream": stream }));
+    let requested = |stream| body(json!({ "input": "x ".repeat(1000), "stream": stream }));
     for (input, condition) in [
         (1000, Value::Null),
         (1001, json!({ "above_input_tokens": 1000 })),
     ] {
         for (reply, stream) in both(&usage([input, 200, 100, 10]), &json!({})) {
             says(&world, reply);
-            let answered = ask(&world, &key, &asked(stream)).await;
+            let answered = ask(&world, &key, &requested(stream)).await;
             let receipt = receipt(&world, &answered).await;
             assert_eq!(receipt["price"]["condition"], condition, "{receipt}");
             assert_eq!(receipt["usage"]["cached_input"], 200, "{receipt}");
@@ -87,18 +87,18 @@ async fn cache_writes_of_a_responses_vendor_are_charged_by_their_lifetime() {
     let split = json!({ "ttl_30m_tokens": 10, "ttl_12h_tokens": 20 });
     // Columns: requested lifetime; counts by lifetime that the vendor reports; charged usual writes; charged writes of
     // 12 hours.
-    for (ttl, told, usual, long) in [
+    for (ttl, returned, usual, long) in [
         ("12h", split.clone(), 10, 20),
         // The vendor reports no lifetimes, so all writes have the requested one.
         ("12h", Value::Null, 0, 30),
         ("30m", Value::Null, 30, 0),
     ] {
         let mut used = usage([100, 0, 30, 10]);
-        used["input_tokens_details"]["cache_write_tokens_details"] = told;
+        used["input_tokens_details"]["cache_write_tokens_details"] = returned;
         for (reply, stream) in both(&used, &json!({})) {
             says(&world, reply);
-            let asked = body(with(lives(ttl), json!({ "stream": stream })));
-            let answered = ask(&world, &key, &asked).await;
+            let requested = body(with(lives(ttl), json!({ "stream": stream })));
+            let answered = ask(&world, &key, &requested).await;
             let receipt = receipt(&world, &answered).await;
             let found = &receipt["usage"];
             assert_eq!(found["input"], 70, "{receipt}");

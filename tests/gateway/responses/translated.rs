@@ -26,10 +26,10 @@ pub(super) async fn responses_vendor() -> World {
 }
 
 pub(super) async fn ask(world: &World, key: &Key, fields: Value) -> Answer {
-    world.ask(asked(world, key, fields)).await
+    world.ask(requested(world, key, fields)).await
 }
 
-fn asked(world: &World, key: &Key, fields: Value) -> Request<Full<Bytes>> {
+fn requested(world: &World, key: &Key, fields: Value) -> Request<Full<Bytes>> {
     let bearer = format!("Bearer {}", key.secret);
     let headers = [
         ("authorization", bearer.as_str()),
@@ -51,7 +51,7 @@ pub(super) async fn charged(what: &str, world: &World, answer: &Answer, charge: 
 }
 
 /// The data of each event of an answer, in order.
-pub(super) fn told(answer: &Answer) -> Vec<Value> {
+pub(super) fn returned(answer: &Answer) -> Vec<Value> {
     let text = answer.text();
     let data = text
         .lines()
@@ -91,15 +91,15 @@ async fn plain_chat_or_messages_answer_is_translated_to_responses_and_charged() 
             json!({ "model": vendor.model(), "instructions": "коротко", "max_output_tokens": 50 });
         let got = ask(&world, &key, body).await;
         assert_eq!(got.status, 200, "{}", got.text());
-        let said = got.json();
+        let reported = got.json();
         assert_eq!(
-            (&said["object"], &said["status"]),
+            (&reported["object"], &reported["status"]),
             (&json!("response"), &json!("completed"))
         );
         let number = got.number().replace('-', "");
-        assert_eq!(said["id"], format!("resp_{number}"));
-        assert_eq!(said["output"][0]["content"][0]["text"], "да");
-        assert_eq!(said["usage"]["total_tokens"], 11);
+        assert_eq!(reported["id"], format!("resp_{number}"));
+        assert_eq!(reported["output"][0]["content"][0]["text"], "да");
+        assert_eq!(reported["usage"]["total_tokens"], 11);
         let received = world.vendor.received().pop().unwrap();
         let sent = received.json();
         assert_eq!(sent["model"], vendor.vendor_model());
@@ -136,14 +136,14 @@ async fn chat_or_messages_stream_is_translated_to_responses_and_charged() {
         )
         .await;
         assert!(!got.failed && !got.text().contains("[DONE]"));
-        let told = told(&got);
-        let end = last("stream", &told);
+        let returned = returned(&got);
+        let end = last("stream", &returned);
         assert_eq!(end["type"], "response.completed");
         let response = &end["response"];
         assert_eq!(response["output"][0]["content"][0]["text"], "раз два");
         let number = got.number().replace('-', "");
         assert_eq!(response["id"], format!("resp_{number}"));
-        let deltas: String = told
+        let deltas: String = returned
             .iter()
             .filter(|event| event["type"] == "response.output_text.delta")
             .map(|event| event["delta"].as_str().unwrap())
@@ -184,7 +184,7 @@ async fn tool_calls_of_a_coding_tool_round_trip_through_the_translation() {
     let body = json!({ "model": "chat", "stream": true, "tools": tools, "tool_choice": "auto",
         "parallel_tool_calls": true, "client_metadata": { "session": "x" }, "include": ["reasoning.encrypted_content"] });
     let got = ask(&world, &key, body.clone()).await;
-    let end = last("calls", &told(&got));
+    let end = last("calls", &returned(&got));
     let output = end["response"]["output"].as_array().unwrap().clone();
     assert_eq!(output.len(), 3, "{end}");
     assert_eq!(output[0]["name"], "exec");
@@ -215,7 +215,7 @@ async fn tool_calls_of_a_coding_tool_round_trip_through_the_translation() {
         );
         let got = ask(&world, &key, next).await;
         assert_eq!(
-            last("next", &told(&got))["type"],
+            last("next", &returned(&got))["type"],
             "response.completed",
             "{}",
             got.text()
@@ -252,16 +252,16 @@ async fn translated_response_of_a_failing_vendor_is_never_completed() {
             json!({ "model": vendor.model(), "stream": true }),
         )
         .await;
-        let told = told(&got);
-        let end = last("cut", &told);
+        let returned = returned(&got);
+        let end = last("cut", &returned);
         assert_eq!(end["type"], "response.failed");
-        assert_eq!(told[told.len() - 2]["type"], "error");
+        assert_eq!(returned[returned.len() - 2]["type"], "error");
         let number = got.number();
         assert_eq!(
             end["response"]["id"],
             format!("resp_{}", number.replace('-', ""))
         );
-        assert_eq!(end["response"]["id"], told[0]["response"]["id"]);
+        assert_eq!(end["response"]["id"], returned[0]["response"]["id"]);
         let message = end["response"]["error"]["message"].as_str().unwrap();
         assert!(message.ends_with(&format!("({number})")), "{message}");
         assert!(!got.text().contains("response.completed"));
@@ -336,7 +336,7 @@ async fn responses_vendor_serves_callers_of_other_formats() {
         says(&world, Reply::stream(stream));
         let body = with(body, json!({ "stream": true }));
         let got = caller.call(&world, &key, &body).await;
-        let text: String = told(&got)
+        let text: String = returned(&got)
             .iter()
             .filter_map(|data| {
                 let text = data["choices"][0]["delta"]["content"].as_str();
@@ -440,14 +440,14 @@ async fn responses_caller_gets_keep_alives_before_a_slow_vendors_first_event() {
         let reply = Reply::stream(stream).with_step(0, Step::Hold(Arc::clone(&go)));
         says(&world, reply);
         let body = json!({ "model": model, "stream": true });
-        let res = world.send(asked(&world, &key, body)).await;
+        let res = world.send(requested(&world, &key, body)).await;
         assert_eq!(res.status(), 200, "{model}: before any event");
         go.notify_one();
         let got = whole(res).await;
         let text = got.text();
         assert!(text.starts_with(": keep-alive\n\n"), "{model}: {text}");
         assert!(text.contains("да") && !got.failed, "{model}: {text}");
-        assert_eq!(told(&got).last().unwrap()["type"], "response.completed");
+        assert_eq!(returned(&got).last().unwrap()["type"], "response.completed");
     }
 }
 
@@ -473,8 +473,8 @@ async fn recorded_answers_of_other_formats_become_complete_responses_and_are_cha
     let key = world.key_with("rich", "1000000", json!({})).await;
     let mut counted = 0;
     for vendor in [Op::Chat, Op::Messages] {
-        for (name, said) in recorded(&format!("{}-", vendor.model()), ".sse") {
-            let step = Step::Send(said.clone().into());
+        for (name, reported) in recorded(&format!("{}-", vendor.model()), ".sse") {
+            let step = Step::Send(reported.clone().into());
             says(&world, Reply::raw(200, "text/event-stream", vec![step]));
             let input = "слово ".repeat(20_000);
             let got = ask(
@@ -483,7 +483,7 @@ async fn recorded_answers_of_other_formats_become_complete_responses_and_are_cha
                 json!({ "model": vendor.model(), "stream": true, "input": input }),
             )
             .await;
-            let end = last(&name, &told(&got));
+            let end = last(&name, &returned(&got));
             let response = &end["response"];
             // In this recording the vendor ends its stream with an error.
             if end["type"] == "response.failed" {
@@ -526,10 +526,10 @@ async fn recorded_answers_of_other_formats_become_complete_responses_and_are_cha
 async fn recorded_responses_reach_chat_and_messages_callers_at_their_cost() {
     let world = responses_vendor().await;
     let key = world.key_with("rich", "1000000", json!({})).await;
-    for (name, said) in recorded("responses-", ".sse") {
+    for (name, reported) in recorded("responses-", ".sse") {
         let mut charges = Vec::new();
         for caller in [Op::Chat, Op::Messages] {
-            let step = Step::Send(said.clone().into());
+            let step = Step::Send(reported.clone().into());
             says(&world, Reply::raw(200, "text/event-stream", vec![step]));
             let text = "слово ".repeat(20_000);
             let body = with(
@@ -543,14 +543,16 @@ async fn recorded_responses_reach_chat_and_messages_callers_at_their_cost() {
             let receipt = world.receipt(&got.number()).await;
             charges.push(micro(&receipt["charged_rub"]));
         }
-        let costs = cost_of_recording(&said);
+        let costs = cost_of_recording(&reported);
         assert_eq!(charges, [costs, costs], "{name}");
     }
 }
 
 /// The cost of a recorded stream, by the last of its events that has a usage.
-fn cost_of_recording(said: &str) -> i64 {
-    let data = said.lines().filter_map(|line| line.strip_prefix("data:"));
+fn cost_of_recording(reported: &str) -> i64 {
+    let data = reported
+        .lines()
+        .filter_map(|line| line.strip_prefix("data:"));
     let last = data
         .filter_map(|data| serde_json::from_str::<Value>(data).ok())
         .rfind(|event| event["response"]["usage"].is_object())

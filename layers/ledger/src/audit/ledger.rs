@@ -27,10 +27,10 @@ pub(crate) trait Source: Sync {
     fn accounts(&self) -> impl Future<Output = Result<Vec<AccountId>, BookError>> + Send;
 
     /// Returns an account at one moment; `None` if it does not exist.
-    fn standing(
+    fn account_state(
         &self,
         account: &AccountId,
-    ) -> impl Future<Output = Result<Option<Standing>, BookError>> + Send;
+    ) -> impl Future<Output = Result<Option<AccountState>, BookError>> + Send;
 
     /// Returns a part of an account's journal, and the calls in it that moved money more than once, if the store can
     /// find such calls.
@@ -53,7 +53,7 @@ pub(crate) trait Source: Sync {
 
 /// An account's books, all read at one moment.
 #[derive(Debug)]
-pub(crate) struct Standing {
+pub(crate) struct AccountState {
     /// The audit of the account, with the books checked and no journal line yet.
     pub(crate) audit: AccountAudit,
     /// The number of the account's keys.
@@ -91,16 +91,16 @@ async fn one<S: Source>(
     source: &S,
     id: &AccountId,
 ) -> Result<Option<(usize, usize, Vec<String>)>, BookError> {
-    let Some(standing) = source.standing(id).await? else {
+    let Some(account_state) = source.account_state(id).await? else {
         return Ok(None);
     };
-    let Standing {
+    let AccountState {
         mut audit,
         keys,
         journal_end,
-    } = standing;
+    } = account_state;
     let mut pages = JournalPages::new(id.clone(), journal_end);
-    while let Some((account, part)) = pages.asked() {
+    while let Some((account, part)) = pages.requested() {
         let (page, twice) = source.journal(account, &part).await?;
         let lines = pages.turned(page);
         lines.iter().for_each(|line| audit.line(line));
@@ -124,13 +124,13 @@ impl<L: LedgerAdmin + ?Sized> Source for Contract<'_, L> {
         Ok(views.into_iter().map(|view| view.id).collect())
     }
 
-    async fn standing(&self, account: &AccountId) -> Result<Option<Standing>, BookError> {
+    async fn account_state(&self, account: &AccountId) -> Result<Option<AccountState>, BookError> {
         let books = match self.0.books(account).await {
             Ok(books) => books,
             Err(BookError::NotFound) => return Ok(None),
             Err(error) => return Err(error),
         };
-        Ok(Some(Standing {
+        Ok(Some(AccountState {
             audit: AccountAudit::new(Snapshot::from(&books)).keeping_numbers(),
             keys: books.keys.len(),
             journal_end: books.journal_end,
@@ -166,8 +166,11 @@ mod tests {
             Ok(vec!["acme".parse().unwrap(), "gone".parse().unwrap()])
         }
 
-        async fn standing(&self, account: &AccountId) -> Result<Option<Standing>, BookError> {
-            Ok((*account == self.books.id).then(|| Standing {
+        async fn account_state(
+            &self,
+            account: &AccountId,
+        ) -> Result<Option<AccountState>, BookError> {
+            Ok((*account == self.books.id).then(|| AccountState {
                 audit: AccountAudit::new(self.books.clone()),
                 keys: 2,
                 journal_end: "5".into(),

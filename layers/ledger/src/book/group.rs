@@ -115,9 +115,9 @@ impl Account {
         let Some(money) = self.money_of_group_mut(key) else {
             return;
         };
-        let told = money.spend(charged, now, by);
+        let reported = money.spend(charged, now, by);
         let id = self.group_of.get(key).cloned();
-        self.happened.extend(told.into_iter().map(|mut what| {
+        self.happened.extend(reported.into_iter().map(|mut what| {
             if let Happening::CeilingLow { group, .. } | Happening::CeilingReached { group, .. } =
                 &mut what
             {

@@ -62,18 +62,18 @@ impl KeyBook {
     ) -> Vec<Happening> {
         (self.month, self.day) = (self.month_at(now), self.day_at(now));
         let used = self.used.plus_or_max(charged);
-        let told = match self.ceilings == Ceilings::NONE {
+        let reported = match self.ceilings == Ceilings::NONE {
             true => Vec::new(),
             false => self.passed(used, now, number),
         };
         self.used = used;
-        told
+        reported
     }
 
     /// Returns an event for each ceiling whose remaining amount falls to an alert level, or to almost nothing, if the
     /// usage grows to `used`. The stored day and month must be those of `now`.
     fn passed(&self, used: MicroRub, now: Millis, number: RequestNumber) -> Vec<Happening> {
-        let mut told = Vec::new();
+        let mut reported = Vec::new();
         for bound in self.bounds(now) {
             let ceiling = match bound.ceiling {
                 Ceiling::Total | Ceiling::GroupTotal => CeilingKind::Total,
@@ -85,7 +85,7 @@ impl KeyBook {
             let left_rub = bound.limit.minus_or_zero(spent);
             let by = || number.to_string();
             if let Some(level_rub) = self.levels.passed(before, left_rub) {
-                told.push(Happening::CeilingLow {
+                reported.push(Happening::CeilingLow {
                     group: None,
                     ceiling,
                     ceiling_rub,
@@ -96,7 +96,7 @@ impl KeyBook {
             }
             let reached = reached(ceiling_rub);
             if left_rub <= reached && reached < before {
-                told.push(Happening::CeilingReached {
+                reported.push(Happening::CeilingReached {
                     group: None,
                     ceiling,
                     ceiling_rub,
@@ -105,6 +105,6 @@ impl KeyBook {
                 });
             }
         }
-        told
+        reported
     }
 }

@@ -145,7 +145,7 @@ impl Directory {
 
     /// Returns the server at an address that another server reported.
     pub(super) fn named(&self, address: &str, by: &Node) -> Option<Arc<Node>> {
-        self.node(&Address::told(address, by.address())?).ok()
+        self.node(&Address::reported(address, by.address())?).ok()
     }
 
     fn node(&self, address: &Address) -> Result<Arc<Node>, RedisFault> {
@@ -201,8 +201,8 @@ impl Directory {
         match &self.url.kind {
             Kind::Single => None,
             Kind::Sentinel(name) => {
-                let asked = self.sentinels.iter().map(|sentinel| sentinel.primary(name));
-                let primary = most_say(asked, limit).await?;
+                let requested = self.sentinels.iter().map(|sentinel| sentinel.primary(name));
+                let primary = most_say(requested, limit).await?;
                 Some(vec![(0, u16::MAX, primary)])
             }
             Kind::Cluster => {
@@ -226,7 +226,7 @@ impl Directory {
     /// Requests the primaries from the first Sentinel or node once more and returns the error, which explains why no
     /// server has reported the primaries.
     async fn why_nobody_told(&self, limit: Duration) -> RedisFault {
-        let told = |cause: &str, address: &Node| RedisFault::OutOfReach {
+        let reported = |cause: &str, address: &Node| RedisFault::OutOfReach {
             address: Arc::clone(address.shown()),
             cause: cause.into(),
         };
@@ -243,14 +243,14 @@ impl Directory {
             };
             return match answer {
                 Err(failure) => failure.into(),
-                Ok(_) => told("the Sentinels have no primary with this name", plain),
+                Ok(_) => reported("the Sentinels have no primary with this name", plain),
             };
         }
         match self.node(&self.url.hosts[0]) {
             Err(fault) => fault,
             Ok(node) => match node.send(&slots_question(), Lane::Shared, limit).await {
                 Err(failure) => failure.into(),
-                Ok(_) => told("the server is not part of a Cluster with slots", &node),
+                Ok(_) => reported("the server is not part of a Cluster with slots", &node),
             },
         }
     }
@@ -326,14 +326,14 @@ fn slots_of(answer: Value, by: &Address) -> Option<Slots> {
 /// Returns the most frequent answer of the servers: at once if more than half agree, otherwise when all have answered
 /// or the time is up. So a server that is cut off and has outdated information cannot decide the result.
 async fn most_say<T: PartialEq>(
-    asked: impl Iterator<Item = impl Future<Output = Option<T>>>,
+    requested: impl Iterator<Item = impl Future<Output = Option<T>>>,
     limit: Duration,
 ) -> Option<T> {
     let until = Instant::now() + limit;
-    let mut asked: FuturesUnordered<_> = asked.collect();
-    let half = asked.len() / 2;
+    let mut requested: FuturesUnordered<_> = requested.collect();
+    let half = requested.len() / 2;
     let mut answers: Vec<(T, usize)> = Vec::new();
-    while let Ok(Some(answer)) = timeout_at(until, asked.next()).await {
+    while let Ok(Some(answer)) = timeout_at(until, requested.next()).await {
         let Some(answer) = answer else { continue };
         let index = match answers.iter().position(|(known, _)| *known == answer) {
             Some(index) => index,

@@ -586,7 +586,7 @@ mod tests {
     #[tokio::test]
     async fn unreachable_server_is_reported_at_once() {
         // No server listens on port 1.
-        for (url, said) in [
+        for (url, message) in [
             (
                 "redis://:secret@127.0.0.1:1",
                 "Redis at 127.0.0.1:1 is out of reach",
@@ -603,7 +603,7 @@ mod tests {
             let error = RedisConn::connect(url, RedisSettings::default())
                 .await
                 .unwrap_err();
-            assert_eq!(error.to_string(), said);
+            assert_eq!(error.to_string(), message);
             let cause = error.source().map(ToString::to_string);
             assert!(
                 !format!("{error:?} {cause:?}").contains("secret"),

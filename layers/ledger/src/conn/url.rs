@@ -258,7 +258,7 @@ impl Address {
 
     /// Parses the address in a redirection: `host:port`, with an IPv6 host without brackets. If the host is missing,
     /// the redirection means the server that sent it.
-    pub(super) fn told(text: &str, by: &Self) -> Option<Self> {
+    pub(super) fn reported(text: &str, by: &Self) -> Option<Self> {
         let (host, port) = text.rsplit_once(':')?;
         let host = match host {
             "" | "?" => &by.host,
@@ -351,7 +351,7 @@ mod tests {
 
     #[test]
     fn url_errors_do_not_contain_the_password() {
-        for (text, said) in [
+        for (text, message) in [
             ("postgres://u:hunter2@h/1", "redis-cluster://"),
             ("hunter2", "redis-cluster://"),
             ("redis://u:hunter2@h/x", "redis://user"),
@@ -378,7 +378,7 @@ mod tests {
             ("redis-sentinel:///mymaster", "a:7000,b:7001"),
         ] {
             let error = RedisUrl::parse(text).expect_err(text).to_string();
-            assert!(error.contains(said), "{text}: {error}");
+            assert!(error.contains(message), "{text}: {error}");
             assert!(!error.contains("hun"), "{text}: {error}");
         }
         let url = RedisUrl::parse("redis-cluster://root:hunter2@a:1,b:2").unwrap();
@@ -402,7 +402,7 @@ mod tests {
     #[test]
     fn redirection_without_a_host_leads_to_the_server_that_sent_it() {
         let by = Address::parse("h:1", PORT).unwrap();
-        for (text, told) in [
+        for (text, reported) in [
             ("10.0.0.1:7000", Some("10.0.0.1:7000")),
             (":7000", Some("h:7000")),
             ("?:7000", Some("h:7000")),
@@ -410,8 +410,8 @@ mod tests {
             ("h", None),
             ("h:x", None),
         ] {
-            let address = Address::told(text, &by).map(|address| address.to_string());
-            assert_eq!(address.as_deref(), told, "{text}");
+            let address = Address::reported(text, &by).map(|address| address.to_string());
+            assert_eq!(address.as_deref(), reported, "{text}");
         }
     }
 }

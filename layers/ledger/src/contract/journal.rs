@@ -213,7 +213,7 @@ impl JournalPages {
         &mut self,
         ledger: &L,
     ) -> Result<Option<Vec<JournalLine>>, BookError> {
-        let Some((account, part)) = self.asked() else {
+        let Some((account, part)) = self.requested() else {
             return Ok(None);
         };
         let page = ledger.journal(account, &part).await?;
@@ -221,7 +221,7 @@ impl JournalPages {
     }
 
     /// Returns the account, and the part of its journal that is the next page; `None` after the last page.
-    pub(crate) fn asked(&self) -> Option<(&AccountId, JournalPart<'_>)> {
+    pub(crate) fn requested(&self) -> Option<(&AccountId, JournalPart<'_>)> {
         let after = match &self.next {
             NextPage::First => None,
             NextPage::After(line) => Some(line.as_str()),

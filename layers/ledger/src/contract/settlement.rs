@@ -92,7 +92,7 @@ pub struct Item {
     #[serde(
         default,
         skip_serializing_if = "Option::is_none",
-        deserialize_with = "endpoint::kept"
+        deserialize_with = "endpoint::stored"
     )]
     pub endpoint: Option<Endpoint>,
     /// The tokens of the call, by class.
@@ -118,14 +118,14 @@ pub struct Item {
     #[serde(
         default,
         skip_serializing_if = "Option::is_none",
-        deserialize_with = "StoppedBy::kept"
+        deserialize_with = "StoppedBy::stored"
     )]
     pub stopped_by: Option<StoppedBy>,
     /// The session that the caller's request names, if any.
     #[serde(
         default,
         skip_serializing_if = "Option::is_none",
-        deserialize_with = "session::kept"
+        deserialize_with = "session::stored"
     )]
     pub session: Option<SessionId>,
     /// The call's timing; `None` if it was not recorded.
@@ -133,7 +133,7 @@ pub struct Item {
         rename = "times",
         default,
         skip_serializing_if = "Option::is_none",
-        deserialize_with = "timeline::kept"
+        deserialize_with = "timeline::stored"
     )]
     pub timeline: Option<Timeline>,
 }

@@ -18,7 +18,7 @@ use crate::{
 pub(super) struct EventState {
     last: u64,
     /// The time of emission of each named event. An event with the same name is not emitted again.
-    told: HashMap<String, Millis>,
+    reported: HashMap<String, Millis>,
     documents: BTreeMap<String, Document>,
 }
 
@@ -102,13 +102,13 @@ impl State {
     }
 
     pub(crate) fn emit_once(&mut self, event: &OnceEvent, now: Millis) -> Journaled<bool> {
-        let told = &mut self.feed.told;
-        told.retain(|_, at| now.saturating_sub(*at) < ONCE_MS);
+        let reported = &mut self.feed.reported;
+        reported.retain(|_, at| now.saturating_sub(*at) < ONCE_MS);
         let once = event.once.clone();
-        if told.contains_key(&once) {
+        if reported.contains_key(&once) {
             return (false, None);
         }
-        told.insert(once.clone(), now);
+        reported.insert(once.clone(), now);
         self.feed.last += 1;
         let event = Event {
             number: self.feed.last,
@@ -162,7 +162,7 @@ impl State {
 
     /// Restores from a store's file the number of the last event, and when each named event was emitted.
     #[cfg(feature = "sqlite")]
-    pub(crate) fn restore_feed(&mut self, last: u64, told: HashMap<String, Millis>) {
-        (self.feed.last, self.feed.told) = (last, told);
+    pub(crate) fn restore_feed(&mut self, last: u64, reported: HashMap<String, Millis>) {
+        (self.feed.last, self.feed.reported) = (last, reported);
     }
 }

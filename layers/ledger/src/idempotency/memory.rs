@@ -99,7 +99,7 @@ impl MemoryAnswers {
             return Claimed::Full;
         }
         sums.calls += 1;
-        let expires = now + claim.kept.max(claim.lease);
+        let expires = now + claim.stored.max(claim.lease);
         let row = Row {
             first: claim.number,
             number: claim.number,

@@ -53,7 +53,7 @@ pub struct Claim {
     /// The time for which a running call keeps the claim unless it renews or finishes it.
     pub lease: Duration,
     /// The time for which the claim, and later its answer, is stored.
-    pub kept: Duration,
+    pub stored: Duration,
 }
 
 /// The result of a claim.

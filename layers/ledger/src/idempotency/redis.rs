@@ -51,12 +51,12 @@ impl RedisAnswers {
     }
 
     /// Reserves `bytes` of the limit over all accounts, if they are free. A negative number gives bytes back.
-    async fn has_room(&self, bytes: i64, kept: Duration) -> Result<bool, RedisFault> {
+    async fn has_room(&self, bytes: i64, stored: Duration) -> Result<bool, RedisFault> {
         let Inner {
             conn, room, bounds, ..
         } = &*self.0;
         let keys = ["tg:answers".to_owned()];
-        let args = (bytes, bounds.bytes_max, millis(kept));
+        let args = (bytes, bounds.bytes_max, millis(stored));
         conn.eval(room, &keys, args, OPERATOR_TIMEOUT).await
     }
 }
@@ -89,7 +89,7 @@ impl AnswerStore for RedisAnswers {
             &claim.fingerprint.0[..],
             claim.number.to_string(),
             millis(claim.lease),
-            millis(claim.kept),
+            millis(claim.stored),
             bounds.account_calls_max,
             bounds.account_bytes_max,
             from.map(|from| from.to_string()).unwrap_or_default(),
@@ -125,7 +125,7 @@ impl AnswerStore for RedisAnswers {
             _ => 0,
         };
         let (word, answer) = match outcome {
-            Outcome::Answered(answer) if self.has_room(bytes, claim.kept).await? => {
+            Outcome::Answered(answer) if self.has_room(bytes, claim.stored).await? => {
                 ("answered", answer)
             }
             Outcome::Answered(_) => {
@@ -147,7 +147,7 @@ impl AnswerStore for RedisAnswers {
         if word == "answered" && !finished.as_ref().is_ok_and(|word| word == "kept") {
             // The answer was not stored, because it exceeds the account's own limit or was stored before. So its bytes
             // are given back.
-            let given_back = self.has_room(-bytes, claim.kept).await;
+            let given_back = self.has_room(-bytes, claim.stored).await;
             if finished.is_ok() {
                 given_back?;
             }

@@ -74,7 +74,7 @@ impl SqliteAnswers {
         ask: impl FnOnce(&Transaction<'_>, &Bounds, i64) -> rusqlite::Result<T> + Send + 'static,
     ) -> Result<T, BoxError> {
         let inner = Arc::clone(&self.0);
-        let asked = tokio::task::spawn_blocking(move || -> Result<T, BoxError> {
+        let requested = tokio::task::spawn_blocking(move || -> Result<T, BoxError> {
             let mut conn = inner.conn.lock().unwrap_or_else(PoisonError::into_inner);
             let conn = match &mut *conn {
                 Some(conn) => conn,
@@ -85,7 +85,7 @@ impl SqliteAnswers {
             step.commit()?;
             Ok(answer)
         });
-        asked.await?
+        requested.await?
     }
 }
 
@@ -181,7 +181,7 @@ fn claim_in(
             claim.fingerprint.0,
             bytes_of(claim.number),
             until,
-            until.max(now + signed(millis(claim.kept)))
+            until.max(now + signed(millis(claim.stored)))
         ])?;
     Ok(Claimed::Mine)
 }

@@ -20,7 +20,7 @@ fn claim(account: &str, id: u8) -> Claim {
         fingerprint: Digest([id ^ 0xff; 32]),
         number: RequestNumber::now_v7(),
         lease: LEASE,
-        kept: KEPT,
+        stored: KEPT,
     }
 }
 
@@ -46,12 +46,12 @@ async fn one_call_runs_and_the_others_get_its_state(store: &impl AnswerStore) {
     assert_eq!(store.claim(&first, None).await.unwrap(), Claimed::Mine);
     // The answer to a claim was lost, so the claim is made again.
     assert_eq!(store.claim(&first, None).await.unwrap(), Claimed::Mine);
-    let told = earlier(store.claim(&second, None).await.unwrap());
+    let reported = earlier(store.claim(&second, None).await.unwrap());
     assert_eq!(
-        (told.number, told.fingerprint),
+        (reported.number, reported.fingerprint),
         (first.number, first.fingerprint)
     );
-    assert!(matches!(told.stage, Stage::Running(left) if left <= LEASE && !left.is_zero()));
+    assert!(matches!(reported.stage, Stage::Running(left) if left <= LEASE && !left.is_zero()));
     assert!(store.renew(&first).await.unwrap());
     assert!(!store.renew(&second).await.unwrap());
     let of_another = store.finish(&second, Outcome::Answered(b"no")).await;
@@ -63,9 +63,9 @@ async fn one_call_runs_and_the_others_get_its_state(store: &impl AnswerStore) {
     // Finishing a call twice has the effect of finishing it once.
     let again = store.finish(&first, Outcome::Free).await;
     assert_eq!(again.unwrap(), Finished::Kept);
-    let told = earlier(store.claim(&second, None).await.unwrap());
-    assert_eq!(told.stage, Stage::Answered(b"\0sealed\xff".to_vec()));
-    assert_eq!(told.number, first.number);
+    let reported = earlier(store.claim(&second, None).await.unwrap());
+    assert_eq!(reported.stage, Stage::Answered(b"\0sealed\xff".to_vec()));
+    assert_eq!(reported.number, first.number);
     // The same idempotency key in another account is another claim.
     assert_eq!(
         store.claim(&claim("other", 1), None).await.unwrap(),
@@ -79,9 +79,9 @@ async fn a_free_call_may_run_again(store: &impl AnswerStore) {
     store.finish(&first, Outcome::Free).await.unwrap();
     assert_eq!(store.claim(&second, None).await.unwrap(), Claimed::Mine);
     store.finish(&second, Outcome::Unanswered).await.unwrap();
-    let told = earlier(store.claim(&first, None).await.unwrap());
+    let reported = earlier(store.claim(&first, None).await.unwrap());
     assert_eq!(
-        (told.stage, told.number),
+        (reported.stage, reported.number),
         (Stage::Unanswered, second.number)
     );
 }
@@ -92,8 +92,11 @@ async fn an_abandoned_call_is_taken_over_once(store: &impl AnswerStore) {
     let early = store.claim(&second, Some(first.number)).await.unwrap();
     assert!(matches!(earlier(early).stage, Stage::Running(_)));
     tokio::time::sleep(2 * LEASE).await;
-    let told = earlier(store.claim(&second, None).await.unwrap());
-    assert_eq!((told.stage, told.number), (Stage::Abandoned, first.number));
+    let reported = earlier(store.claim(&second, None).await.unwrap());
+    assert_eq!(
+        (reported.stage, reported.number),
+        (Stage::Abandoned, first.number)
+    );
     let taken = store.claim(&second, Some(first.number)).await.unwrap();
     assert_eq!(taken, Claimed::Mine);
     let late = store.claim(&third, Some(first.number)).await.unwrap();
@@ -110,7 +113,7 @@ async fn a_running_call_does_not_expire(store: &impl AnswerStore) {
     let (mut first, second) = (claim("long", 1), claim("long", 1));
     // The claim lives long enough for a busy machine to renew it in time.
     first.lease = 5 * LEASE;
-    first.kept = LEASE / 3;
+    first.stored = LEASE / 3;
     assert_eq!(store.claim(&first, None).await.unwrap(), Claimed::Mine);
     for _ in 0..5 {
         tokio::time::sleep(2 * LEASE).await;
@@ -118,8 +121,8 @@ async fn a_running_call_does_not_expire(store: &impl AnswerStore) {
         store.claim(&claim("long", 2), None).await.unwrap();
         assert!(store.renew(&first).await.unwrap());
     }
-    let told = earlier(store.claim(&second, None).await.unwrap());
-    assert!(matches!(told.stage, Stage::Running(_)), "{told:?}");
+    let reported = earlier(store.claim(&second, None).await.unwrap());
+    assert!(matches!(reported.stage, Stage::Running(_)), "{reported:?}");
     store.finish(&first, Outcome::Unanswered).await.unwrap();
     tokio::time::sleep(6 * LEASE).await;
     assert_eq!(store.claim(&second, None).await.unwrap(), Claimed::Mine);
@@ -144,8 +147,8 @@ async fn bounds_are_kept(store: &impl AnswerStore) {
         store.finish(&calls[2], sixty).await.unwrap(),
         Finished::TooMuch
     );
-    let told = earlier(store.claim(&of(3), None).await.unwrap());
-    assert_eq!(told.stage, Stage::Unanswered);
+    let reported = earlier(store.claim(&of(3), None).await.unwrap());
+    assert_eq!(reported.stage, Stage::Unanswered);
     // All accounts together may store 150 bytes: 60 are stored below, and at least some were stored above.
     let (one, two) = (claim("d", 1), claim("e", 1));
     for call in [&one, &two] {
@@ -160,7 +163,7 @@ async fn bounds_are_kept(store: &impl AnswerStore) {
 
 async fn expired_answers_are_deleted(store: &impl AnswerStore) {
     let short = Claim {
-        kept: LEASE,
+        stored: LEASE,
         ..claim("f", 1)
     };
     assert_eq!(store.claim(&short, None).await.unwrap(), Claimed::Mine);
@@ -208,8 +211,8 @@ async fn answer_store_in_a_file_passes_the_contract_tests_and_survives_a_restart
     let path = folder.path().join("answers");
     contract(&SqliteAnswers::new(&path, bounds())).await;
     let (store, again) = (SqliteAnswers::new(&path, bounds()), claim("acme", 1));
-    let told = earlier(store.claim(&again, None).await.unwrap());
-    assert_eq!(told.stage, Stage::Answered(b"\0sealed\xff".to_vec()));
+    let reported = earlier(store.claim(&again, None).await.unwrap());
+    assert_eq!(reported.stage, Stage::Answered(b"\0sealed\xff".to_vec()));
 }
 
 #[cfg(feature = "redis")]

@@ -33,7 +33,7 @@ pub(crate) const ENDS_MAX: usize = 256;
 const WORDS_MAX: usize = 4_096;
 
 /// The ledger's result for the end of a call, or the reason why the ledger has not answered.
-pub(crate) type Told = Result<Settled, Arc<BoxError>>;
+pub(crate) type Acknowledged = Result<Settled, Arc<BoxError>>;
 /// The ledger's answer to a change of a hold, or the reason why the ledger has not answered.
 pub(crate) type Raised = Result<Result<Adjusted, Refusal>, Arc<BoxError>>;
 
@@ -46,7 +46,7 @@ pub(crate) enum Adjusting {
 /// A change of a hold that the ledger must decide, and the sender of its answer.
 struct Raise {
     adjustment: Adjustment,
-    heard: oneshot::Sender<Raised>,
+    answered_to: oneshot::Sender<Raised>,
 }
 
 /// The size that a lease should have.
@@ -111,7 +111,7 @@ struct End {
     settlement: Arc<Settlement>,
     cover: MicroRub,
     at: Millis,
-    heard: Vec<oneshot::Sender<Told>>,
+    answered_to: Vec<oneshot::Sender<Acknowledged>>,
 }
 
 impl Lease {
@@ -182,14 +182,15 @@ impl Lease {
         &mut self,
         settlement: &Settlement,
         now: Now,
-    ) -> Option<oneshot::Receiver<Told>> {
+    ) -> Option<oneshot::Receiver<Acknowledged>> {
         let number = settlement.number;
-        let (heard, hears) = oneshot::channel();
+        let (answered_to, hears) = oneshot::channel();
         if let Some(end) = self.ends.get_mut(&number) {
             // The call's end was sent before, but the ledger has not acknowledged it.
             Arc::make_mut(&mut end.settlement).fresh = settlement.fresh;
-            end.heard.retain(|heard| !heard.is_closed());
-            end.heard.push(heard);
+            end.answered_to
+                .retain(|answered_to| !answered_to.is_closed());
+            end.answered_to.push(answered_to);
             return Some(hears);
         }
         let cover = self.book.settle_and_forget(
@@ -204,7 +205,7 @@ impl Lease {
             settlement,
             cover,
             at,
-            heard: vec![heard],
+            answered_to: vec![answered_to],
         };
         self.ends.insert(number, end);
         self.queue.push_back(number);
@@ -243,9 +244,12 @@ impl Lease {
         if matches!(self.state, State::Lost | State::Closed) {
             return Some(Adjusting::Done(Adjusted::Gone));
         }
-        let (heard, hears) = oneshot::channel();
+        let (answered_to, hears) = oneshot::channel();
         let adjustment = adjustment.clone();
-        self.raises.push_back(Raise { adjustment, heard });
+        self.raises.push_back(Raise {
+            adjustment,
+            answered_to,
+        });
         Some(Adjusting::Waits(hears))
     }
 
@@ -406,7 +410,7 @@ impl Lease {
     /// The sum of the increases of holds that wait for the ledger. The lease's next turn requests this sum.
     fn growth(&mut self) -> MicroRub {
         // A call whose caller has disconnected needs no larger hold, so its requested change is dropped.
-        self.raises.retain(|raise| !raise.heard.is_closed());
+        self.raises.retain(|raise| !raise.answered_to.is_closed());
         self.raises_sent = self.raises.len();
         let account = self.of_account();
         let raises = self.raises.iter();
@@ -418,7 +422,11 @@ impl Lease {
     /// the rest of `available`. Otherwise it is refused for the reason in the ledger's answer.
     fn raise(&mut self, mut available: MicroRub, turn: &TurnAnswer, now: Millis) {
         for _ in 0..std::mem::take(&mut self.raises_sent) {
-            let Some(Raise { adjustment, heard }) = self.raises.pop_front() else {
+            let Some(Raise {
+                adjustment,
+                answered_to,
+            }) = self.raises.pop_front()
+            else {
                 return;
             };
             let growth = self.of_account().growth(&adjustment);
@@ -438,7 +446,7 @@ impl Lease {
                 })
             };
             // The caller may have disconnected, so the receiver may be gone.
-            let _ = heard.send(Ok(answer));
+            let _ = answered_to.send(Ok(answer));
         }
     }
 
@@ -454,7 +462,7 @@ impl Lease {
     pub(crate) fn answered(&mut self, turn: &Turn, answer: &TurnAnswer) -> Option<Millis> {
         let same = |(under_way, _): &mut (Turn, Now)| under_way.this == turn.this;
         let (turn, made) = self.under_way.take_if(same)?;
-        let oldest = self.heard(&turn, answer);
+        let oldest = self.answered_to(&turn, answer);
         if turn.step == Step::Tell {
             self.close_if_done();
             return oldest;
@@ -476,16 +484,16 @@ impl Lease {
     }
 
     /// A turn of the lease has reported ends of calls. Sends the results of these ends to the tasks that wait for them.
-    fn heard(&mut self, turn: &Turn, answer: &TurnAnswer) -> Option<Millis> {
+    fn answered_to(&mut self, turn: &Turn, answer: &TurnAnswer) -> Option<Millis> {
         let mut oldest: Option<Millis> = None;
         for (end, settled) in turn.ends.iter().zip(&answer.ends) {
             let Some(known) = self.ends.remove(&end.settlement.number) else {
                 continue;
             };
             oldest = Some(oldest.map_or(known.at, |oldest| oldest.min(known.at)));
-            for heard in known.heard {
+            for answered_to in known.answered_to {
                 // The waiting task may have been dropped.
-                let _ = heard.send(Ok(*settled));
+                let _ = answered_to.send(Ok(*settled));
             }
         }
         oldest
@@ -535,8 +543,8 @@ impl Lease {
         // Ends of calls that wait for the lease's following turn fail too: the ledger cannot acknowledge them before it
         // answers again.
         for end in self.ends.values_mut() {
-            for heard in end.heard.drain(..) {
-                let _ = heard.send(Err(Arc::clone(&cause)));
+            for answered_to in end.answered_to.drain(..) {
+                let _ = answered_to.send(Err(Arc::clone(&cause)));
             }
         }
         self.answer_raises(|| Err(Arc::clone(&cause)));
@@ -546,7 +554,7 @@ impl Lease {
     fn answer_raises(&mut self, answer: impl Fn() -> Raised) {
         self.raises_sent = 0;
         for raise in self.raises.drain(..) {
-            let _ = raise.heard.send(answer());
+            let _ = raise.answered_to.send(answer());
         }
     }
 
@@ -584,11 +592,11 @@ impl Lease {
     pub(crate) fn must_be_there(&self) -> (i64, Option<i64>) {
         let ends = self.ends.values();
         let covers: i64 = ends.map(|end| end.cover.micro()).sum();
-        let told = self.under_way.iter().flat_map(|(turn, _)| &turn.ends);
-        let told: i64 = told.map(|end| end.cover.micro()).sum();
+        let acknowledged = self.under_way.iter().flat_map(|(turn, _)| &turn.ends);
+        let acknowledged: i64 = acknowledged.map(|end| end.cover.micro()).sum();
         let has = self.of_account().balance.micro() + covers;
         let exact = self.under_way.is_none() && self.state == State::Open;
-        (has - told, exact.then_some(has))
+        (has - acknowledged, exact.then_some(has))
     }
 
     fn of_account(&self) -> &Account {

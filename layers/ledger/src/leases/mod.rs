@@ -218,10 +218,10 @@ impl Leases {
     /// [`LedgerError::Unavailable`] if the ledger did not answer the turn of the lease that reports this settlement, or
     /// if the task that sends turns of leases has ended.
     pub async fn settle(&self, settlement: &Settlement) -> Option<Result<Settled, LedgerError>> {
-        let told = self.slot(&settlement.key)?.settle(settlement, self.now())?;
-        Some(match told.await {
+        let acknowledged = self.slot(&settlement.key)?.settle(settlement, self.now())?;
+        Some(match acknowledged.await {
             Ok(Ok(settled)) => Ok(settled),
-            Ok(Err(cause)) => Err(LedgerError::Unavailable(Box::new(NotTold(cause)))),
+            Ok(Err(cause)) => Err(LedgerError::Unavailable(Box::new(NotAcknowledged(cause)))),
             // The task that sends turns of leases has ended; another process settles the call.
             Err(_) => Err(LedgerError::Unavailable(
                 "the task for leases has ended".into(),
@@ -255,7 +255,7 @@ impl Leases {
             Adjusting::Done(adjusted) => Ok(adjusted),
             Adjusting::Waits(raised) => match raised.await {
                 Ok(Ok(answer)) => answer.map_err(LedgerError::Refused),
-                Ok(Err(cause)) => Err(LedgerError::Unavailable(Box::new(NotTold(cause)))),
+                Ok(Err(cause)) => Err(LedgerError::Unavailable(Box::new(NotAcknowledged(cause)))),
                 // The lease was closed before the ledger had answered.
                 Err(_) => Ok(Adjusted::Gone),
             },
@@ -334,10 +334,10 @@ impl Leases {
     pub fn counts(&self) -> LeaseCounts {
         let counters = &self.counters;
         let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        let standing = self.slots_with_leases();
-        let leased = standing.iter().map(|slot| slot.leased());
+        let state = self.slots_with_leases();
+        let leased = state.iter().map(|slot| slot.leased());
         LeaseCounts {
-            open: standing.len() as u64,
+            open: state.len() as u64,
             leased_rub: leased.fold(MicroRub::ZERO, MicroRub::plus_or_max),
             granted: count(&counters.granted),
             turns: count(&counters.turns),
@@ -363,15 +363,15 @@ impl fmt::Debug for Leases {
 /// The error of a call's end that the ledger has not acknowledged: the turn of the lease that reports the end got no
 /// answer. All ends in this turn share the same cause.
 #[derive(Debug)]
-struct NotTold(Arc<BoxError>);
+struct NotAcknowledged(Arc<BoxError>);
 
-impl fmt::Display for NotTold {
+impl fmt::Display for NotAcknowledged {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(&self.0, f)
     }
 }
 
-impl std::error::Error for NotTold {
+impl std::error::Error for NotAcknowledged {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         self.0.source()
     }
@@ -479,9 +479,9 @@ mod tests {
             lease.answered(&turn, &answered);
             assert!(lease.is_closed(), "{answered:?}");
             let left = lease.left_behind(uuid::Uuid::from_u128(4));
-            let told = left.map(|turn| (turn.step, turn.lease, turn.before));
+            let acknowledged = left.map(|turn| (turn.step, turn.lease, turn.before));
             let expected = before.map(|before| (Step::Close, number, before.clone()));
-            assert_eq!(told, expected, "{answered:?}");
+            assert_eq!(acknowledged, expected, "{answered:?}");
         }
     }
 
@@ -492,11 +492,11 @@ mod tests {
 
     impl LeaseLedger for FallsBack {
         async fn turn(&self, turn: &Turn) -> Result<TurnAnswer, LedgerError> {
-            let mut told = self.0.lock().unwrap();
-            told.push((turn.clone(), tokio::time::Instant::now()));
-            Ok(match told.len() {
+            let mut acknowledged = self.0.lock().unwrap();
+            acknowledged.push((turn.clone(), tokio::time::Instant::now()));
+            Ok(match acknowledged.len() {
                 1 => answer(Word::Done, turn.more.micro(), ""),
-                2 => answer(Word::Fenced, 0, &told[0].0.this),
+                2 => answer(Word::Fenced, 0, &acknowledged[0].0.this),
                 _ => answer(Word::Done, 0, ""),
             })
         }
@@ -535,9 +535,9 @@ mod tests {
             () = leases.tend(&ledger) => unreachable!("it does not end"),
             () = all_told => {}
         }
-        let told = ledger.0.lock().unwrap();
-        let [(first, _), (second, fenced_at), (last, at)] = &told[..] else {
-            panic!("{told:?}")
+        let acknowledged = ledger.0.lock().unwrap();
+        let [(first, _), (second, fenced_at), (last, at)] = &acknowledged[..] else {
+            panic!("{acknowledged:?}")
         };
         assert_eq!(
             (first.step, second.step, last.step),
@@ -582,10 +582,10 @@ mod tests {
             lease: None,
             item: crate::contract::Item::new("m", "v", crate::usage::End::Finished),
         };
-        let told = lease.settle(&settlement, at).unwrap();
+        let acknowledged = lease.settle(&settlement, at).unwrap();
         assert!(under_way.ends.is_empty());
         lease.unanswered("gone".into());
-        assert!(told.await.unwrap().is_err());
+        assert!(acknowledged.await.unwrap().is_err());
         // The lease still reports the end later, and a repeated settlement gets its result.
         assert!(lease.settle(&settlement, at).is_some());
         assert_eq!(lease.ends_waiting(), 1);

@@ -60,7 +60,7 @@ pub enum Rule {
     Forbidden,
     /// Until the next turn of its lease is answered, a gateway may grant holds as its previous turn allows, even if the
     /// key was suspended, disabled or over a ceiling meanwhile.
-    Heard,
+    AnswerReceived,
     /// A key with limited concurrency gets no lease.
     CallsLimited,
     /// No lease is enlarged for a while after a recall.
@@ -83,7 +83,7 @@ impl Rule {
         Self::Free,
         Self::Ceilings,
         Self::Forbidden,
-        Self::Heard,
+        Self::AnswerReceived,
         Self::CallsLimited,
         Self::Recall,
         Self::RaiseFits,
@@ -163,8 +163,8 @@ impl LeaseBooks {
         };
         let ends = charge(book, turn, is_of_key.then_some(booked), now, charged, rules);
         if goes_on {
-            let told = turn.ends.iter().map(|end| end.settlement.number);
-            of_account.told_by_owners.extend(told);
+            let acknowledged = turn.ends.iter().map(|end| end.settlement.number);
+            of_account.told_by_owners.extend(acknowledged);
         }
 
         let account = book
@@ -249,7 +249,7 @@ impl LeaseBooks {
             let until = match granted_until {
                 _ if turn.grants_ms == 0 => 0,
                 _ if may => now.saturating_add(turn.grants_ms),
-                Some(until) if rules.keeps(Rule::Heard) => until,
+                Some(until) if rules.keeps(Rule::AnswerReceived) => until,
                 _ => 0,
             };
             let last = turn.this.clone();
@@ -336,8 +336,8 @@ impl LeaseBooks {
         let (Some(of_account), Some(account)) = (self.0.get(account), book.account(account)) else {
             return 0;
         };
-        let standing = of_account.records.iter();
-        standing
+        let state = of_account.records.iter();
+        state
             .filter(|(lease, _)| account.is_open(**lease))
             .map(|(_, record)| record.until)
             .max()

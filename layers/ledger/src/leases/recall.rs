@@ -235,7 +235,7 @@ mod tests {
     }
 
     /// Requests a hold. Returns the amount held, 0 if refused, and the number of times that the call waited.
-    async fn asked(answers: Vec<Result<Reserved, LedgerError>>) -> (i64, u128) {
+    async fn requested(answers: Vec<Result<Reserved, LedgerError>>) -> (i64, u128) {
         let ledger = Ledger(Mutex::new(answers.into_iter().rev().collect()));
         let hold = Hold {
             number: RequestNumber::now_v7(),
@@ -258,24 +258,24 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn hold_waits_once_for_reported_ends_of_calls_before_it_is_refused() {
-        assert_eq!(asked(vec![granted(100)]).await, (100, 0));
+        assert_eq!(requested(vec![granted(100)]).await, (100, 0));
         // The end of the key's last call arrives after the next call has requested its hold.
-        assert_eq!(asked(vec![short(10, 90), granted(100)]).await, (100, 1));
+        assert_eq!(requested(vec![short(10, 90), granted(100)]).await, (100, 1));
         // The whole hold would not fit even after all ends, but the smallest acceptable hold would.
-        assert_eq!(asked(vec![short(10, 10), granted(20)]).await, (20, 1));
+        assert_eq!(requested(vec![short(10, 10), granted(20)]).await, (20, 1));
         // The end does not arrive, because the call is still running.
-        assert_eq!(asked(vec![short(10, 90), short(10, 90)]).await, (0, 1));
+        assert_eq!(requested(vec![short(10, 90), short(10, 90)]).await, (0, 1));
         // Even the ends of all running calls would not free enough, so the call does not wait.
-        assert_eq!(asked(vec![short(10, 9)]).await, (0, 0));
+        assert_eq!(requested(vec![short(10, 9)]).await, (0, 0));
     }
 
     #[tokio::test(start_paused = true)]
     async fn call_beyond_the_concurrency_waits_once_for_the_end_of_an_earlier_call() {
-        assert_eq!(asked(vec![too_many(), granted(100)]).await, (100, 1));
-        assert_eq!(asked(vec![too_many(), too_many()]).await, (0, 1));
+        assert_eq!(requested(vec![too_many(), granted(100)]).await, (100, 1));
+        assert_eq!(requested(vec![too_many(), too_many()]).await, (0, 1));
         // The key's open calls have ended, but the hold does not fit: money is short, and the hold is retried like any
         // other hold.
         let then_short = vec![too_many(), short(10, 90), granted(100)];
-        assert_eq!(asked(then_short).await, (100, 2));
+        assert_eq!(requested(then_short).await, (100, 2));
     }
 }

@@ -9,7 +9,7 @@ use tokio::sync::{Notify, oneshot};
 
 use super::{
     Leases, Now, RECALLED_FOR, Turn, TurnAnswer,
-    lease::{Adjusting, ENDS_MAX, Lease, NOTHING, Size, Told},
+    lease::{Acknowledged, Adjusting, ENDS_MAX, Lease, NOTHING, Size},
     pace::Pace,
 };
 use crate::{
@@ -39,7 +39,7 @@ const RETRY_MAX_MS: Millis = 1_000;
 
 /// The effect of the ledger's answer to a turn of a lease on the lease's slot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Heard {
+pub(crate) struct AnswerEffect {
     /// Whether the ledger reports the lease as another owner's, or as not existing.
     pub(crate) lost: bool,
     /// Whether the lease's money is recalled, and this is the first answer that reports the recall.
@@ -155,18 +155,18 @@ impl Slot {
         &self,
         settlement: &Settlement,
         now: Now,
-    ) -> Option<oneshot::Receiver<Told>> {
+    ) -> Option<oneshot::Receiver<Acknowledged>> {
         if settlement.account != self.account {
             return None;
         }
         let mut state = self.lock();
         let lease = state.lease.as_mut()?;
         let waited = lease.ends_waiting();
-        let told = lease.settle(settlement, now)?;
+        let acknowledged = lease.settle(settlement, now)?;
         if waited == 0 || lease.ends_waiting() >= ENDS_MAX {
             self.wake.notify_one();
         }
-        Some(told)
+        Some(acknowledged)
     }
 
     pub(crate) fn release(&self, number: RequestNumber, key: &KeyId) -> bool {
@@ -264,14 +264,14 @@ impl Slot {
         Due::Turn(Box::new(lease.turn(size, now, leases.source.name())))
     }
 
-    pub(crate) fn answered(&self, turn: &Turn, answer: &TurnAnswer, now: Now) -> Heard {
+    pub(crate) fn answered(&self, turn: &Turn, answer: &TurnAnswer, now: Now) -> AnswerEffect {
         let state = &mut *self.lock();
         let Some(lease) = &mut state.lease else {
-            return Heard::default();
+            return AnswerEffect::default();
         };
         let was_lost = lease.is_lost();
         let oldest = lease.answered(turn, answer);
-        let heard = Heard {
+        let answered_to = AnswerEffect {
             lost: !was_lost && lease.is_lost(),
             recalled: answer.recalled && state.short_until <= now.steady,
             waited: oldest.map_or(0, |oldest| now.steady.saturating_sub(oldest)),
@@ -285,7 +285,7 @@ impl Slot {
         if answer.short {
             state.is_short(now);
         }
-        heard
+        answered_to
     }
 
     pub(crate) fn unanswered(&self, cause: BoxError) {

@@ -64,11 +64,11 @@ async fn tend<L: LeaseLedger>(ledger: &L, leases: &Leases, slot: Arc<Slot>) -> O
                     counters.turns.fetch_add(1, Ordering::Relaxed);
                     let ends = answer.ends.len() as u64;
                     counters.ends.fetch_add(ends, Ordering::Relaxed);
-                    let heard = slot.answered(&turn, &answer, leases.now());
+                    let answered_to = slot.answered(&turn, &answer, leases.now());
                     for (counter, more) in [
-                        (&counters.lost, heard.lost.into()),
-                        (&counters.recalls_heard, heard.recalled.into()),
-                        (&counters.ends_waited_ms, heard.waited),
+                        (&counters.lost, answered_to.lost.into()),
+                        (&counters.recalls_heard, answered_to.recalled.into()),
+                        (&counters.ends_waited_ms, answered_to.waited),
                     ] {
                         counter.fetch_add(more, Ordering::Relaxed);
                     }

@@ -133,7 +133,7 @@ pub struct TurnAnswer {
 impl Turn {
     /// A turn that reports the end of one call, from a process that does not own the lease.
     #[must_use]
-    pub fn tell(lease: RequestNumber, settlement: &Settlement) -> Self {
+    pub fn report(lease: RequestNumber, settlement: &Settlement) -> Self {
         Self {
             lease,
             account: settlement.account.clone(),

@@ -14,8 +14,8 @@ use crate::{
 };
 
 /// Appends events; beyond [`EVENTS_MAX`] the oldest are dropped.
-pub(super) fn add(events: &mut VecDeque<Event>, told: Vec<Event>) {
-    for event in told {
+pub(super) fn add(events: &mut VecDeque<Event>, reported: Vec<Event>) {
+    for event in reported {
         events.push_back(event);
         if events.len() as u64 > EVENTS_MAX {
             events.pop_front();

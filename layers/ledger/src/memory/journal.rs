@@ -93,13 +93,13 @@ impl Journal {
         };
         let limit = part.limit.clamp(1, JOURNAL_LINES_MAX);
         let times = part.since_ms..part.until_ms;
-        let asked = lines
+        let requested = lines
             .range(first..=last)
             .filter(|(_, line)| times.contains(&line.at_ms()));
         let page: Vec<(&JournalCursor, &JournalLine)> = if part.newest_first {
-            asked.rev().take(limit).collect()
+            requested.rev().take(limit).collect()
         } else {
-            asked.take(limit).collect()
+            requested.take(limit).collect()
         };
         let next = match page.last() {
             Some((place, _)) if page.len() == limit => Some(place.to_string()),

@@ -6,7 +6,7 @@ use super::MemoryLedger;
 use crate::{
     account::AccountId,
     contract::{BookError, JournalLine},
-    rollup::{Change, Marks, Rolled, Rollup, RowId, Scope, StandingLines, Sums},
+    rollup::{Change, Marks, Rolled, Rollup, RowId, Scope, Sums, UnrolledLines},
 };
 
 impl Rollup for MemoryLedger {
@@ -30,13 +30,13 @@ impl Rollup for MemoryLedger {
         Ok(vec![None; ids.len()])
     }
 
-    async fn standing_lines(
+    async fn unrolled_lines(
         &self,
         _: &AccountId,
         _: Option<&str>,
         _: u64,
-    ) -> Result<StandingLines, BookError> {
-        Ok(StandingLines::default())
+    ) -> Result<UnrolledLines, BookError> {
+        Ok(UnrolledLines::default())
     }
 
     async fn entries(&self, _: &AccountId, _: &str) -> Result<Option<Vec<JournalLine>>, BookError> {

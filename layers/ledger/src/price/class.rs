@@ -115,12 +115,12 @@ impl Class {
 
     /// Returns the largest count of the class in a call that may use `asked`. As in
     /// [`Asked::classes`](super::Asked::classes), a count of tokens only states whether the class may occur.
-    pub(super) const fn possible(self, asked: &Counts) -> u64 {
+    pub(super) const fn possible(self, requested: &Counts) -> u64 {
         match self {
-            Self::CachedInputAudio => asked.get(Self::InputAudio),
-            Self::CachedInputImage => asked.get(Self::InputImage),
+            Self::CachedInputAudio => requested.get(Self::InputAudio),
+            Self::CachedInputImage => requested.get(Self::InputImage),
             Self::OutputReasoning | Self::RequestCall => 1,
-            asked_for => asked.get(asked_for),
+            asked_for => requested.get(asked_for),
         }
     }
 }

@@ -117,26 +117,26 @@ impl Served {
     /// Returns a copy in which words for the usual service are empty.
     #[must_use]
     pub fn unusual(self) -> Self {
-        let said = |label: Label| match Self::USUAL.contains(&label.as_str()) {
+        let reported = |label: Label| match Self::USUAL.contains(&label.as_str()) {
             true => Label::default(),
             false => label,
         };
         Self {
-            service_tier: said(self.service_tier),
-            speed: said(self.speed),
-            inference_geo: said(self.inference_geo),
+            service_tier: reported(self.service_tier),
+            speed: reported(self.speed),
+            inference_geo: reported(self.inference_geo),
         }
     }
 
     /// How a call was served, according to its vendor. A tier that the vendor does not report is taken from the request
     /// (`asked`); speed and region are taken from it only if the vendor reports neither.
     #[must_use]
-    pub fn or_asked(self, asked: Self) -> Self {
+    pub fn or_asked(self, requested: Self) -> Self {
         let has_tier = !self.service_tier.is_empty();
         let has_place = !self.speed.is_empty() || !self.inference_geo.is_empty();
-        let place = if has_place { self } else { asked };
+        let place = if has_place { self } else { requested };
         Self {
-            service_tier: if has_tier { self } else { asked }.service_tier,
+            service_tier: if has_tier { self } else { requested }.service_tier,
             ..place
         }
     }
@@ -225,7 +225,7 @@ impl Condition {
     pub fn holds(&self, input_tokens: u64, served: &Served, times: &CallTimes) -> bool {
         self.above_input_tokens.is_none_or(|max| input_tokens > max)
             && std::iter::zip(self.labels(), served.labels())
-                .all(|(needed, said)| needed.is_empty() || needed == said)
+                .all(|(needed, reported)| needed.is_empty() || needed == reported)
             && self.holds_at(times)
     }
 
@@ -234,13 +234,13 @@ impl Condition {
     pub(super) fn can_hold(
         &self,
         input_tokens_max: u64,
-        asked: &Served,
+        requested: &Served,
         times: Option<&PossibleTimes>,
     ) -> bool {
         self.above_input_tokens
             .is_none_or(|max| input_tokens_max > max)
-            && std::iter::zip(self.labels(), asked.labels())
-                .all(|(needed, asked)| needed.is_empty() || needed == asked)
+            && std::iter::zip(self.labels(), requested.labels())
+                .all(|(needed, requested)| needed.is_empty() || needed == requested)
             && self.time().can_hold(times)
     }
 
@@ -255,10 +255,10 @@ impl Condition {
     /// then the one that is valid from a later time, then the one with the higher threshold.
     #[must_use]
     pub fn rank(&self) -> (usize, Reverse<u32>, Option<u64>, Option<u64>) {
-        let said = self.labels().into_iter().filter(|label| !label.is_empty());
+        let reported = self.labels().into_iter().filter(|label| !label.is_empty());
         let minutes = self.time().minutes_per_week();
         (
-            said.count(),
+            reported.count(),
             Reverse(minutes),
             self.valid_from_ms,
             self.above_input_tokens,

@@ -37,7 +37,7 @@ pub struct RouteCost {
 
 /// Features of a request that may cost extra: the way of serving it, and rate classes other than ordinary tokens.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Asked {
+pub struct Extras {
     /// How the request should be served; empty where it is the usual way.
     pub served: Served,
     /// The largest possible count of each class. For token classes any number but zero has the same effect, since the
@@ -150,14 +150,14 @@ impl PriceList {
 
     /// Returns the first part of the request that the list does not sell.
     #[must_use]
-    pub fn unpriced(&self, asked: &Asked) -> Option<Unpriced> {
-        let mut classes = asked.classes.iter().map(|(class, _)| class);
+    pub fn unpriced(&self, extras: &Extras) -> Option<Unpriced> {
+        let mut classes = extras.classes.iter().map(|(class, _)| class);
         let class = classes
             .find(|class| class.within().is_none() && self.usual.classes.get(*class).is_none());
         if let Some(class) = class {
             return Some(Unpriced::Class(class));
         }
-        self.unknown(&asked.served)
+        self.unknown(&extras.served)
     }
 
     /// Returns the first field whose word appears in no rule of the list.
@@ -189,9 +189,9 @@ impl PriceList {
     pub fn may_apply<'a>(
         &'a self,
         input_tokens: u64,
-        asked: &'a Asked,
+        extras: &'a Extras,
     ) -> impl Iterator<Item = &'a Arc<Price>> {
-        let Asked { served, times, .. } = asked;
+        let Extras { served, times, .. } = extras;
         let times = times.as_ref();
         // The usual price applies if no other does, so that there is a certain condition.
         let certain = self.prices().map(|price| &price.condition);
@@ -206,11 +206,11 @@ impl PriceList {
     /// Returns rates that no charge of the request exceeds, however the vendor serves it, with at most this number of
     /// input tokens.
     #[must_use]
-    pub fn bound(&self, input_tokens: u64, asked: &Asked) -> Bound {
-        let prices = self.may_apply(input_tokens, asked);
-        let bounds = prices.map(|price| Bound::of(price, &asked.classes));
+    pub fn bound(&self, input_tokens: u64, extras: &Extras) -> Bound {
+        let prices = self.may_apply(input_tokens, extras);
+        let bounds = prices.map(|price| Bound::of(price, &extras.classes));
         let bound = bounds.reduce(Bound::max);
-        bound.unwrap_or_else(|| Bound::of(&self.usual, &asked.classes))
+        bound.unwrap_or_else(|| Bound::of(&self.usual, &extras.classes))
     }
 
     /// Returns the price of an ordinary call that is made at this time: of a short one, on the default tier.
@@ -243,11 +243,11 @@ impl PriceList {
     /// Returns the most that a request can cost, however the vendor serves it, if its input has been counted and it has
     /// at most `output` output tokens. `None` if the input has a class without a rate.
     #[must_use]
-    pub fn bound_counted(&self, input: &Usage, output: u64, asked: &Asked) -> Option<MicroRub> {
-        let prices = self.may_apply(input.input_total(), asked);
+    pub fn bound_counted(&self, input: &Usage, output: u64, extras: &Extras) -> Option<MicroRub> {
+        let prices = self.may_apply(input.input_total(), extras);
         let mut costs = prices.map(|price| {
             let (input, missing) = price.apart(*input);
-            let output = Bound::of(price, &asked.classes).cost(0, output);
+            let output = Bound::of(price, &extras.classes).cost(0, output);
             missing
                 .is_none()
                 .then(|| price.cost(&input).plus_or_max(output))
@@ -684,23 +684,23 @@ mod tests {
             ..price([M; 4])
         })
         .rules([under(tier("flex"), [M; 4])]);
-        let asked = |class: Option<Class>, service_tier, speed| Asked {
+        let extras = |class: Option<Class>, service_tier, speed| Extras {
             served: served(service_tier, speed),
             classes: class.map(|class| (class, 1)).into_iter().collect(),
             times: None,
         };
-        for (asked, unpriced) in [
-            (asked(None, "flex", ""), None),
-            (asked(Some(Class::CacheWrite1h), "", ""), None),
-            (asked(Some(Class::InputImage), "", ""), None),
+        for (extras, unpriced) in [
+            (extras(None, "flex", ""), None),
+            (extras(Some(Class::CacheWrite1h), "", ""), None),
+            (extras(Some(Class::InputImage), "", ""), None),
             (
-                asked(Some(Class::WebSearchCall), "", ""),
+                extras(Some(Class::WebSearchCall), "", ""),
                 Some(Unpriced::Class(Class::WebSearchCall)),
             ),
-            (asked(None, "priority", ""), Some(Unpriced::ServiceTier)),
-            (asked(None, "flex", "fast"), Some(Unpriced::Speed)),
+            (extras(None, "priority", ""), Some(Unpriced::ServiceTier)),
+            (extras(None, "flex", "fast"), Some(Unpriced::Speed)),
         ] {
-            assert_eq!(prices.unpriced(&asked), unpriced, "{asked:?}");
+            assert_eq!(prices.unpriced(&extras), unpriced, "{extras:?}");
         }
     }
 
@@ -743,15 +743,15 @@ mod tests {
             let charge = prices.charge(input(10), &Served::default(), &CallTimes::at(ms(minute)));
             assert_eq!(charge.cost.micro(), 10 * rate, "{minute}");
             assert_eq!(charge.price.condition.has_time(), is_peak(minute));
-            let asked = Asked {
+            let extras = Extras {
                 times: Some(PossibleTimes {
                     request_ms: ms(minute),
                     end_max_ms: ms(minute + 60),
                 }),
-                ..Asked::default()
+                ..Extras::default()
             };
             // The time of a request is known, so that nothing more is held.
-            assert_eq!(prices.bound(10, &asked).cost(10, 0), charge.cost);
+            assert_eq!(prices.bound(10, &extras).cost(10, 0), charge.cost);
             assert_eq!(*prices.in_force(ms(minute)), charge.price);
             if minute % 61 == 0 {
                 let next = (minute..).find(|next| is_peak(*next) != is_peak(minute));
@@ -783,19 +783,19 @@ mod tests {
                 end_ms: from_ms + 900_000,
                 ..CallTimes::at(request_ms)
             };
-            let asked = Asked {
+            let extras = Extras {
                 times: Some(PossibleTimes {
                     request_ms,
                     end_max_ms: from_ms + 900_000,
                 }),
-                ..Asked::default()
+                ..Extras::default()
             };
             for (tokens, rate) in std::iter::zip([100, 101], rates) {
                 let charge = prices.charge(input(tokens), &Served::default(), &times);
                 let cost = i64::try_from(tokens).unwrap() * rate;
                 assert_eq!(charge.cost.micro(), cost);
                 // Neither the old nor the future price adds to the hold.
-                assert_eq!(prices.bound(tokens, &asked).cost(tokens, 0), charge.cost);
+                assert_eq!(prices.bound(tokens, &extras).cost(tokens, 0), charge.cost);
                 let condition = charge.price.condition;
                 assert_eq!(condition.valid_from_ms.is_some(), request_ms == from_ms);
                 let json = serde_json::to_string(&condition).unwrap();
@@ -832,9 +832,9 @@ mod tests {
                 request_ms,
                 end_max_ms: request_ms + 10 * 60_000,
             };
-            let asked = Asked {
+            let extras = Extras {
                 times: Some(possible),
-                ..Asked::default()
+                ..Extras::default()
             };
             let moments = [Moment::Request, Moment::FirstByte, Moment::End];
             for (moment, cost) in std::iter::zip(moments, costs) {
@@ -842,7 +842,7 @@ mod tests {
                 let times = possible.narrowed(Some(first_byte_ms), end_ms);
                 let charge = prices.charge(input(1), &Served::default(), &times);
                 assert_eq!(charge.cost.micro(), cost, "{times:?} {moment:?}");
-                let held = prices.bound(1, &asked).cost(1, 0).micro();
+                let held = prices.bound(1, &extras).cost(1, 0).micro();
                 let hold = if moment == Moment::Request {
                     cost
                 } else {
@@ -990,12 +990,12 @@ mod tests {
             let possible = PossibleTimes { request_ms: minute(request), end_max_ms: minute(request + longest) };
             let end_ms = minute(request + answer.1);
             let times = possible.narrowed((answer.0 < answer.1).then(|| minute(request + answer.0)), end_ms);
-            let asked = Asked {
+            let extras = Extras {
                 served: served(asked_tier, asked_speed).unusual(),
                 classes: std::iter::zip(Class::ALL, asked_classes).collect(),
                 times: known.then_some(possible),
             };
-            prop_assume!(prices.unpriced(&asked).is_none());
+            prop_assume!(prices.unpriced(&extras).is_none());
             // The vendor serves the call with the requested tier and speed, or with the default ones.
             let how = served(if same.0 { asked_tier } else { "default" }, if same.1 { asked_speed } else { "" });
             let mut usage = Usage { input: parts[0], cached_input: parts[1], cache_write: parts[2], output, ..Usage::default() };
@@ -1008,14 +1008,14 @@ mod tests {
             }
             // If the usage has images or cached sound, the request declares them. Each call is one request.
             usage.classes = usage.classes.with(Class::RequestCall, 1);
-            let asked = Asked { classes: asked.classes.with(Class::InputImage, 1).with(Class::InputAudio, 1), ..asked };
+            let extras = Extras { classes: extras.classes.with(Class::InputImage, 1).with(Class::InputAudio, 1), ..extras };
             let (most_input, most_output) = (usage.input_total() + spare.0, usage.output_total() + spare.1);
-            let bound = prices.bound(most_input, &asked);
+            let bound = prices.bound(most_input, &extras);
             let charge = prices.charge(usage, &how, &times);
             prop_assert!(!charge.unpriced);
             prop_assert!(charge.cost <= bound.cost(most_input, most_output), "{charge:?} {bound:?}");
             prop_assert_eq!(charge.price.cost(&charge.usage), charge.cost);
-            prop_assert!(prices.may_apply(most_input, &asked).any(|price| price.condition == charge.price.condition));
+            prop_assert!(prices.may_apply(most_input, &extras).any(|price| price.condition == charge.price.condition));
             // The receipt's condition can be checked with the receipt's times.
             prop_assert!(charge.price.condition.holds(charge.usage.input_total(), &how.unusual(), &times));
         }
@@ -1054,7 +1054,7 @@ mod tests {
             rates in prop::array::uniform4(1u64..10_000_000_000),
             amount in 0i64..10_000_000_000, input in 0u64..1_000_000,
         ) {
-            let bound = PriceList::from(price(rates)).bound(input, &Asked::default());
+            let bound = PriceList::from(price(rates)).bound(input, &Extras::default());
             let amount = MicroRub::new(amount);
             let output = bound.output_tokens_for(amount, input);
             if bound.cost(input, 0) <= amount {

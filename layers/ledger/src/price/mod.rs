@@ -19,7 +19,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 pub use self::{
     class::{ByClass, Class, Counts, Kind, Rates, Within},
     condition::{Condition, Label, Served},
-    list::{Asked, Bound, Charge, PriceList, RouteCost, Unpriced, ambiguous},
+    list::{Bound, Charge, Extras, PriceList, RouteCost, Unpriced, ambiguous},
     time::{CallTimes, Hours, Moment, PossibleTimes, TimeError, Weekdays},
 };
 use crate::{

@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{
     account::AccountId,
-    audit::{AccountAudit, Source, Standing},
+    audit::{AccountAudit, AccountState, Source},
     conn::{OPERATOR_TIMEOUT, RedisFault},
     contract::{BookError, Booked, JournalLine, JournalPage, JournalPart},
     number::RequestNumber,
@@ -26,7 +26,7 @@ impl Source for RedisLedger {
         Ok(self.account_ids().await?)
     }
 
-    async fn standing(&self, account: &AccountId) -> Result<Option<Standing>, BookError> {
+    async fn account_state(&self, account: &AccountId) -> Result<Option<AccountState>, BookError> {
         let Some(books) = self.stored_books(account).await? else {
             return Ok(None);
         };
@@ -37,7 +37,7 @@ impl Source for RedisLedger {
         if let Some(before_ms) = books.dropped_early_ms() {
             audit.dropped_early(before_ms);
         }
-        Ok(Some(Standing {
+        Ok(Some(AccountState {
             audit,
             keys: books.keys(),
             journal_end: books.journal_end,
@@ -124,13 +124,13 @@ impl RedisLedger {
         account: &AccountId,
         settled: &[(&Placed, RequestNumber)],
     ) -> Result<HashMap<RequestNumber, Vec<String>>, RedisFault> {
-        let mut asked: HashMap<String, HashMap<&[u8], RequestNumber>> = HashMap::new();
+        let mut requested: HashMap<String, HashMap<&[u8], RequestNumber>> = HashMap::new();
         for (_, number) in settled {
-            let of_hash = asked.entry(turns_key(account, *number)).or_default();
+            let of_hash = requested.entry(turns_key(account, *number)).or_default();
             of_hash.insert(place_field(number), *number);
         }
         let mut found: HashMap<RequestNumber, Vec<String>> = HashMap::new();
-        for (hash, asked) in &asked {
+        for (hash, requested) in &requested {
             let turns: Vec<(String, Vec<u8>)> = self
                 .0
                 .conn
@@ -140,7 +140,7 @@ impl RedisLedger {
                 let place = field.rsplit(':').next().unwrap_or_default();
                 for number in numbers
                     .chunks(NUMBER_BYTES)
-                    .filter_map(|rest| asked.get(rest))
+                    .filter_map(|rest| requested.get(rest))
                 {
                     found.entry(*number).or_default().push(place.to_owned());
                 }

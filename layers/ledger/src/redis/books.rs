@@ -146,7 +146,7 @@ impl LedgerAdmin for RedisLedger {
                 .await?;
         }
         done(&word)?;
-        self.0.told.note(account);
+        self.0.noticed.note(account);
         self.account(account).await
     }
 

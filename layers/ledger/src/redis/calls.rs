@@ -130,7 +130,7 @@ impl RedisLedger {
             && words.len() == 5
         {
             words.truncate(4);
-            self.0.told.note(account);
+            self.0.noticed.note(account);
         }
         let (booked, charged, loss, repeated): (String, i64, i64, bool) = read(answer)?;
         let booked = booked_of(&booked)?;
@@ -159,7 +159,7 @@ impl RedisLedger {
         let Some(first) = settlements.next() else {
             return Vec::new();
         };
-        let mut turn = Turn::tell(lease, first);
+        let mut turn = Turn::report(lease, first);
         turn.ends.extend(settlements.map(TurnEnd::of));
         match self.turn_of(&turn, Lane::Shared).await {
             Ok(answer) => answer.ends.into_iter().map(Ok).collect(),
@@ -193,8 +193,8 @@ impl Ledger for RedisLedger {
         }
         match settlement.lease {
             Some(lease) => {
-                let told = self.settle_from(lease, iter::once(settlement));
-                let settled = Box::pin(told).await.pop();
+                let reported = self.settle_from(lease, iter::once(settlement));
+                let settled = Box::pin(reported).await.pop();
                 settled.unwrap_or_else(|| {
                     Err(
                         RedisFault::Unexpected("the script returned no result for an end".into())
@@ -228,7 +228,7 @@ impl Ledger for RedisLedger {
         let turns = of_leases
             .iter()
             .flat_map(|((lease, ..), all)| all.chunks(ENDS_MAX).map(|some| (*lease, some)));
-        let told = turns.map(|(lease, some)| async move {
+        let reported = turns.map(|(lease, some)| async move {
             let ends = some.iter().map(|at| &settlements[*at]);
             let answers = self.settle_from(lease, ends).await;
             some.iter().copied().zip(answers).collect::<Vec<_>>()
@@ -236,8 +236,8 @@ impl Ledger for RedisLedger {
         let settled = others
             .into_iter()
             .map(|at| async move { (at, self.settle(&settlements[at]).await) });
-        let (told, settled) = join(join_all(told), join_all(settled)).await;
-        let answers: BTreeMap<usize, _> = told.into_iter().flatten().chain(settled).collect();
+        let (reported, settled) = join(join_all(reported), join_all(settled)).await;
+        let answers: BTreeMap<usize, _> = reported.into_iter().flatten().chain(settled).collect();
         answers.into_values().collect()
     }
 

@@ -210,12 +210,12 @@ impl Target for RedisCopy {
         lines: &[JournalLine],
         forgotten: bool,
     ) -> Result<(), BookError> {
-        let kept = |line: &&JournalLine| line.at_ms().saturating_add(RECEIPT_MS) > self.now_ms;
-        let kept: Vec<&JournalLine> = lines.iter().filter(kept).collect();
-        let forgotten = forgotten || kept.len() < lines.len();
+        let stored = |line: &&JournalLine| line.at_ms().saturating_add(RECEIPT_MS) > self.now_ms;
+        let stored: Vec<&JournalLine> = lines.iter().filter(stored).collect();
+        let forgotten = forgotten || stored.len() < lines.len();
         let mut keys = vec![account_key(account, ""), account_key(account, ":j")];
         let mut args = vec![u8::from(forgotten).to_string()];
-        for line in kept {
+        for line in stored {
             let (ms, sequence) = self.place(account, line.at_ms());
             let (keep_ms, fields) = match line {
                 JournalLine::Entry { .. } => (0, entry_fields(line)),

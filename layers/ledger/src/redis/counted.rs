@@ -16,7 +16,7 @@ use crate::{
     contract::Booked,
     endpoint::{self, Endpoint},
     money::MicroRub,
-    rollup::{Counted, StandingLines},
+    rollup::{Counted, UnrolledLines},
     timeline::{self, Timeline},
     usage::{End, Usage},
 };
@@ -35,9 +35,9 @@ struct CountedItem<'a> {
     #[serde(default)]
     bounded_loss_rub: Option<MicroRub>,
     end: End,
-    #[serde(default, deserialize_with = "endpoint::kept")]
+    #[serde(default, deserialize_with = "endpoint::stored")]
     endpoint: Option<Endpoint>,
-    #[serde(rename = "times", default, deserialize_with = "timeline::kept")]
+    #[serde(rename = "times", default, deserialize_with = "timeline::stored")]
     timeline: Option<Timeline>,
 }
 
@@ -53,36 +53,36 @@ impl RedisLedger {
         account: &AccountId,
         mut stretch: JournalRange,
         mut rolled: Option<RolledPlace>,
-    ) -> Result<StandingLines, RedisFault> {
-        let mut standing = StandingLines::default();
+    ) -> Result<UnrolledLines, RedisFault> {
+        let mut unrolled = UnrolledLines::default();
         let mut count = ENTRIES_FIRST;
         let mut without_a_break = 0;
         loop {
-            let asked = count.min(stretch.limit - standing.lines);
-            let entries = self.entries(account, &stretch, asked).await?;
-            let before = standing.lines;
+            let requested = count.min(stretch.limit - unrolled.lines);
+            let entries = self.entries(account, &stretch, requested).await?;
+            let before = unrolled.lines;
             for (place, fields) in &entries {
                 let entry: StreamId = place.parse()?;
                 let read = stretch.read_of(entry);
-                let lines = standing.lines;
-                let at_ms = count_entry(account, place, fields, read, &mut standing)?;
-                without_a_break += standing.lines - lines;
+                let lines = unrolled.lines;
+                let at_ms = count_entry(account, place, fields, read, &mut unrolled)?;
+                without_a_break += unrolled.lines - lines;
                 if without_a_break >= LINES_WITHOUT_A_BREAK {
                     without_a_break = 0;
                     yield_now().await;
                 }
                 rolled = Some(RolledPlace::with(rolled, place, at_ms)?);
-                standing.place = rolled.map(|rolled| rolled.to_string());
+                unrolled.place = rolled.map(|rolled| rolled.to_string());
                 stretch.after = Some(JournalCursor {
                     place: entry,
                     read: None,
                 });
             }
-            standing.more = standing.lines >= stretch.limit;
-            if entries.len() < asked || standing.more {
-                return Ok(standing);
+            unrolled.more = unrolled.lines >= stretch.limit;
+            if entries.len() < requested || unrolled.more {
+                return Ok(unrolled);
             }
-            count = entries_next(count, entries.len(), standing.lines - before);
+            count = entries_next(count, entries.len(), unrolled.lines - before);
         }
     }
 }
@@ -93,7 +93,7 @@ fn count_entry(
     place: &str,
     fields: &HashMap<String, String>,
     read: usize,
-    standing: &mut StandingLines,
+    unrolled: &mut UnrolledLines,
 ) -> Result<u64, RedisFault> {
     let unexpected = |name: &str| {
         RedisFault::Unexpected(format!(
@@ -103,7 +103,7 @@ fn count_entry(
     let field = |name: &str| fields.get(name).ok_or_else(|| unexpected(name));
     let at_ms = field("at")?.parse().map_err(|_| unexpected("at"))?;
     let mut count = |booked, [charged_rub, loss_rub]: [MicroRub; 2], item: &str| {
-        standing.lines += 1;
+        unrolled.lines += 1;
         if booked == Booked::Stale {
             return Ok(());
         }
@@ -123,7 +123,7 @@ fn count_entry(
             vendor_cost_rub: item.vendor_cost_rub,
             took_ms: Counted::took(item.timeline.as_ref()),
         };
-        standing.calls.add(&call).map_err(|_| unexpected("key"))
+        unrolled.calls.add(&call).map_err(|_| unexpected("key"))
     };
     match field("kind")?.as_str() {
         CALLS => {
@@ -145,8 +145,8 @@ fn count_entry(
         }
         _ => {
             let line = line_of(account, place, fields)?;
-            standing.lines += 1;
-            standing.entries.push((place.to_owned(), line));
+            unrolled.lines += 1;
+            unrolled.entries.push((place.to_owned(), line));
         }
     }
     Ok(at_ms)

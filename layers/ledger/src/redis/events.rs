@@ -40,7 +40,7 @@ pub(super) fn feed_key(part: &str) -> String {
 
 /// Accounts that may have events without a number, as far as this gateway has noticed.
 #[derive(Default)]
-pub(super) struct Told {
+pub(super) struct NoticedAccounts {
     accounts: Mutex<BTreeSet<AccountId>>,
     sweep: tokio::sync::Mutex<Sweep>,
 }
@@ -51,7 +51,7 @@ struct Sweep {
     last: Option<Instant>,
 }
 
-impl Told {
+impl NoticedAccounts {
     pub(super) fn note(&self, account: &AccountId) {
         let mut accounts = self.accounts.lock().unwrap_or_else(PoisonError::into_inner);
         accounts.insert(account.clone());
@@ -95,13 +95,13 @@ impl RedisLedger {
                 .ask_durably(&self.0.scripts.gather, &keys, &args)
                 .await?;
         }
-        self.0.told.note(account);
+        self.0.noticed.note(account);
         Ok(())
     }
 
     /// Finds accounts with events that have no number because their gateways were killed.
     async fn sweep_told(&self) -> Result<(), RedisFault> {
-        let mut sweep = self.0.told.sweep.lock().await;
+        let mut sweep = self.0.noticed.sweep.lock().await;
         if sweep.last.is_some_and(|last| last.elapsed() < SWEEP_EVERY) {
             return Ok(());
         }
@@ -119,7 +119,7 @@ impl RedisLedger {
                 let last = join_all(ids.iter().map(|id| self.last_told(id))).await;
                 for ((id, had), last) in ids.iter().zip(had).zip(last) {
                     match last {
-                        Ok(last) if last.is_some() && had != last => self.0.told.note(id),
+                        Ok(last) if last.is_some() && had != last => self.0.noticed.note(id),
                         Ok(_) => {}
                         // The account's server does not answer; the next sweep reads the account's events again.
                         Err(_) if self.0.conn.is_cluster() => {}
@@ -199,9 +199,9 @@ impl EventStore for RedisLedger {
 
     async fn gather(&self) -> Result<u64, BookError> {
         self.sweep_told().await?;
-        for account in self.0.told.take() {
+        for account in self.0.noticed.take() {
             if let Err(fault) = self.gather_of(&account).await {
-                self.0.told.note(&account);
+                self.0.noticed.note(&account);
                 // In a Cluster, a primary that is down must not delay the events of accounts on other primaries.
                 if !self.0.conn.is_cluster() {
                     return Err(fault.into());
@@ -564,8 +564,8 @@ mod tests {
             left_rub: micro(140),
             by: number(3).to_string(),
         };
-        let told = events.iter().map(|event| (&event.key, &event.what));
-        assert_eq!(told.collect::<Vec<_>>(), [(&None, &low)]);
+        let noticed = events.iter().map(|event| (&event.key, &event.what));
+        assert_eq!(noticed.collect::<Vec<_>>(), [(&None, &low)]);
         let page = ledger.journal(&acme(), &JournalPart::whole()).await;
         let of_group = page.unwrap().lines.into_iter().filter(|line| {
             matches!(line, JournalLine::Call(receipt) if receipt.group.as_ref() == Some(&group.id))
@@ -586,7 +586,7 @@ mod tests {
         let gathered = async {
             for _ in 0..20 {
                 for ledger in &ledgers {
-                    ledger.0.told.note(&acme());
+                    ledger.0.noticed.note(&acme());
                 }
                 for last in join_all(ledgers.iter().map(EventStore::gather)).await {
                     last.unwrap();

@@ -39,7 +39,7 @@ impl KeyStore for RedisLedger {
             return found;
         }
         // The record's age counts from before the request, so that it is never less than the true age.
-        let asked = Instant::now();
+        let requested = Instant::now();
         let conn = &self.0.conn;
         let key = digest_key(digest);
         let words = ["HGET", &key, "record"];
@@ -51,7 +51,7 @@ impl KeyStore for RedisLedger {
             // the account's server still decides what the key may hold.
             Err(fault) => {
                 return match self.0.keys.get(digest) {
-                    Some(known) if asked < known.until + KEY_KEPT && known.record.is_some() => {
+                    Some(known) if requested < known.until + KEY_KEPT && known.record.is_some() => {
                         Ok(known.record)
                     }
                     _ => Err(fault.into()),
@@ -65,7 +65,7 @@ impl KeyStore for RedisLedger {
         if record.is_none() {
             Box::pin(self.missing_key()).await?;
         }
-        let until = asked
+        let until = requested
             + if record.is_some() {
                 KEY_CACHED
             } else {

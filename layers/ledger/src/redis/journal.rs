@@ -276,10 +276,10 @@ impl RedisLedger {
         let mut count = ENTRIES_FIRST;
         loop {
             let left = stretch.limit - placed.len();
-            let asked = count.min(left);
+            let requested = count.min(left);
             let entries = match first.take() {
                 Some(entries) => entries,
-                None => self.entries(account, &stretch, asked).await?,
+                None => self.entries(account, &stretch, requested).await?,
             };
             let before = placed.len();
             for (place, fields) in &entries {
@@ -311,7 +311,7 @@ impl RedisLedger {
                     read: None,
                 });
             }
-            if entries.len() < asked {
+            if entries.len() < requested {
                 return Ok((placed, None));
             }
             if placed.len() >= stretch.limit {

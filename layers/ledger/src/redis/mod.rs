@@ -62,7 +62,7 @@ mod lines;
 pub(crate) mod names;
 mod rollup;
 mod scripts;
-mod standing;
+mod state;
 #[cfg(test)]
 pub(crate) mod test_server;
 mod turn;
@@ -116,7 +116,7 @@ struct Inner {
     keys: KeyCache,
     data: DataSet,
     days: Days,
-    told: events::Told,
+    noticed: events::NoticedAccounts,
     /// The position in `tg:accounts` at which the next sweep continues.
     sweep: tokio::sync::Mutex<u64>,
     leases: OnceLock<Leases>,
@@ -162,7 +162,7 @@ impl RedisLedger {
             keys: identity::cache(),
             data,
             days: Days::new(),
-            told: events::Told::default(),
+            noticed: events::NoticedAccounts::default(),
             sweep: tokio::sync::Mutex::new(0),
             leases: OnceLock::new(),
         })))

@@ -33,7 +33,7 @@ use crate::{
     contract::{BookError, JOURNAL_LINES_MAX, JournalLine, JournalPage, JournalPart},
     number::RequestNumber,
     rollup::{
-        Change, DAY_MS, HOUR_MS, Marks, Rolled, Rollup, RowId, Scope, StandingLines, Sums, Words,
+        Change, DAY_MS, HOUR_MS, Marks, Rolled, Rollup, RowId, Scope, Sums, UnrolledLines, Words,
         now_ms, there,
     },
 };
@@ -219,13 +219,13 @@ impl Rollup for RedisLedger {
     }
 
     async fn sums_at(&self, ids: &[RowId]) -> Result<Vec<Option<Sums>>, BookError> {
-        let mut asked: BTreeMap<String, Vec<(usize, String)>> = BTreeMap::new();
+        let mut requested: BTreeMap<String, Vec<(usize, String)>> = BTreeMap::new();
         for (at, id) in ids.iter().enumerate() {
             let (key, field) = place_of(id)?;
-            asked.entry(key).or_default().push((at, field));
+            requested.entry(key).or_default().push((at, field));
         }
-        let asked: Vec<(String, Vec<(usize, String)>)> = asked.into_iter().collect();
-        let answers = asked.iter().map(|(key, fields)| async move {
+        let requested: Vec<(String, Vec<(usize, String)>)> = requested.into_iter().collect();
+        let answers = requested.iter().map(|(key, fields)| async move {
             let mut words = vec!["HMGET", key];
             words.extend(fields.iter().map(|(_, field)| field.as_str()));
             let answer: Result<Vec<Option<String>>, RedisFault> =
@@ -234,7 +234,7 @@ impl Rollup for RedisLedger {
         });
         let answers = futures_util::future::join_all(answers).await;
         let mut found = vec![None; ids.len()];
-        for ((_, fields), values) in asked.iter().zip(answers) {
+        for ((_, fields), values) in requested.iter().zip(answers) {
             for ((at, _), value) in fields.iter().zip(values?) {
                 found[*at] = value
                     .map(|text| serde_json::from_str(&text).map_err(|_| unexpected(&text)))
@@ -244,14 +244,14 @@ impl Rollup for RedisLedger {
         Ok(found)
     }
 
-    async fn standing_lines(
+    async fn unrolled_lines(
         &self,
         account: &AccountId,
         after: Option<&str>,
         before_ms: u64,
-    ) -> Result<StandingLines, BookError> {
+    ) -> Result<UnrolledLines, BookError> {
         let Some(last_ms) = before_ms.checked_sub(1) else {
-            return Ok(StandingLines::default());
+            return Ok(UnrolledLines::default());
         };
         let stretch = JournalRange {
             after: after.map(str::parse::<JournalCursor>).transpose()?,
@@ -262,7 +262,7 @@ impl Rollup for RedisLedger {
             limit: JOURNAL_LINES_MAX,
         };
         if stretch.is_behind() {
-            return Ok(StandingLines::default());
+            return Ok(UnrolledLines::default());
         }
         let rolled = after.map(str::parse::<RolledPlace>).transpose()?;
         Ok(self.counted_lines(account, stretch, rolled).await?)

@@ -95,7 +95,7 @@ impl RedisLedger {
         }
         let reply = reply?;
         if reply.5 > 0 {
-            self.0.told.note(&turn.account);
+            self.0.noticed.note(&turn.account);
         }
         let mut answer = answer_of(reply, turn, &ends)?;
         // Because of this flag the lease's owner gives money back, and requests money again later.

@@ -49,7 +49,7 @@ pub(super) struct DataSet {
 }
 
 /// The INFO of each primary, by its address.
-type Told = Vec<(Arc<str>, Result<Option<ServerInfo>, RedisFault>)>;
+type ServerReports = Vec<(Arc<str>, Result<Option<ServerInfo>, RedisFault>)>;
 /// The servers' run ids and replication ids, by address.
 type Identities = BTreeMap<Arc<str>, String>;
 
@@ -69,8 +69,9 @@ impl RedisLedger {
     /// [`LedgerError::Unavailable`] if the ledger is out of reach.
     pub async fn watch(&self) -> Result<Watch, LedgerError> {
         let conn = &self.0.conn;
-        let (stands, told) = join(self.0.data.stands(conn), told(conn)).await;
-        if !stands? {
+        let (is_intact, server_reports) =
+            join(self.0.data.is_intact(conn), server_reports(conn)).await;
+        if !is_intact? {
             self.0.data.lost.store(true, Ordering::Relaxed);
             return Ok(Watch::Lost);
         }
@@ -80,7 +81,7 @@ impl RedisLedger {
             let words = ["SET", "tg:w", "1", "PX", "1000"];
             let _: String = conn.command(&words, OPERATOR_TIMEOUT).await?;
         }
-        Ok(self.0.data.note(told))
+        Ok(self.0.data.note(server_reports))
     }
 
     /// Returns the name of the data set that this gateway started with.
@@ -106,7 +107,7 @@ impl RedisLedger {
     /// Checks the data set because an account that should exist is missing.
     pub(super) async fn missing_account(&self) -> Result<(), RedisFault> {
         let data = &self.0.data;
-        if !Box::pin(data.stands(&self.0.conn)).await? {
+        if !Box::pin(data.is_intact(&self.0.conn)).await? {
             data.lost.store(true, Ordering::Relaxed);
         }
         data.present()
@@ -147,7 +148,7 @@ impl DataSet {
         } else {
             Vec::new()
         };
-        let told = told(conn).await;
+        let server_reports = server_reports(conn).await;
         let data = Self {
             is_new: epoch == fresh,
             epoch,
@@ -155,7 +156,7 @@ impl DataSet {
             lost: AtomicBool::new(false),
             servers: Mutex::default(),
         };
-        data.note(told);
+        data.note(server_reports);
         {
             let mut servers = data.servers();
             servers.known = servers.seen.clone();
@@ -173,7 +174,7 @@ impl DataSet {
     }
 
     /// Returns whether all servers that answer have the data set that this gateway started with.
-    async fn stands(&self, conn: &RedisConn) -> Result<bool, RedisFault> {
+    async fn is_intact(&self, conn: &RedisConn) -> Result<bool, RedisFault> {
         let marks = self.marks.iter().map(|mark| read_mark(conn, mark));
         let (epoch, marks) = join(read_epoch(conn), join_all(marks)).await;
         let mut silent = None;
@@ -192,17 +193,17 @@ impl DataSet {
     }
 
     /// Records the identities of the servers that have answered.
-    fn note(&self, told: Told) -> Watch {
+    fn note(&self, server_reports: ServerReports) -> Watch {
         let mut servers = self.servers();
         servers.returned |= self.lost.swap(false, Ordering::Relaxed);
-        let addresses: Vec<Arc<str>> = told
+        let addresses: Vec<Arc<str>> = server_reports
             .iter()
             .map(|(address, _)| Arc::clone(address))
             .collect();
         servers
             .seen
             .retain(|address, _| addresses.contains(address));
-        for (address, answer) in told {
+        for (address, answer) in server_reports {
             if let Ok(info) = answer {
                 // If the hosting provider forbids INFO, only the server's address is available.
                 let identity = info.map_or_else(String::new, |info| info.identity);
@@ -232,13 +233,13 @@ async fn read_mark(conn: &RedisConn, mark: &str) -> Result<Option<String>, Redis
     conn.command(&["GET", mark], conn.response_timeout()).await
 }
 
-async fn told(conn: &RedisConn) -> Told {
+async fn server_reports(conn: &RedisConn) -> ServerReports {
     let primaries = conn.look().await;
     let limit = conn.response_timeout();
-    join_all(primaries.iter().map(|primary| tell(primary, limit))).await
+    join_all(primaries.iter().map(|primary| read_info(primary, limit))).await
 }
 
-async fn tell(
+async fn read_info(
     primary: &Primary,
     limit: Duration,
 ) -> (Arc<str>, Result<Option<ServerInfo>, RedisFault>) {

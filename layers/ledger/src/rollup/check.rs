@@ -54,9 +54,9 @@ async fn check_account<L: Rollup + ?Sized>(
         return Ok(());
     }
     let books = ledger.books(id).await?;
-    let mut told = Table::new();
+    let mut reported = Table::new();
     for (at_ms, words, sums) in rows {
-        told.entry((at_ms, words)).or_default().add(&sums);
+        reported.entry((at_ms, words)).or_default().add(&sums);
     }
     let add = |table: &mut Table, receipt: &Receipt| {
         let at_ms = receipt.at_ms - receipt.at_ms % DAY_MS;
@@ -64,7 +64,7 @@ async fn check_account<L: Rollup + ?Sized>(
         row.or_default().add(&Sums::of(receipt));
     };
     let after = places.get(id).cloned();
-    each_after(ledger, &books, after, |receipt| add(&mut told, receipt)).await?;
+    each_after(ledger, &books, after, |receipt| add(&mut reported, receipt)).await?;
     let noted = ledger.entries(id, &books.journal_end).await?;
     let mut entries: Vec<JournalLine> = Vec::new();
     let (mut journal, mut first_ms) = (Table::new(), u64::MAX);
@@ -93,8 +93,15 @@ async fn check_account<L: Rollup + ?Sized>(
             ));
         }
     }
-    let whose = format!("account {id}");
-    compare(&whose, &told, &journal, since_ms, Sums::agree_with, found);
+    let call_scope = format!("account {id}");
+    compare(
+        &call_scope,
+        &reported,
+        &journal,
+        since_ms,
+        Sums::agree_with,
+        found,
+    );
     Ok(())
 }
 
@@ -139,21 +146,21 @@ async fn check_all<L: Rollup + ?Sized>(ledger: &L) -> Result<Vec<String>, BookEr
         (Scope::Days, "all accounts by day"),
         (Scope::Hours, "all accounts by hour"),
     ] {
-        let mut told = Table::new();
+        let mut reported = Table::new();
         let rolled = ledger.rolled(&[(scope, 0..u64::MAX)]).await?;
-        add_all(&mut told, &Scope::Days, rolled.rows);
-        compare(name, &told, &accounts, since_ms, agree, &mut found);
+        add_all(&mut reported, &Scope::Days, rolled.rows);
+        compare(name, &reported, &accounts, since_ms, agree, &mut found);
     }
     let rolled = ledger.rolled(&[(Scope::Months, 0..u64::MAX)]).await?;
-    let (mut told, mut by_month) = (Table::new(), Table::new());
+    let (mut reported, mut by_month) = (Table::new(), Table::new());
     accounts.retain(|(at_ms, _), _| *at_ms < rolled.months_end_ms);
     let of_days = accounts.into_iter();
     let of_days = of_days.map(|((at_ms, words), sums)| (at_ms, words, sums));
     add_all(&mut by_month, &Scope::Months, of_days);
-    add_all(&mut told, &Scope::Months, rolled.rows);
+    add_all(&mut reported, &Scope::Months, rolled.rows);
     compare(
         "all accounts in the month that begins",
-        &told,
+        &reported,
         &by_month,
         since_ms,
         agree,
@@ -175,26 +182,26 @@ fn add_all(table: &mut Table, step: &Scope, rows: impl IntoIterator<Item = (u64,
 }
 
 fn compare(
-    whose: &str,
-    told: &Table,
+    call_scope: &str,
+    reported: &Table,
     journal: &Table,
     since_ms: u64,
     agree: fn(&Sums, &Sums) -> bool,
     found: &mut Vec<String>,
 ) {
     let none = Sums::default();
-    let mut places: Vec<&(u64, Words)> = told.keys().chain(journal.keys()).collect();
+    let mut places: Vec<&(u64, Words)> = reported.keys().chain(journal.keys()).collect();
     places.sort_unstable();
     places.dedup();
     for place in places.into_iter().filter(|(at_ms, _)| *at_ms >= since_ms) {
-        let sums = told.get(place).unwrap_or(&none);
+        let sums = reported.get(place).unwrap_or(&none);
         let receipts = journal.get(place).unwrap_or(&none);
         if !agree(sums, receipts) {
             let (at_ms, words) = place;
             let day = i64::try_from(at_ms / DAY_MS).unwrap_or_default();
             let (year, month, day) = date_of_day(day);
             found.push(format!(
-                "U1 sums of {whose} on {year:04}-{month:02}-{day:02}, model {}: {} calls for {} µ₽, its receipts: {} calls \
+                "U1 sums of {call_scope} on {year:04}-{month:02}-{day:02}, model {}: {} calls for {} µ₽, its receipts: {} calls \
                  for {} µ₽",
                 words.model, sums.calls, sums.charged_micro, receipts.calls, receipts.charged_micro
             ));

@@ -238,8 +238,8 @@ mod tests {
             times.sort_unstable();
             let rank = (times.len() * percent as usize).div_ceil(100);
             let exact = u64::from(times[rank - 1]);
-            let told = u64::from(latency.percentile_ms(percent).unwrap());
-            prop_assert!(exact <= told && told <= exact + exact / 8, "{told} for {exact}");
+            let reported = u64::from(latency.percentile_ms(percent).unwrap());
+            prop_assert!(exact <= reported && reported <= exact + exact / 8, "{reported} for {exact}");
         }
 
         #[test]

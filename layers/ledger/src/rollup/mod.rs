@@ -44,7 +44,7 @@ use serde::{Deserialize, Serialize};
 pub use self::{
     check::check,
     latency::{Latency, LatencyError},
-    read::{Part, Whose, read},
+    read::{CallScope, Part, read},
     roll::{Roller, roll_up},
     search::{Search, SearchPart, Sought, Times},
     sums::{Counted, Sums, is_failed},
@@ -154,7 +154,7 @@ pub struct Words {
         rename = "e",
         default,
         skip_serializing_if = "Option::is_none",
-        deserialize_with = "endpoint::kept"
+        deserialize_with = "endpoint::stored"
     )]
     pub endpoint: Option<Endpoint>,
 }
@@ -223,7 +223,7 @@ pub struct Rolled {
 
 /// The next lines of a journal that are final, for the roll-up.
 #[derive(Clone, Debug, Default)]
-pub struct StandingLines {
+pub struct UnrolledLines {
     /// The sums of the calls among those lines.
     pub calls: Tally,
     /// The number of lines.
@@ -355,12 +355,12 @@ pub trait Rollup: LedgerAdmin {
     ///
     /// # Errors
     /// A [`BookError`] if the ledger refuses or is out of reach.
-    fn standing_lines(
+    fn unrolled_lines(
         &self,
         account: &AccountId,
         after: Option<&str>,
         before_ms: u64,
-    ) -> impl Future<Output = Result<StandingLines, BookError>> + Send;
+    ) -> impl Future<Output = Result<UnrolledLines, BookError>> + Send;
 
     /// Returns all payments and corrections of a journal up to `end`, an
     /// [`AccountBooks::journal_end`](crate::contract::AccountBooks::journal_end), in journal order; `None` if the

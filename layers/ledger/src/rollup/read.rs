@@ -16,7 +16,7 @@ const LINES_FIRST: usize = 64;
 
 /// Selects the calls to read.
 #[derive(Clone, Copy, Debug)]
-pub enum Whose<'a> {
+pub enum CallScope<'a> {
     /// The calls of one account. Each part of the result has its key and its group.
     Account(&'a AccountId),
     /// The calls of all accounts, by day. No part of the result names an account.
@@ -68,18 +68,18 @@ impl<'a> Part<'a> {
 /// A [`BookError`] if the ledger does not answer.
 pub async fn read<L: Rollup + ?Sized>(
     ledger: &L,
-    whose: Whose<'_>,
+    call_scope: CallScope<'_>,
     time: Range<u64>,
     mut add: impl FnMut(&Part<'_>) -> ControlFlow<()> + Send,
 ) -> Result<(), BookError> {
     if time.is_empty() {
         return Ok(());
     }
-    let (scopes, accounts) = match whose {
-        Whose::Account(id) => (vec![Scope::Account(id.clone())], vec![id.clone()]),
-        Whose::All => (vec![Scope::Days, Scope::Hours], ledger.account_ids().await?),
-        Whose::AllByHour => (vec![Scope::Hours], ledger.account_ids().await?),
-        Whose::AllByMonth => {
+    let (scopes, accounts) = match call_scope {
+        CallScope::Account(id) => (vec![Scope::Account(id.clone())], vec![id.clone()]),
+        CallScope::All => (vec![Scope::Days, Scope::Hours], ledger.account_ids().await?),
+        CallScope::AllByHour => (vec![Scope::Hours], ledger.account_ids().await?),
+        CallScope::AllByMonth => {
             let scopes = vec![Scope::Months, Scope::Days, Scope::Hours];
             (scopes, ledger.account_ids().await?)
         }
@@ -210,8 +210,8 @@ async fn lines<L: Rollup + ?Sized>(
             let Some(mut found) = first else { continue };
             loop {
                 for receipt in found.lines.iter().filter_map(counted) {
-                    let asked = time.contains(&receipt.at_ms);
-                    if asked && add(&Part::of(receipt, &Sums::of(receipt))).is_break() {
+                    let requested = time.contains(&receipt.at_ms);
+                    if requested && add(&Part::of(receipt, &Sums::of(receipt))).is_break() {
                         return Ok(());
                     }
                 }

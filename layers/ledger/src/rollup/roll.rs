@@ -158,21 +158,21 @@ async fn read_into<L: Rollup + ?Sized>(
         }
         loop {
             let after = batch.marks.places.get(account).map(String::as_str);
-            let standing = ledger.standing_lines(account, after, before_ms).await?;
-            let Some(place) = standing.place else { break };
+            let unrolled = ledger.unrolled_lines(account, after, before_ms).await?;
+            let Some(place) = unrolled.place else { break };
             // If some entries of lines in the sums are not stored yet, no entry is added until `catch_up` has stored
             // them.
             if batch.is_even(account) {
-                batch.note(account, standing.entries, place.clone());
+                batch.note(account, unrolled.entries, place.clone());
             }
-            batch.add(account, &standing.calls, standing.lines, place);
+            batch.add(account, &unrolled.calls, unrolled.lines, place);
             if batch.is_full() {
                 rolled += batch.lines as u64;
                 if !batch.write(ledger).await? {
                     return Ok((rolled, false));
                 }
             }
-            if !standing.more {
+            if !unrolled.more {
                 break;
             }
             // The embedded ledgers answer without waiting, so yield to let other tasks run.
@@ -197,13 +197,13 @@ async fn catch_up<L: Rollup + ?Sized>(
         let after = batch.marks.entries.as_ref();
         let after = after.and_then(|entries| entries.get(account)).cloned();
         let after = after.as_deref();
-        let standing = ledger.standing_lines(account, after, before_ms).await?;
-        let Some(place) = standing.place else { break };
-        batch.note(account, standing.entries, place);
+        let unrolled = ledger.unrolled_lines(account, after, before_ms).await?;
+        let Some(place) = unrolled.place else { break };
+        batch.note(account, unrolled.entries, place);
         if !batch.write(ledger).await? {
             return Ok(false);
         }
-        if !standing.more {
+        if !unrolled.more {
             break;
         }
         tokio::task::yield_now().await;

@@ -107,7 +107,7 @@ async fn try_all<L: Rollup>(ledger: &L, receipts: &[Receipt], times: &[Range<u64
     let acme = given::account(ACCOUNTS[0]);
     let key = key_of(0, 1);
     let any = Sought::default();
-    let wishes = [
+    let wanted = [
         any,
         Sought {
             model: Some("m1"),
@@ -143,7 +143,7 @@ async fn try_all<L: Rollup>(ledger: &L, receipts: &[Receipt], times: &[Range<u64
             for behind in [None, places.get(&acme).map(String::as_str)] {
                 newest_is_that_of_the_calls(ledger, &acme, time, behind).await;
             }
-            for sought in wishes {
+            for sought in wanted {
                 for (alone, limit) in [(true, 1000), (false, 7)] {
                     let all = receipts.iter().rev();
                     let wanted = all.filter(|receipt| {
@@ -152,10 +152,13 @@ async fn try_all<L: Rollup>(ledger: &L, receipts: &[Receipt], times: &[Range<u64
                             && is_sought(receipt, &sought)
                     });
                     let wanted = numbers(wanted);
-                    let (told, _) = found(ledger, &acme, alone, sought, time.clone(), limit).await;
-                    let told = told.iter().filter(|receipt| is_sought(receipt, &sought));
+                    let (reported, _) =
+                        found(ledger, &acme, alone, sought, time.clone(), limit).await;
+                    let reported = reported
+                        .iter()
+                        .filter(|receipt| is_sought(receipt, &sought));
                     assert_eq!(
-                        numbers(told),
+                        numbers(reported),
                         wanted,
                         "{sought:?} {time:?} {before_ms} {alone}"
                     );
@@ -229,10 +232,10 @@ async fn search_for_a_model_does_not_read_days_without_the_model() {
             ..Sought::default()
         };
         for alone in [true, false] {
-            let (told, read) = found(&file, &account, alone, sought, 0..u64::MAX, 1000).await;
-            assert_eq!((told.len(), read), (receipts, receipts), "{model}");
-            let (told, read) = found(&redis, &account, alone, sought, 0..u64::MAX, 1000).await;
-            assert_eq!((told.len(), read), (receipts, receipts), "{model}");
+            let (reported, read) = found(&file, &account, alone, sought, 0..u64::MAX, 1000).await;
+            assert_eq!((reported.len(), read), (receipts, receipts), "{model}");
+            let (reported, read) = found(&redis, &account, alone, sought, 0..u64::MAX, 1000).await;
+            assert_eq!((reported.len(), read), (receipts, receipts), "{model}");
         }
     }
 }
@@ -274,12 +277,12 @@ async fn backward_page_includes_lines_whose_ids_are_later_than_their_times() {
                 JournalLine::Call(receipt) => Some(receipt),
                 JournalLine::Entry { .. } => None,
             });
-            let mut told = numbers(calls);
+            let mut reported = numbers(calls);
             let wanted = receipts.iter().filter(|receipt| receipt.at_ms < until_ms);
             let mut wanted = numbers(wanted);
-            told.sort_unstable();
+            reported.sort_unstable();
             wanted.sort_unstable();
-            assert_eq!(told, wanted, "{until} {before_ms}");
+            assert_eq!(reported, wanted, "{until} {before_ms}");
         }
     }
 }

@@ -200,23 +200,28 @@ async fn fill<T: Target>(mut target: T, receipts: &[Receipt], first_ms: u64) -> 
 }
 
 /// Sums the receipts of a time range one by one, for comparison.
-fn one_by_one(receipts: &[Receipt], whose: &Whose<'_>, time: &Range<u64>, step: &Scope) -> Table {
+fn one_by_one(
+    receipts: &[Receipt],
+    call_scope: &CallScope<'_>,
+    time: &Range<u64>,
+    step: &Scope,
+) -> Table {
     let mut table = Table::new();
     for receipt in receipts {
-        let asked = match whose {
-            Whose::Account(id) => receipt.account == **id,
-            Whose::All | Whose::AllByHour | Whose::AllByMonth => true,
+        let requested = match call_scope {
+            CallScope::Account(id) => receipt.account == **id,
+            CallScope::All | CallScope::AllByHour | CallScope::AllByMonth => true,
         };
-        if asked && receipt.booked != Booked::Stale && time.contains(&receipt.at_ms) {
+        if requested && receipt.booked != Booked::Stale && time.contains(&receipt.at_ms) {
             let sums = Sums::of(receipt);
-            add(&mut table, whose, &Part::of(receipt, &sums), step);
+            add(&mut table, call_scope, &Part::of(receipt, &sums), step);
         }
     }
     table
 }
 
-fn add(table: &mut Table, whose: &Whose<'_>, part: &Part<'_>, step: &Scope) {
-    let of_one = matches!(whose, Whose::Account(_));
+fn add(table: &mut Table, call_scope: &CallScope<'_>, part: &Part<'_>, step: &Scope) {
+    let of_one = matches!(call_scope, CallScope::Account(_));
     let words = Words {
         key: part.key.filter(|_| of_one).cloned(),
         group: part.group.filter(|_| of_one).cloned(),
@@ -229,19 +234,19 @@ fn add(table: &mut Table, whose: &Whose<'_>, part: &Part<'_>, step: &Scope) {
     row.add(part.sums);
 }
 
-async fn asked<L: Rollup>(
+async fn requested<L: Rollup>(
     ledger: &L,
-    whose: Whose<'_>,
+    call_scope: CallScope<'_>,
     time: &Range<u64>,
     step: &Scope,
 ) -> (Table, usize) {
     let (mut table, mut parts) = (Table::new(), 0);
-    let told = read(ledger, whose, time.clone(), |part| {
-        add(&mut table, &whose, part, step);
+    let reported = read(ledger, call_scope, time.clone(), |part| {
+        add(&mut table, &call_scope, part, step);
         parts += 1;
         ControlFlow::Continue(())
     });
-    told.await.unwrap();
+    reported.await.unwrap();
     (table, parts)
 }
 
@@ -251,15 +256,15 @@ async fn try_all<L: Rollup>(ledger: &L, receipts: &[Receipt], times: &[Range<u64
     for before_ms in [0, now_ms - 2 * DAY_MS, now_ms - HOUR_MS, u64::MAX] {
         roll_up(ledger, before_ms).await.unwrap();
         for time in times {
-            for (whose, step) in [
-                (Whose::Account(&acme), Scope::Days),
-                (Whose::All, Scope::Days),
-                (Whose::AllByHour, Scope::Hours),
-                (Whose::AllByMonth, Scope::Months),
+            for (call_scope, step) in [
+                (CallScope::Account(&acme), Scope::Days),
+                (CallScope::All, Scope::Days),
+                (CallScope::AllByHour, Scope::Hours),
+                (CallScope::AllByMonth, Scope::Months),
             ] {
-                let (told, _) = asked(ledger, whose, time, &step).await;
-                let expected = one_by_one(receipts, &whose, time, &step);
-                assert_eq!(told, expected, "{whose:?} {time:?} {before_ms}");
+                let (reported, _) = requested(ledger, call_scope, time, &step).await;
+                let expected = one_by_one(receipts, &call_scope, time, &step);
+                assert_eq!(reported, expected, "{call_scope:?} {time:?} {before_ms}");
             }
         }
         assert_eq!(check(ledger).await.unwrap(), Vec::<String>::new());
@@ -276,12 +281,12 @@ async fn try_all<L: Rollup>(ledger: &L, receipts: &[Receipt], times: &[Range<u64
     let begin_ms = Scope::Months.begin_ms(newest_ms);
     assert!(added_up_ms >= begin_ms, "the months, too");
     ledger.clear_sums().await.unwrap();
-    let (told, _) = asked(ledger, Whose::All, &(0..u64::MAX), &Scope::Days).await;
-    let whole = one_by_one(receipts, &Whose::All, &(0..u64::MAX), &Scope::Days);
-    assert_eq!(told, whole, "nothing is rolled up");
+    let (reported, _) = requested(ledger, CallScope::All, &(0..u64::MAX), &Scope::Days).await;
+    let whole = one_by_one(receipts, &CallScope::All, &(0..u64::MAX), &Scope::Days);
+    assert_eq!(reported, whole, "nothing is rolled up");
     roll_up(ledger, u64::MAX).await.unwrap();
-    let (told, _) = asked(ledger, Whose::All, &(0..u64::MAX), &Scope::Days).await;
-    assert_eq!(told, whole, "made anew");
+    let (reported, _) = requested(ledger, CallScope::All, &(0..u64::MAX), &Scope::Days).await;
+    assert_eq!(reported, whole, "made anew");
 }
 
 pub(crate) fn now() -> u64 {
@@ -374,10 +379,10 @@ async fn rolled_up_lines_are_not_read_again() {
     let receipts = sorted(&some_calls(), now_ms);
     let dir = tempfile::tempdir().unwrap();
     let ledger = in_file(dir.path(), &receipts, now_ms - 3 * DAY_MS).await;
-    let (_, parts) = asked(&ledger, Whose::All, &(0..u64::MAX), &Scope::Days).await;
+    let (_, parts) = requested(&ledger, CallScope::All, &(0..u64::MAX), &Scope::Days).await;
     assert_eq!(parts, 500);
     roll_up(&ledger, u64::MAX).await.unwrap();
-    let (_, parts) = asked(&ledger, Whose::All, &(0..u64::MAX), &Scope::Days).await;
+    let (_, parts) = requested(&ledger, CallScope::All, &(0..u64::MAX), &Scope::Days).await;
     assert!((1..=2).contains(&parts), "{parts}");
 }
 
@@ -395,8 +400,8 @@ async fn lines_so_new_that_a_failover_may_lose_them_are_not_rolled_up() {
     let mut roller = Roller::default();
     // Payments and corrections are lines, too.
     let entries = ACCOUNTS.len() * (1 + MOVED.len());
-    let standing = u64::try_from(500 + entries).unwrap();
-    assert_eq!(roller.round(&ledger).await.unwrap(), standing);
+    let unrolled = u64::try_from(500 + entries).unwrap();
+    assert_eq!(roller.round(&ledger).await.unwrap(), unrolled);
     assert_eq!(roller.round(&ledger).await.unwrap(), 0);
     assert_eq!(roll_up(&ledger, u64::MAX).await.unwrap(), 1);
 }
@@ -583,13 +588,19 @@ async fn added_late<L: Rollup>(ledger: &L, receipts: &[Receipt]) {
     assert_eq!(found.len(), 1, "{found:?}");
     let named = "U1 sums of all accounts in the month that begins on ";
     assert!(found[0].starts_with(named), "{found:?}");
-    let (told, _) = asked(ledger, Whose::AllByMonth, &(0..u64::MAX), &Scope::Months).await;
-    let [told, due] = [
-        told,
-        one_by_one(receipts, &Whose::All, &(0..u64::MAX), &Scope::Months),
+    let (reported, _) = requested(
+        ledger,
+        CallScope::AllByMonth,
+        &(0..u64::MAX),
+        &Scope::Months,
+    )
+    .await;
+    let [reported, due] = [
+        reported,
+        one_by_one(receipts, &CallScope::All, &(0..u64::MAX), &Scope::Months),
     ]
     .map(|table| table.values().map(|sums| sums.charged_micro).sum::<i128>());
-    assert_eq!(told, due + 1, "months are read");
+    assert_eq!(reported, due + 1, "months are read");
 }
 
 /// Another gateway deletes all sums while this gateway adds up the months. The ledger's clock is far behind this

@@ -157,7 +157,7 @@ impl<L: Ledger> SettlerTask<L> {
                 let mut failed = Vec::new();
                 let mut cause = None;
                 for some in running.due_extensions().chunks(EXTENSIONS_AT_ONCE) {
-                    let asked = some.iter().map(|hold| {
+                    let requested = some.iter().map(|hold| {
                         let Hold {
                             number,
                             account,
@@ -166,7 +166,7 @@ impl<L: Ledger> SettlerTask<L> {
                         } = hold;
                         ledger.extend(*number, account, *ttl)
                     });
-                    for (hold, answer) in some.iter().zip(join_all(asked).await) {
+                    for (hold, answer) in some.iter().zip(join_all(requested).await) {
                         // A hold that no longer exists needs no extension: its call is settled late, or without a hold.
                         if let Err(error) = answer {
                             failed.push(hold.number);

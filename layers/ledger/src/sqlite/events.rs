@@ -87,11 +87,11 @@ pub(super) fn write_document(conn: &Connection, document: &Document) -> rusqlite
 pub(super) fn load(conn: &Connection, state: &mut State) -> rusqlite::Result<()> {
     let last = "SELECT coalesce(max(number), 0) FROM events";
     let last = conn.query_row(last, [], |row| count(row, 0))?;
-    let told = conn
+    let reported = conn
         .prepare("SELECT once, at_ms FROM events WHERE once IS NOT NULL")?
         .query_map([], |row| Ok((row.get(0)?, count(row, 1)?)))?
         .collect::<rusqlite::Result<HashMap<_, _>>>()?;
-    state.restore_feed(last, told);
+    state.restore_feed(last, reported);
     let mut select = conn.prepare("SELECT account, key, levels FROM levels")?;
     let mut rows = select.query([])?;
     while let Some(row) = rows.next()? {

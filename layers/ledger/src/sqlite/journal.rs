@@ -18,7 +18,7 @@ use crate::{
         BookError, Booked, Entry, JOURNAL_LINES_MAX, JournalLine, JournalPage, JournalPart, Receipt,
     },
     number::RequestNumber,
-    rollup::{StandingLines, Tally},
+    rollup::{Tally, UnrolledLines},
 };
 
 const CALLS_FORWARD: &str =
@@ -94,7 +94,7 @@ impl JournalRange {
 
     /// Sums up the calls of a page, oldest first, and returns the position of the page's end. Reads only the columns
     /// that sums need.
-    pub(super) fn standing(&self, conn: &Connection) -> rusqlite::Result<StandingLines> {
+    pub(super) fn unrolled(&self, conn: &Connection) -> rusqlite::Result<UnrolledLines> {
         let entries = self.entries(conn)?;
         let mut calls = Tally::default();
         let (mut count, mut last) = (0, None);
@@ -118,7 +118,7 @@ impl JournalRange {
         let read = entries
             .iter()
             .filter(|(place, _)| Some(place) <= last.as_ref());
-        Ok(StandingLines {
+        Ok(UnrolledLines {
             calls,
             lines: count + read.count(),
             place: last.map(|place| place.to_string()),
@@ -271,8 +271,8 @@ pub(super) fn newest_ms(
             // Entries come before calls, so every call of this millisecond follows the position.
             Some(Line::Entry(_)) | None => i64::MIN,
         };
-        let asked = params![&*stretch.account, stretch.until, stretch.since, row];
-        let at_ms: Option<i64> = select.query_row(asked, |row| row.get(0)).optional()?;
+        let requested = params![&*stretch.account, stretch.until, stretch.since, row];
+        let at_ms: Option<i64> = select.query_row(requested, |row| row.get(0)).optional()?;
         Ok(at_ms.and_then(|at_ms| u64::try_from(at_ms).ok()))
     });
     newest.collect()

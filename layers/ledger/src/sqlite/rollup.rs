@@ -13,7 +13,7 @@ use crate::{
     account::AccountId,
     contract::{BookError, JournalLine, JournalPage, JournalPart},
     durable::file::{from_json, parsed, to_json},
-    rollup::{Change, Marks, Rolled, Rollup, RowId, Scope, StandingLines, Sums},
+    rollup::{Change, Marks, Rolled, Rollup, RowId, Scope, Sums, UnrolledLines},
 };
 
 /// The name in `sums_places` of the row with the version. No account has an empty name.
@@ -193,19 +193,19 @@ impl Rollup for SqliteLedger {
         sums.map_err(BookError::Unavailable)
     }
 
-    async fn standing_lines(
+    async fn unrolled_lines(
         &self,
         account: &AccountId,
         after: Option<&str>,
         before_ms: u64,
-    ) -> Result<StandingLines, BookError> {
+    ) -> Result<UnrolledLines, BookError> {
         let part = JournalPart {
             until_ms: before_ms,
             after,
             ..JournalPart::whole()
         };
         let stretch = JournalRange::of(account, &part)?;
-        let lines = self.read(move |conn| stretch.standing(conn)).await;
+        let lines = self.read(move |conn| stretch.unrolled(conn)).await;
         lines.map_err(BookError::Unavailable)
     }
 

@@ -23,11 +23,11 @@ async fn try_all<L: Rollup>(ledger: &L, times: &[Range<u64>], now_ms: u64) {
         roll_up(ledger, before_ms).await.unwrap();
         for account in ACCOUNTS.map(given::account) {
             for time in times {
-                let told = Statement::read(ledger, &account, time.clone()).await;
+                let reported = Statement::read(ledger, &account, time.clone()).await;
                 let all = Statement::read_all(ledger, &account, time.clone()).await;
-                let (told, all) = (told.unwrap(), all.unwrap());
-                assert_eq!(told, all, "{account} {time:?} {before_ms}");
-                assert_eq!(told.kopecks(), all.kopecks());
+                let (reported, all) = (reported.unwrap(), all.unwrap());
+                assert_eq!(reported, all, "{account} {time:?} {before_ms}");
+                assert_eq!(reported.kopecks(), all.kopecks());
             }
         }
     }
@@ -95,10 +95,10 @@ async fn entries_booked_after_the_roll_up_are_on_the_statement() {
         };
         ledger.enter(&acme, &paid).await.unwrap();
         let time = 0..u64::MAX;
-        let told = Statement::read(ledger, &acme, time.clone()).await.unwrap();
+        let reported = Statement::read(ledger, &acme, time.clone()).await.unwrap();
         let all = Statement::read_all(ledger, &acme, time).await.unwrap();
-        assert_eq!(told, all);
-        assert_eq!(told.payments.last().unwrap().id, "late");
+        assert_eq!(reported, all);
+        assert_eq!(reported.payments.last().unwrap().id, "late");
     }
     let now_ms = now();
     let receipts = sorted(&some_calls(), now_ms);
@@ -140,8 +140,8 @@ async fn entries_that_an_earlier_version_left_out_of_the_sums_are_on_the_stateme
     roll_up(&ledger, u64::MAX).await.unwrap();
     let acme = given::account("acme");
     let end = ledger.books(&acme).await.unwrap().journal_end;
-    let kept = ledger.entries(&acme, &end).await.unwrap().unwrap();
-    assert_eq!(kept.len(), 4);
+    let stored = ledger.entries(&acme, &end).await.unwrap().unwrap();
+    assert_eq!(stored.len(), 4);
     let _: i64 = server.ask(&["HDEL", "tg:sums:{sums}", "e:acme"]).await;
     let keys: Vec<String> = server
         .ask(&["KEYS", "tg:sums:{sums}:=entries:acme:*"])
@@ -156,5 +156,5 @@ async fn entries_that_an_earlier_version_left_out_of_the_sums_are_on_the_stateme
         None
     );
     roll_up(&ledger, u64::MAX).await.unwrap();
-    assert_eq!(ledger.entries(&acme, &end).await.unwrap(), Some(kept));
+    assert_eq!(ledger.entries(&acme, &end).await.unwrap(), Some(stored));
 }

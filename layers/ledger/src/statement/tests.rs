@@ -188,11 +188,11 @@ fn statement_of_an_account_without_lines_is_all_zero() {
 /// A random history of an account, oldest first; its balance is never negative.
 fn journal() -> impl Strategy<Value = Vec<JournalLine>> {
     let line = (0u64..6 * MONTH, 0u8..8, 0i64..3_000_000, 0usize..5);
-    prop::collection::vec(line, 0..120).prop_map(|mut wishes| {
-        wishes.sort_by_key(|wish| wish.0);
+    prop::collection::vec(line, 0..120).prop_map(|mut wanted| {
+        wanted.sort_by_key(|wanted| wanted.0);
         let mut left = 0;
         let mut lines = Vec::new();
-        for (at_ms, kind, amount, model) in wishes {
+        for (at_ms, kind, amount, model) in wanted {
             let line = match kind {
                 0 => entry(at_ms, amount * 10, None),
                 1 => entry(at_ms, amount, Some("more")),
@@ -230,8 +230,8 @@ proptest! {
                 JournalLine::Call(receipt) if time.contains(&receipt.at_ms) && is_charge(receipt) => Some(receipt),
                 _ => None,
             });
-            let told: i128 = receipts.clone().map(|receipt| i128::from(receipt.charged_rub.micro())).sum();
-            prop_assert_eq!(of_it.spent_micro(), told);
+            let reported: i128 = receipts.clone().map(|receipt| i128::from(receipt.charged_rub.micro())).sum();
+            prop_assert_eq!(of_it.spent_micro(), reported);
             let calls: u64 = of_it.models.values().map(|spent| spent.calls).sum();
             prop_assert_eq!(calls, receipts.count() as u64);
 

@@ -108,8 +108,8 @@ pub(super) async fn an_older_adjustment_changes_nothing<L: Ledger>(ledger: &L) {
     if !can_adjust(ledger).await {
         return;
     }
-    let wish = hold(1, "k1", 500);
-    reserved(ledger, &wish).await;
+    let new_hold = hold(1, "k1", 500);
+    reserved(ledger, &new_hold).await;
     for (sequence, amount, now) in [
         (2, 300, 300),
         (2, 300, 300),
@@ -124,7 +124,7 @@ pub(super) async fn an_older_adjustment_changes_nothing<L: Ledger>(ledger: &L) {
         expect_eq!(free(ledger, "k1").await, 1000 - now, "{sequence}: {amount}");
     }
     // A late copy of the first request gets the current amount of the hold.
-    let again = reserved(ledger, &wish).await;
+    let again = reserved(ledger, &new_hold).await;
     expect_eq!([again.held, again.free], [400, 600].map(micro));
 }
 

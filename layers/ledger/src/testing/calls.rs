@@ -121,20 +121,20 @@ pub(super) async fn concurrent_holds_are_granted_only_up_to_the_free_money<L: Le
 
 /// Invariant I5: a RESERVE whose answer was lost may be sent again.
 pub(super) async fn a_repeated_reserve_is_granted_once<L: Ledger>(ledger: &L) {
-    let wish = Hold {
+    let new_hold = Hold {
         least: micro(50),
         ..hold(1, "k1", 80)
     };
-    let first = reserved(ledger, &wish).await;
+    let first = reserved(ledger, &new_hold).await;
     expect_eq!([first.held, first.free], [80, 920].map(micro));
-    expect_eq!(reserved(ledger, &wish).await, first);
+    expect_eq!(reserved(ledger, &new_hold).await, first);
     expect_eq!(free(ledger, "k1").await, 920);
     for other in [
         hold(1, "k2", 80),
         hold(1, "k1", 81),
         Hold {
             least: micro(51),
-            ..wish
+            ..new_hold
         },
     ] {
         expect_eq!(refused(ledger, &other).await, Refusal::Conflict);
@@ -175,19 +175,19 @@ pub(super) async fn an_account_is_empty_only_without_posted_money<L: Ledger>(led
 
 /// Invariant I12: no request touches another account.
 pub(super) async fn a_key_cannot_hold_money_of_another_account<L: Ledger>(ledger: &L) {
-    for (whose, id) in [("acme", "k3"), ("nobody", "k1"), ("other", "k1")] {
-        let whose = account(whose);
+    for (call_scope, id) in [("acme", "k3"), ("nobody", "k1"), ("other", "k1")] {
+        let call_scope = account(call_scope);
         let hold = Hold {
-            account: whose.clone(),
+            account: call_scope.clone(),
             ..hold(1, id, 1)
         };
         let refusal = refused(ledger, &hold).await;
-        expect_eq!(refusal, Refusal::Unknown, "{whose} {id}");
-        expect_eq!(probed(ledger, &whose, id).await, Err(Refusal::Unknown));
+        expect_eq!(refusal, Refusal::Unknown, "{call_scope} {id}");
+        expect_eq!(probed(ledger, &call_scope, id).await, Err(Refusal::Unknown));
         // If the account or the key does not exist, there is nothing to release or extend, which is not an error.
-        let released = ledger.release(number(2), &whose, &key(id)).await;
+        let released = ledger.release(number(2), &call_scope, &key(id)).await;
         released.expect("there is nothing to release");
-        let extended = ledger.extend(number(3), &whose, HOUR).await;
+        let extended = ledger.extend(number(3), &call_scope, HOUR).await;
         let extended = extended.expect("the ledger answers");
         expect_eq!(extended, false, "extends a hold that does not exist");
     }

@@ -41,10 +41,10 @@ pub(super) async fn concurrent_updates_of_a_document_all_take_effect<L: Document
     counts.sort_by_key(|count| *count.as_ref().unwrap());
     let counts: Vec<u64> = counts.into_iter().map(Result::unwrap).collect();
     expect_eq!(counts, (1..=10).collect::<Vec<_>>());
-    let kept = ledger.update("count", |count: Option<u64>| {
+    let stored = ledger.update("count", |count: Option<u64>| {
         Ok::<_, BookError>(Update::Keep(count))
     });
-    expect_eq!(kept.await.unwrap(), Some(10));
+    expect_eq!(stored.await.unwrap(), Some(10));
     let refused = ledger.update("count", |_: Option<u64>| {
         Err::<Update<u64, ()>, _>(BookError::NotFound)
     });

@@ -38,8 +38,8 @@ async fn dropped_after<F: Future>(awaits: u16, future: F) -> Option<F::Output> {
 pub(super) async fn a_dropped_reserve_leaves_no_hold_after_its_release<L: Ledger>(ledger: &L) {
     for awaits in 0..AWAITS_MAX {
         let n = u128::from(awaits);
-        let wish = hold(n, "k1", 300);
-        let ended = dropped_after(awaits, ledger.reserve(&wish)).await;
+        let new_hold = hold(n, "k1", 300);
+        let ended = dropped_after(awaits, ledger.reserve(&new_hold)).await;
         release(ledger, n, "k1").await;
         expect_eq!(
             free(ledger, "k1").await,
@@ -56,8 +56,8 @@ pub(super) async fn a_dropped_reserve_leaves_no_hold_after_its_release<L: Ledger
 /// arrives.
 pub(super) async fn a_dropped_reserve_leaves_no_hold_after_its_expiry<L: Ledger>(ledger: &L) {
     for awaits in 0..AWAITS_MAX {
-        let wish = due(u128::from(awaits), "k1", 300);
-        let ended = dropped_after(awaits, ledger.reserve(&wish)).await;
+        let new_hold = due(u128::from(awaits), "k1", 300);
+        let ended = dropped_after(awaits, ledger.reserve(&new_hold)).await;
         // This makes another hold on the same account, which the dropped reserve must not affect.
         free(ledger, "k1").await;
         ledger.expire().await.expect("holds expire");
@@ -76,9 +76,9 @@ pub(super) async fn a_dropped_reserve_leaves_no_hold_after_its_expiry<L: Ledger>
 pub(super) async fn a_dropped_reserve_that_is_repeated_is_granted_once<L: Ledger>(ledger: &L) {
     for awaits in 0..AWAITS_MAX {
         let n = u128::from(awaits);
-        let wish = hold(n, "k1", 300);
-        let ended = dropped_after(awaits, ledger.reserve(&wish)).await;
-        let granted = reserved(ledger, &wish).await;
+        let new_hold = hold(n, "k1", 300);
+        let ended = dropped_after(awaits, ledger.reserve(&new_hold)).await;
+        let granted = reserved(ledger, &new_hold).await;
         expect_eq!(
             [granted.held, granted.free],
             [300, 700].map(micro),
@@ -154,9 +154,9 @@ fn expect_first(paid: Settled, cost: i64, awaits: u16) {
 pub(super) async fn a_dropped_release_that_is_repeated_frees_the_hold<L: Ledger>(ledger: &L) {
     for awaits in 0..AWAITS_MAX {
         let n = u128::from(awaits);
-        let wish = hold(n, "k1", 300);
-        reserved(ledger, &wish).await;
-        let released = ledger.release(number(n), &wish.account, &wish.key);
+        let new_hold = hold(n, "k1", 300);
+        reserved(ledger, &new_hold).await;
+        let released = ledger.release(number(n), &new_hold.account, &new_hold.key);
         let ended = dropped_after(awaits, released).await;
         release(ledger, n, "k1").await;
         expect_eq!(

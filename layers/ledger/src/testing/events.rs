@@ -16,7 +16,7 @@ use crate::{
     happening::{CeilingKind, Event, Happening, Levels, Watched},
 };
 
-async fn told<L: EventStore>(ledger: &L) -> Vec<Event> {
+async fn reported<L: EventStore>(ledger: &L) -> Vec<Event> {
     let last = ledger.gather().await.unwrap();
     let events = ledger.events(0, 1000).await.unwrap();
     let numbers: Vec<u64> = events.iter().map(|event| event.number).collect();
@@ -25,7 +25,7 @@ async fn told<L: EventStore>(ledger: &L) -> Vec<Event> {
 }
 
 async fn kinds<L: EventStore>(ledger: &L) -> Vec<&'static str> {
-    let events = told(ledger).await;
+    let events = reported(ledger).await;
     events.iter().map(|event| event.what.kind()).collect()
 }
 
@@ -41,10 +41,10 @@ pub(super) async fn each_entry_emits_one_event_in_order<L: Books + EventStore>(l
     ledger.enter(&acme(), &correction("c", -30)).await.unwrap();
     let refused = ledger.enter(&acme(), &correction("d", -100)).await;
     expect_matches!(refused, Err(BookError::BelowHeld));
-    let events = told(ledger).await;
-    let told: Vec<_> = events.iter().map(|event| event.what.clone()).collect();
+    let events = reported(ledger).await;
+    let reported: Vec<_> = events.iter().map(|event| event.what.clone()).collect();
     expect_eq!(
-        told,
+        reported,
         [
             Happening::TopUp {
                 entry: "first".into(),
@@ -86,7 +86,7 @@ pub(super) async fn of_many_charges_at_once_one_passes_a_level<L: Books + EventS
     for end in join_all(ends.iter().take(50).map(|end| ledger.settle(end))).await {
         assert!(end.unwrap().repeated);
     }
-    let events = told(ledger).await;
+    let events = reported(ledger).await;
     let low: Vec<_> = events[1..].iter().map(|event| &event.what).collect();
     let [
         Happening::BalanceLow {
@@ -129,7 +129,7 @@ pub(super) async fn a_payment_above_a_level_lets_it_be_reported_again<L: Books +
             "balance_low"
         ]
     );
-    let last = told(ledger).await.pop().unwrap();
+    let last = reported(ledger).await.pop().unwrap();
     let expected = Happening::BalanceLow {
         level_rub: micro(20),
         balance_rub: micro(10),
@@ -157,8 +157,8 @@ pub(super) async fn ceilings_tell_when_they_run_low_and_when_they_are_reached<
     charge(ledger, 3, "k2", 98).await;
     charge(ledger, 4, "k2", 1).await;
     charge(ledger, 5, "k2", 1).await;
-    let events = told(ledger).await;
-    let told: Vec<_> = events[1..]
+    let events = reported(ledger).await;
+    let reported: Vec<_> = events[1..]
         .iter()
         .map(|event| (event.key.as_deref(), event.what.clone()))
         .collect();
@@ -179,7 +179,7 @@ pub(super) async fn ceilings_tell_when_they_run_low_and_when_they_are_reached<
         by: by(n),
     };
     expect_eq!(
-        told,
+        reported,
         [
             (Some("k1"), low),
             (Some("k1"), reached(CeilingKind::Day, 500, 5, 2)),
@@ -233,7 +233,7 @@ pub(super) async fn an_event_with_the_same_name_is_emitted_once<L: Books + Event
     let added = many.into_iter().map(Result::unwrap).filter(|added| *added);
     expect_eq!(added.count(), 1);
     assert!(ledger.emit_once(&event("expiring:k1:8")).await.unwrap());
-    let events = told(ledger).await;
+    let events = reported(ledger).await;
     expect_eq!(events.len(), 2);
     expect_eq!(events[0].what, one.what);
     expect_eq!(

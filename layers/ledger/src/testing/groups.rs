@@ -198,8 +198,8 @@ pub(super) async fn a_group_admits_concurrent_calls_only_up_to_its_ceiling<L: Bo
     let holds: Vec<Hold> = (0..AT_ONCE)
         .map(|n| hold(n, ["k1", "k2"][usize::from(n % 2 == 1)], 10))
         .collect();
-    let asked = holds.iter().map(|hold| ledger.reserve(hold));
-    let answers = futures_util::future::join_all(asked).await;
+    let requested = holds.iter().map(|hold| ledger.reserve(hold));
+    let answers = futures_util::future::join_all(requested).await;
     expect_eq!(answers.iter().filter(|answer| answer.is_ok()).count(), 10);
     expect_eq!(money_of(ledger, "g1").await, [0, 100, 0, 0]);
     for (hold, answer) in holds.iter().zip(answers) {
@@ -419,8 +419,8 @@ pub(super) async fn concurrent_calls_of_a_key_are_admitted_up_to_its_limit<L: Bo
     put(ledger, "k1", Some("g1")).await;
     set_concurrency(ledger, "k1", Some(7)).await;
     let holds: Vec<Hold> = (0..AT_ONCE).map(|n| hold(n, "k1", 10)).collect();
-    let asked = holds.iter().map(|hold| ledger.reserve(hold));
-    let answers = futures_util::future::join_all(asked).await;
+    let requested = holds.iter().map(|hold| ledger.reserve(hold));
+    let answers = futures_util::future::join_all(requested).await;
     expect_eq!(answers.iter().filter(|answer| answer.is_ok()).count(), 7);
 }
 
@@ -438,12 +438,12 @@ pub(in crate::testing) async fn a_group_tells_when_its_ceiling_is_reached<L: Boo
     }
     ledger.gather().await.unwrap();
     let events = ledger.events(0, 10).await.unwrap();
-    let [_, told] = &events[..] else {
+    let [_, reported] = &events[..] else {
         panic!("{events:?}")
     };
-    expect_eq!(told.key, None);
+    expect_eq!(reported.key, None);
     expect_eq!(
-        told.what,
+        reported.what,
         Happening::CeilingReached {
             group: Some(group("g1")),
             ceiling: CeilingKind::Total,
@@ -480,7 +480,7 @@ pub(in crate::testing) async fn a_group_tells_when_its_ceilings_run_low<L: Books
     settled(ledger, 5, "k1", 500).await;
     ledger.gather().await.unwrap();
     let events = ledger.events(0, 100).await.unwrap();
-    let told: Vec<_> = events[1..]
+    let reported: Vec<_> = events[1..]
         .iter()
         .map(|event| (event.key.as_deref(), event.what.clone()))
         .collect();
@@ -494,7 +494,7 @@ pub(in crate::testing) async fn a_group_tells_when_its_ceilings_run_low<L: Books
     };
     let of_g1 = |level, left, n| low(Some(group("g1")), CeilingKind::Day, 500, level, left, n);
     expect_eq!(
-        told,
+        reported,
         [
             (None, of_g1(400, 380, 2)),
             (Some("k2"), low(None, CeilingKind::Total, 450, 350, 300, 4)),

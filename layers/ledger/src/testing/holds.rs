@@ -172,20 +172,20 @@ pub(super) async fn a_key_has_separate_ceilings_of_day_and_month<L: Books>(ledge
 /// Invariant I5: a RESERVE whose answer was lost may be sent again.
 pub(super) async fn a_repeated_hold_is_granted_once<L: Books>(ledger: &L) {
     open(ledger, 100).await;
-    let wish = Hold {
+    let new_hold = Hold {
         least: micro(50),
         ..hold(1, "k1", 80)
     };
-    let first = reserved(ledger, &wish).await;
+    let first = reserved(ledger, &new_hold).await;
     expect_eq!(first.free, micro(20));
-    expect_eq!(reserved(ledger, &wish).await, first);
+    expect_eq!(reserved(ledger, &new_hold).await, first);
     // After another hold was granted, the answer to the repeat has the amount that is free now.
     reserved(ledger, &hold(2, "k2", 15)).await;
-    let second = reserved(ledger, &wish).await;
+    let second = reserved(ledger, &new_hold).await;
     expect_eq!((second.held, second.free), (micro(80), micro(5)));
     // Even on a disabled key the repeat succeeds, because the hold exists.
     set_status(ledger, "k1", KeyStatus::Disabled).await;
-    expect_eq!(reserved(ledger, &wish).await, second);
+    expect_eq!(reserved(ledger, &new_hold).await, second);
     expect_eq!(money(ledger).await, [100, 95, 0, 0]);
 }
 

@@ -89,20 +89,21 @@ pub(super) async fn holds_by_several_threads_are_granted_only_up_to_the_free_mon
             let mut most = 0;
             let since = Instant::now();
             while since.elapsed() < RACE {
-                let wish = Hold {
+                let new_hold = Hold {
                     number: RequestNumber::now_v7(),
                     ..hold(0, id, 600)
                 };
-                match ledger.reserve(&wish).await {
+                match ledger.reserve(&new_hold).await {
                     Ok(_) => {
                         most = most.max(open.fetch_add(1, Ordering::SeqCst) + 1);
                         thread::sleep(KEPT);
                         open.fetch_sub(1, Ordering::SeqCst);
-                        let released = ledger.release(wish.number, &wish.account, &wish.key);
+                        let released =
+                            ledger.release(new_hold.number, &new_hold.account, &new_hold.key);
                         released.await.expect("a hold is released");
                     }
                     Err(LedgerError::Refused(Refusal::DoesNotFit { .. })) => {}
-                    Err(error) => panic!("{wish:?}: {error:?}"),
+                    Err(error) => panic!("{new_hold:?}: {error:?}"),
                 }
             }
             most

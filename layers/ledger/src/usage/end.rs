@@ -79,7 +79,7 @@ impl StoppedBy {
     /// Reads the reason from a stored receipt. A reason of a later version becomes `None`, so that the receipt stays
     /// readable.
     #[cfg(feature = "settle")]
-    pub(crate) fn kept<'de, D: serde::Deserializer<'de>>(
+    pub(crate) fn stored<'de, D: serde::Deserializer<'de>>(
         deserializer: D,
     ) -> Result<Option<Self>, D::Error> {
         let word: Option<String> = Option::deserialize(deserializer)?;

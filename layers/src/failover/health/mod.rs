@@ -75,16 +75,17 @@ impl Health {
     /// Keeps the state of these routes and removes the state of all other routes. The gateway calls it when it has read
     /// the config. Calls that are running on removed routes continue.
     pub fn follow<'a>(&self, routes: impl IntoIterator<Item = &'a Arc<Route>>) {
-        let mut kept: HashMap<Arc<str>, Vec<String>> = HashMap::new();
+        let mut stored: HashMap<Arc<str>, Vec<String>> = HashMap::new();
         for route in routes {
             let place = self.place(route);
             place.vendor.note(&route.vendor);
-            kept.entry(Arc::clone(&place.vendor.name))
+            stored
+                .entry(Arc::clone(&place.vendor.name))
                 .or_default()
                 .push(route.model.clone());
         }
         let mut vendors = write(&self.shared.vendors);
-        vendors.retain(|name, vendor| match kept.get(name) {
+        vendors.retain(|name, vendor| match stored.get(name) {
             None => false,
             Some(models) => {
                 write(&vendor.routes).retain(|model, _| models.contains(model));
@@ -146,9 +147,9 @@ impl Health {
     }
 
     pub(super) fn digest(&self, credential: &HeaderValue) -> u64 {
-        let said = credential.as_bytes();
+        let reported = credential.as_bytes();
         // A key has the same digest in every format, with and without `Bearer`.
-        let key = said.strip_prefix(b"Bearer ").unwrap_or(said);
+        let key = reported.strip_prefix(b"Bearer ").unwrap_or(reported);
         self.shared.digests.hash_one(key)
     }
 

@@ -16,9 +16,9 @@ async fn failing_route_is_skipped_and_then_probed_by_one_call() {
     for _ in 0..5 {
         assert!(world.call().await.is_ok());
     }
-    world.asked();
+    world.requested();
     assert!(world.call().await.is_ok());
-    assert_eq!(world.asked(), ["b"]);
+    assert_eq!(world.requested(), ["b"]);
     let open_for = world.vendor("a").routes[0].open_for.unwrap();
     assert!(open_for <= Duration::from_secs(1) && open_for >= Duration::from_millis(500));
 
@@ -28,7 +28,7 @@ async fn failing_route_is_skipped_and_then_probed_by_one_call() {
         world.call().await.is_ok(),
         "the probe's failure is not noticed"
     );
-    assert_eq!(world.asked(), ["a", "b"]);
+    assert_eq!(world.requested(), ["a", "b"]);
     assert_eq!(world.breaker("a"), BreakerState::Open);
 
     advance(Duration::from_secs(2)).await;
@@ -38,14 +38,14 @@ async fn failing_route_is_skipped_and_then_probed_by_one_call() {
     for _ in 0..3 {
         assert!(world.call().await.is_ok());
     }
-    assert_eq!(world.asked(), ["a", "b", "b", "b"], "exactly one probe");
+    assert_eq!(world.requested(), ["a", "b", "b", "b"], "exactly one probe");
     // The client of the probe disconnects, so the next call becomes the probe.
     drop(probe);
     world.call_and_leave();
-    assert_eq!(world.asked(), ["a"]);
+    assert_eq!(world.requested(), ["a"]);
     let mut probe = world.call();
     assert!((&mut probe).now_or_never().is_none());
-    assert_eq!(world.asked(), ["a"]);
+    assert_eq!(world.requested(), ["a"]);
     drop(probe);
     assert!(world.is_idle());
 }
@@ -65,14 +65,14 @@ async fn answered_probe_readmits_all_calls() {
     }
     *sick.lock().unwrap() = false;
     advance(Duration::from_secs(1)).await;
-    world.asked();
+    world.requested();
     // The probe's answer has begun, so other calls are admitted while its stream is still running.
     let streams = [
         world.call().await.unwrap(),
         world.call().await.unwrap(),
         world.call().await.unwrap(),
     ];
-    assert_eq!(world.asked(), ["a", "a", "a"]);
+    assert_eq!(world.requested(), ["a", "a", "a"]);
     assert_eq!(world.vendor("a").in_flight, 3);
     drop(streams);
     assert!(world.is_idle());
@@ -97,12 +97,12 @@ async fn probe_without_an_answer_readmits_no_other_call() {
     for ended in [Some(End::VendorCut), Some(End::Finished)] {
         *end.lock().unwrap() = Some(ended);
         advance(Duration::from_secs(3)).await;
-        world.asked();
+        world.requested();
         let probe = world.call().await.unwrap();
         for _ in 0..3 {
             drop(world.call().await.unwrap());
         }
-        assert_eq!(world.asked(), ["a", "b", "b", "b"]);
+        assert_eq!(world.requested(), ["a", "b", "b", "b"]);
         assert_eq!(read(Ok(probe)).await.is_ok(), ended == Some(End::Finished));
         drop(world.call().await.unwrap());
         let next = if ended == Some(End::Finished) {
@@ -110,7 +110,7 @@ async fn probe_without_an_answer_readmits_no_other_call() {
         } else {
             "b"
         };
-        assert_eq!(world.asked(), [next], "{ended:?}");
+        assert_eq!(world.requested(), [next], "{ended:?}");
     }
     assert!(world.is_idle());
 }
@@ -132,12 +132,12 @@ async fn probe_readmits_all_calls_once_its_late_answer_arrives() {
     }
     *sick.lock().unwrap() = false;
     advance(Duration::from_secs(1)).await;
-    world.asked();
+    world.requested();
     let mut probe = world.call().await.unwrap().into_body();
-    for asked in ["b", "a"] {
+    for requested in ["b", "a"] {
         probe.frame().await.unwrap().unwrap();
         drop(world.call().await.unwrap());
-        assert_eq!(world.asked().last().unwrap(), asked);
+        assert_eq!(world.requested().last().unwrap(), requested);
     }
     assert_eq!(world.breaker("a"), BreakerState::Closed);
     drop(probe);
@@ -150,17 +150,17 @@ async fn if_all_routes_are_unreachable_four_calls_a_second_try_and_others_get_re
     for _ in 0..5 {
         assert!(world.call().await.is_err());
     }
-    world.asked();
+    world.requested();
     for _ in 0..100 {
         let Err(Error::RoutesOut { retry_after }) = world.call().await else {
             panic!("somebody was asked");
         };
-        assert!(world.asked().is_empty());
+        assert!(world.requested().is_empty());
         assert!(retry_after <= Duration::from_millis(250), "{retry_after:?}");
         advance(retry_after).await;
         let refused = world.call().await;
         assert!(matches!(refused, Err(Error::VendorUnavailable(_))));
-        assert_eq!(world.asked().len(), 2);
+        assert_eq!(world.requested().len(), 2);
     }
 }
 
@@ -184,7 +184,7 @@ async fn only_route_of_a_model_admits_calls_whatever_its_vendor_answers() {
         for number in 0..20 {
             let call = world.call_of(["one", "two", "three"][number % 3]).await;
             assert!(read(call).await.is_err());
-            assert_eq!(world.asked(), ["a"], "{:?}: each call is sent", does());
+            assert_eq!(world.requested(), ["a"], "{:?}: each call is sent", does());
         }
         assert!(world.call_of("well").await.is_ok(), "{:?}", does());
         assert!(world.is_idle());
@@ -212,17 +212,17 @@ async fn route_that_fails_one_callers_requests_stays_open_to_other_callers() {
         for _ in 0..20 {
             let _ = read(world.call_of("poison").await).await;
         }
-        world.asked();
+        world.requested();
         assert!(world.call_of("poison").await.is_ok());
         assert_eq!(
-            world.asked(),
+            world.requested(),
             ["b"],
             "{:?}: the call fails over at once",
             does()
         );
         for key in ["one", "two"] {
             assert!(world.call_of(key).await.is_ok());
-            assert_eq!(world.asked(), ["a"], "{:?}, {key}", does());
+            assert_eq!(world.requested(), ["a"], "{:?}, {key}", does());
         }
     }
 }
@@ -233,9 +233,9 @@ async fn failures_of_two_callers_move_all_callers_to_another_route() {
     for key in ["one", "two", "one", "two", "one"] {
         assert!(world.call_of(key).await.is_ok());
     }
-    world.asked();
+    world.requested();
     assert!(world.call_of("three").await.is_ok());
-    assert_eq!(world.asked(), ["b"]);
+    assert_eq!(world.requested(), ["b"]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -254,7 +254,7 @@ async fn route_that_answers_again_is_found_although_all_breakers_are_open() {
     }
     for name in ["b", "a"] {
         *well.lock().unwrap() = name;
-        world.asked();
+        world.requested();
         let mut calls = 1_usize;
         while world.call().await.is_err() {
             calls += 1;
@@ -262,7 +262,7 @@ async fn route_that_answers_again_is_found_although_all_breakers_are_open() {
             assert!(calls < 20, "{name} is called in the end");
         }
         // While all vendors fail, retries add at most half as many calls.
-        assert!(world.asked().len() <= calls + calls.div_ceil(2));
+        assert!(world.requested().len() <= calls + calls.div_ceil(2));
         assert_eq!(world.breaker(name), BreakerState::Closed);
         // Opens both breakers again.
         *well.lock().unwrap() = "";
@@ -290,12 +290,12 @@ async fn calls_to_a_reachable_vendor_do_not_wait_for_the_answer_to_a_probe() {
     *sick.lock().unwrap() = false;
     assert!(matches!(world.call().await, Err(Error::RoutesOut { .. })));
     advance(Duration::from_millis(250)).await;
-    world.asked();
+    world.requested();
     let mut calls = [world.call(), world.call(), world.call()];
     for call in &mut calls {
         assert!(call.now_or_never().is_none());
     }
-    assert_eq!(world.asked(), ["a", "a", "a"]);
+    assert_eq!(world.requested(), ["a", "a", "a"]);
     drop(calls);
     assert!(world.is_idle());
 }
@@ -319,14 +319,18 @@ async fn answer_of_the_next_vendor_does_not_make_a_skipped_vendor_count_as_reach
     }
     *sick.lock().unwrap() = false;
     advance(Duration::from_millis(250)).await;
-    world.asked();
+    world.requested();
     // Both breakers are open, so this call tries a route as a last resort.
     let mut first = world.call();
     assert!((&mut first).now_or_never().is_none());
-    assert_eq!(world.asked(), ["a", "b"]);
+    assert_eq!(world.requested(), ["a", "b"]);
     let mut second = world.call();
     assert!((&mut second).now_or_never().is_none());
-    assert_eq!(world.asked(), ["b"], "no connection to a has been made yet");
+    assert_eq!(
+        world.requested(),
+        ["b"],
+        "no connection to a has been made yet"
+    );
     drop((first, second));
     assert!(world.is_idle());
 }
@@ -337,7 +341,7 @@ async fn vendor_without_the_model_is_paused_and_not_reported_as_an_outage() {
     for _ in 0..3 {
         assert!(world.call().await.is_ok());
     }
-    assert_eq!(world.asked(), ["a", "b", "b", "b"]);
+    assert_eq!(world.requested(), ["a", "b", "b", "b"]);
     let route = &world.vendor("a").routes[0];
     assert!(route.model_unknown);
     assert_eq!((route.breaker, route.failures), (BreakerState::Closed, 0));
@@ -346,7 +350,7 @@ async fn vendor_without_the_model_is_paused_and_not_reported_as_an_outage() {
     for _ in 0..2 {
         assert!(world.call().await.is_ok());
     }
-    assert_eq!(world.asked(), ["a", "b", "b"], "now and then");
+    assert_eq!(world.requested(), ["a", "b", "b"], "now and then");
     assert!(world.vendor("a").routes[0].model_unknown);
 
     // The first answer is a 404. Then the operator corrects the model's name, or the vendor adds the model.

@@ -9,7 +9,7 @@ async fn conversation_of_a_sticky_model_stays_on_its_vendor_unless_that_fails() 
     let ask = async |text: &str| {
         let call = world.service.clone().oneshot(world.request(text));
         call.await.unwrap();
-        world.asked().remove(0)
+        world.requested().remove(0)
     };
     let mut homes = Vec::new();
     for number in 0..20 {

@@ -22,7 +22,7 @@ async fn vendor_failure_before_the_first_byte_is_answered_by_another_vendor() {
         let meter = req.body().meter.clone();
         let answered = world.service.clone().oneshot(req).await;
         assert_eq!(read(answered).await.unwrap(), "onetwo", "{name}");
-        assert_eq!(world.asked(), ["a", "b"], "{name}");
+        assert_eq!(world.requested(), ["a", "b"], "{name}");
         assert_eq!(meter.read().vendor.as_deref(), Some("b"), "{name}");
         assert!(world.is_idle(), "{name}");
     }
@@ -47,7 +47,7 @@ async fn error_caused_by_the_request_is_returned_at_once_and_is_no_vendor_failur
             error.lock().unwrap().take().map_or(Answers, Fails)
         });
         assert!(world.call().await.is_err(), "{name}");
-        assert_eq!(world.asked(), ["a"], "{name}");
+        assert_eq!(world.requested(), ["a"], "{name}");
         assert_eq!(world.vendor("a").routes[0].failures, 0, "{name}");
         assert!(world.is_idle(), "{name}");
     }
@@ -66,14 +66,14 @@ async fn if_all_routes_fail_the_most_informative_error_is_returned() {
         (unfit, down, down),
         (unfit, unfit, unfit),
     ];
-    for (of_a, of_b, told) in cases {
+    for (of_a, of_b, returned) in cases {
         let world = World::new(in_order(), move |attempt| {
             let is_a = &*attempt.route.vendor.name == "a";
             Fails(if is_a { of_a() } else { of_b() })
         });
         let error = world.call().await.unwrap_err();
-        assert_eq!(format!("{error:?}"), format!("{:?}", told()));
-        assert_eq!(world.asked(), ["a", "b"]);
+        assert_eq!(format!("{error:?}"), format!("{:?}", returned()));
+        assert_eq!(world.requested(), ["a", "b"]);
     }
 }
 
@@ -93,7 +93,7 @@ async fn without_retry_budget_the_first_error_is_returned() {
         world.call().await,
         Err(Error::VendorUnavailable(_))
     ));
-    assert_eq!(world.asked(), ["a", "b", "a"]);
+    assert_eq!(world.requested(), ["a", "b", "a"]);
     assert!(world.is_idle());
 
     let world = World::with(settings, in_order(), a_fails(unfit));
@@ -107,14 +107,14 @@ async fn number_and_time_of_attempts_are_limited() {
     let many = || ["a", "b", "c", "d", "e", "f"].map(route).into();
     let world = World::new(many(), |_| Fails(down()));
     assert!(world.call().await.is_err());
-    assert_eq!(world.asked().len(), 4);
+    assert_eq!(world.requested().len(), 4);
 
     // An attempt that fails after two minutes of silence leaves time for another attempt; after more than two and a
     // half minutes there is no time left.
-    for (seconds, asked) in [(120, 2), (151, 1)] {
+    for (seconds, requested) in [(120, 2), (151, 1)] {
         let world = World::new(many(), move |_| Stalls(seconds));
         assert!(world.call().await.is_err());
-        assert_eq!(world.asked().len(), asked, "{seconds} s");
+        assert_eq!(world.requested().len(), requested, "{seconds} s");
     }
 }
 
@@ -127,7 +127,7 @@ async fn call_of_a_disconnected_client_is_not_retried() {
     assert!((&mut call).now_or_never().is_none());
     meter.update(|reading| reading.client_gone = true);
     assert!(call.await.is_err());
-    assert_eq!(world.asked(), ["a"]);
+    assert_eq!(world.requested(), ["a"]);
 }
 
 #[tokio::test(start_paused = true)]

@@ -55,7 +55,7 @@ type Script = dyn Fn(&Attempt) -> Does + Send + Sync;
 struct Vendors {
     script: Arc<Script>,
     /// The vendors that received a call: `vendor` or, if the vendor has several API keys, `vendor#key`.
-    asked: Arc<Mutex<Vec<String>>>,
+    requested: Arc<Mutex<Vec<String>>>,
 }
 
 impl Service<Request<Attempt>> for Vendors {
@@ -77,7 +77,7 @@ impl Service<Request<Attempt>> for Vendors {
         } else {
             vendor.name.to_string()
         };
-        self.asked.lock().unwrap().push(name);
+        self.requested.lock().unwrap().push(name);
         let meter = attempt.priced.meter;
         Box::pin(async move {
             let spoken = !matches!(does, Idles(_));
@@ -159,7 +159,7 @@ struct World {
     health: Health,
     service: Failover<Vendors>,
     routes: Vec<Arc<Route>>,
-    asked: Arc<Mutex<Vec<String>>>,
+    requested: Arc<Mutex<Vec<String>>>,
     sticky: bool,
 }
 
@@ -173,18 +173,18 @@ impl World {
         routes: Vec<Route>,
         script: impl Fn(&Attempt) -> Does + Send + Sync + 'static,
     ) -> Self {
-        let (health, asked) = (Health::seeded(7), Arc::default());
+        let (health, requested) = (Health::seeded(7), Arc::default());
         let routes: Vec<Arc<Route>> = routes.into_iter().map(Arc::new).collect();
         health.follow(&routes);
         let vendors = Vendors {
             script: Arc::new(script),
-            asked: Arc::clone(&asked),
+            requested: Arc::clone(&requested),
         };
         Self {
             service: FailoverLayer::new(health.clone(), settings).layer(vendors),
             health,
             routes,
-            asked,
+            requested,
             sticky: false,
         }
     }
@@ -256,8 +256,8 @@ impl World {
     }
 
     /// Returns the vendors that were called since this function was last called.
-    fn asked(&self) -> Vec<String> {
-        std::mem::take(&mut *self.asked.lock().unwrap())
+    fn requested(&self) -> Vec<String> {
+        std::mem::take(&mut *self.requested.lock().unwrap())
     }
 
     fn vendor(&self, name: &str) -> VendorState {

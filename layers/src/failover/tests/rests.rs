@@ -13,7 +13,7 @@ async fn rate_limited_route_is_paused_for_its_vendors_retry_after() {
     assert_eq!(rests_for, Some(Duration::from_secs(1)));
     advance(Duration::from_secs(1)).await;
     assert!(world.call().await.is_ok());
-    assert_eq!(world.asked(), ["a", "b", "b", "a", "b"]);
+    assert_eq!(world.requested(), ["a", "b", "b", "a", "b"]);
     assert_eq!(world.breaker("a"), BreakerState::Closed, "no sickness");
 
     let endless = World::new(in_order(), a_fails(|| limit(3600)));
@@ -36,7 +36,7 @@ async fn paused_only_route_is_probed_by_one_call_at_a_time() {
         panic!("a second call was admitted");
     };
     assert_eq!(retry_after, Duration::from_secs(25));
-    assert_eq!(world.asked(), ["a", "a"]);
+    assert_eq!(world.requested(), ["a", "a"]);
     drop(waiting);
     // The caller gets the shorter wait from the vendor's new answer, but the route's rest does not become shorter.
     let Err(Error::VendorLimit { retry_after }) = world.call().await else {
@@ -69,8 +69,8 @@ async fn call_during_a_probe_of_the_only_route_gets_the_reason_of_its_pause() {
             retry_after: Duration::from_secs(30),
         }),
     ];
-    for (said, told) in cases {
-        let first = Mutex::new(Some(Fails(said())));
+    for (reported, returned) in cases {
+        let first = Mutex::new(Some(Fails(reported())));
         let world = World::new(vec![route("a")], move |_| {
             first.lock().unwrap().take().unwrap_or(Nothing)
         });
@@ -78,7 +78,7 @@ async fn call_during_a_probe_of_the_only_route_gets_the_reason_of_its_pause() {
         let mut trying = world.call();
         assert!((&mut trying).now_or_never().is_none());
         let error = world.call().await.unwrap_err();
-        assert_eq!(format!("{error:?}"), format!("{:?}", told()));
+        assert_eq!(format!("{error:?}"), format!("{:?}", returned()));
     }
 }
 
@@ -88,7 +88,7 @@ async fn vendor_keys_are_used_in_turn_and_a_refused_key_is_skipped() {
     for _ in 0..4 {
         assert!(world.call().await.is_ok());
     }
-    assert_eq!(world.asked(), ["a#0", "a#1", "a#0", "a#1"]);
+    assert_eq!(world.requested(), ["a#0", "a#1", "a#0", "a#1"]);
 
     let world = World::new(vec![with_keys("a")], |attempt| match attempt.credential {
         0 => Fails(key_refused()),
@@ -97,7 +97,7 @@ async fn vendor_keys_are_used_in_turn_and_a_refused_key_is_skipped() {
     for _ in 0..3 {
         assert!(world.call().await.is_ok(), "nobody notices");
     }
-    assert_eq!(world.asked(), ["a#0", "a#1", "a#1", "a#1"]);
+    assert_eq!(world.requested(), ["a#0", "a#1", "a#1", "a#1"]);
     let vendor = world.vendor("a");
     assert_eq!((vendor.keys, vendor.keys_parked), (2, 1));
     advance(Duration::from_secs(300)).await;
@@ -105,7 +105,7 @@ async fn vendor_keys_are_used_in_turn_and_a_refused_key_is_skipped() {
         assert!(world.call().await.is_ok());
     }
     assert_eq!(
-        world.asked(),
+        world.requested(),
         ["a#0", "a#1", "a#1"],
         "tried again, and parked"
     );
@@ -120,7 +120,7 @@ async fn vendor_key_at_its_limit_leaves_the_vendors_other_key_usable() {
     for _ in 0..3 {
         assert!(world.call().await.is_ok());
     }
-    assert_eq!(world.asked(), ["a#0", "a#1", "a#1", "a#1"]);
+    assert_eq!(world.requested(), ["a#0", "a#1", "a#1", "a#1"]);
     assert_eq!(
         world.vendor("a").routes[0].rests_for,
         None,
@@ -139,12 +139,12 @@ async fn vendor_without_a_free_slot_is_skipped_until_a_stream_ends() {
     let first = world.call().await.unwrap();
     let second = world.call().await.unwrap();
     assert!(matches!(world.call().await, Err(Error::Overloaded)));
-    assert_eq!(world.asked(), ["a", "b"]);
+    assert_eq!(world.requested(), ["a", "b"]);
     drop(second);
     drop(world.call().await.unwrap());
     drop(first);
     drop(world.call().await.unwrap());
-    assert_eq!(world.asked(), ["b", "a"]);
+    assert_eq!(world.requested(), ["b", "a"]);
     assert!(world.is_idle());
 }
 
@@ -161,7 +161,7 @@ async fn a_plain_answer_releases_its_slot_before_the_client_reads_it() {
 async fn a_call_dropped_at_any_await_releases_its_slots() {
     let world = World::new(in_order(), |_| Nothing);
     world.call_and_leave();
-    assert_eq!(world.asked(), ["a"]);
+    assert_eq!(world.requested(), ["a"]);
     assert!(world.is_idle(), "the call is dropped before its first poll");
     // Drops the call while its first attempt waits for the first byte, while its second attempt does, and after each
     // frame of the body.
@@ -204,7 +204,7 @@ async fn a_vendor_can_be_disabled_and_enabled_by_the_operator() {
     assert!(world.health.enable("a", false));
     assert!(!world.health.enable("nobody", false));
     drop(world.call().await.unwrap());
-    assert_eq!(world.asked(), ["a", "b"]);
+    assert_eq!(world.requested(), ["a", "b"]);
     assert_eq!(world.vendor("a").in_flight, 1, "running calls continue");
     assert!(world.health.enable("b", false));
     assert!(matches!(world.call().await, Err(Error::RoutesOut { .. })));
@@ -213,7 +213,7 @@ async fn a_vendor_can_be_disabled_and_enabled_by_the_operator() {
     assert!(world.vendor("a").disabled);
     assert!(world.health.enable("a", true));
     drop(world.call().await.unwrap());
-    assert_eq!(world.asked(), ["a"]);
+    assert_eq!(world.requested(), ["a"]);
     drop(running);
     assert!(world.is_idle());
 }
@@ -255,7 +255,7 @@ async fn vendor_with_several_formats_has_one_breaker_one_limit_and_one_pause_per
         drop(running);
     }
     // The rejected API key was used only once, although the calls were sent in two formats.
-    assert_eq!(world.asked(), ["a#0", "a#1", "a#1", "a#1"]);
+    assert_eq!(world.requested(), ["a#0", "a#1", "a#1", "a#1"]);
     let (chat, messages) = (Format::Chat, Format::Messages);
     assert_eq!(*spoken.lock().unwrap(), [chat, chat, messages, messages]);
     assert_eq!(world.vendor("a").routes.len(), 1);

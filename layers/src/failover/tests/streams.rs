@@ -11,11 +11,11 @@ async fn stream_that_breaks_off_is_not_retried_and_counts_as_a_vendor_failure() 
     for _ in 0..5 {
         assert_eq!(world.breaker("a"), BreakerState::Closed);
         assert!(read(world.call().await).await.is_err());
-        assert_eq!(world.asked(), ["a"]);
+        assert_eq!(world.requested(), ["a"]);
     }
     assert_eq!(world.breaker("a"), BreakerState::Open);
     assert!(read(world.call().await).await.is_ok());
-    assert_eq!(world.asked(), ["b"]);
+    assert_eq!(world.requested(), ["b"]);
 }
 
 /// A caller's request may have caused the error, so it must not open the breaker.
@@ -24,7 +24,7 @@ async fn error_event_within_a_stream_does_not_open_the_breaker() {
     let world = World::new(in_order(), |_| Streams(Some(End::VendorError)));
     for _ in 0..20 {
         assert!(read(world.call().await).await.is_err());
-        assert_eq!(world.asked(), ["a"]);
+        assert_eq!(world.requested(), ["a"]);
     }
     assert_eq!(world.breaker("a"), BreakerState::Closed);
 }

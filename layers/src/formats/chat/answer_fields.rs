@@ -106,9 +106,10 @@ fn say_nothing(choices: &RawValue) -> bool {
         .iter()
         .filter_map(|choice| serde_json::from_str::<Any<'_>>(choice.get()).ok());
     choices.all(|choice| {
-        let mut said = [choice.message, choice.delta].into_iter().flatten();
+        let mut reported = [choice.message, choice.delta].into_iter().flatten();
         given(choice.finish_reason).is_none()
-            && said.all(|said| !said.get().starts_with('{') || compact(said) == "{}")
+            && reported
+                .all(|reported| !reported.get().starts_with('{') || compact(reported) == "{}")
     })
 }
 
@@ -165,9 +166,9 @@ impl<'a> Answer<'a> {
         let counted = self.counts().is_some();
         let choice = self.choice();
         let reason = choice.as_ref().and_then(|choice| choice.finish_reason);
-        let said = choice.and_then(|choice| choice.message.or(choice.delta));
-        let said = said.or_else(|| counted.then(Said::default));
-        Ok((said.ok_or_else(|| broken("no message"))?, stop(reason)?))
+        let reported = choice.and_then(|choice| choice.message.or(choice.delta));
+        let reported = reported.or_else(|| counted.then(Said::default));
+        Ok((reported.ok_or_else(|| broken("no message"))?, stop(reason)?))
     }
 
     /// Returns the usage, which some vendors send in other fields. Must be called before [`choice`](Self::choice),

@@ -48,7 +48,7 @@ pub(super) struct CallPiece<'a> {
     /// The number of the tool call, counted from 0.
     pub(super) number: usize,
     /// The letters of `null` in earlier pieces, if they belong to the arguments.
-    pub(super) kept: &'static str,
+    pub(super) stored: &'static str,
     /// The arguments in this piece, JSON-escaped and without quotes.
     pub(super) arguments: Cow<'a, str>,
     /// The signature of the call; only in the first piece that has one.
@@ -95,9 +95,9 @@ impl Calls {
     /// Stores arguments of a call whose name is unknown.
     pub(super) fn wait(&mut self, piece: &CallPiece<'_>) -> Result<(), Error> {
         let waiting = &mut self.list[piece.number].waiting;
-        waiting.push_str(piece.kept);
+        waiting.push_str(piece.stored);
         waiting.push_str(&piece.arguments);
-        self.kept_bytes += piece.kept.len() + piece.arguments.len();
+        self.kept_bytes += piece.stored.len() + piece.arguments.len();
         check_kept(self.kept_bytes)
     }
 
@@ -144,13 +144,13 @@ impl Calls {
             }
         }
         let signature = signature.filter(|_| !std::mem::replace(&mut call.signed, true));
-        let (kept, skipped, fault) = call.arguments.take(&arguments);
+        let (stored, skipped, fault) = call.arguments.take(&arguments);
         call.fault = call.fault.or(fault);
         let fault = call.fault;
         check_kept(self.kept_bytes)?;
         Ok(Some(CallPiece {
             number,
-            kept,
+            stored,
             arguments: match arguments {
                 Cow::Borrowed(piece) => Cow::Borrowed(&piece[skipped..]),
                 Cow::Owned(mut piece) => Cow::Owned(piece.split_off(skipped)),
@@ -250,14 +250,14 @@ impl Arguments {
     /// Takes the next piece, JSON-escaped and without quotes. Returns the letters that were kept back and belong to the
     /// arguments, the offset in the piece at which the arguments go on, and why they are not one object.
     fn take(&mut self, piece: &str) -> (&'static str, usize, Option<&'static str>) {
-        let (kept, rest) = self.lead.take(piece);
-        let mut fault = (!kept.is_empty()).then_some(NO_OBJECT);
-        self.started |= !kept.is_empty();
+        let (stored, rest) = self.lead.take(piece);
+        let mut fault = (!stored.is_empty()).then_some(NO_OBJECT);
+        self.started |= !stored.is_empty();
         let mut bytes = rest.bytes();
         while let Some(byte) = next_byte(&mut bytes) {
             fault = fault.or(self.byte(byte));
         }
-        (kept, piece.len() - rest.len(), fault)
+        (stored, piece.len() - rest.len(), fault)
     }
 
     fn byte(&mut self, byte: u8) -> Option<&'static str> {

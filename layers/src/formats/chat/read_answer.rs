@@ -103,10 +103,10 @@ impl Reader {
         let Some(choice) = choice else {
             return Ok(());
         };
-        let said = choice.delta.or(choice.message).unwrap_or_default();
-        self.state(&said, emit)?;
-        said.each_text(|kind, piece| self.text(kind, piece, emit))?;
-        for call in said.calls() {
+        let reported = choice.delta.or(choice.message).unwrap_or_default();
+        self.state(&reported, emit)?;
+        reported.each_text(|kind, piece| self.text(kind, piece, emit))?;
+        for call in reported.calls() {
             self.call(&call, emit)?;
         }
         // Some vendors send two finish reasons; a specific reason replaces the plain end of the answer.
@@ -117,8 +117,8 @@ impl Reader {
         Ok(())
     }
 
-    fn state(&self, said: &Said<'_>, emit: Emit<'_>) -> Result<(), Error> {
-        match said.state() {
+    fn state(&self, reported: &Said<'_>, emit: Emit<'_>) -> Result<(), Error> {
+        match reported.state() {
             None => Ok(()),
             Some((field, details)) => emit(Event::Proof {
                 item: REASONING,
@@ -189,7 +189,7 @@ impl Reader {
                 },
             })?;
         }
-        for piece in [&waited, piece.kept, &piece.arguments] {
+        for piece in [&waited, piece.stored, &piece.arguments] {
             if !piece.is_empty() {
                 emit(Event::Arguments { item, piece, fault })?;
             }
@@ -220,8 +220,8 @@ impl Reader {
         emit(Event::Call { item, call })?;
         let whole = function.arguments.map(escaped).unwrap_or_default();
         let mut lead = Lead::default();
-        let (kept, rest) = lead.take(&whole);
-        for piece in [kept, rest, lead.cut()] {
+        let (stored, rest) = lead.take(&whole);
+        for piece in [stored, rest, lead.cut()] {
             arguments(item, piece, emit)?;
         }
         Ok(())
@@ -289,12 +289,12 @@ impl Read for Reader {
         let mut answer = Answer::chunk(body)?;
         answer.check(body)?;
         self.usage = answer.counts();
-        let (said, stop) = answer.whole()?;
+        let (reported, stop) = answer.whole()?;
         self.stop = stop;
         self.begin((answer.id, answer.model), body, emit)?;
-        self.state(&said, emit)?;
+        self.state(&reported, emit)?;
         let mut texts = <[String; 3]>::default();
-        said.each_text(|kind, piece| {
+        reported.each_text(|kind, piece| {
             texts[kind as usize].push_str(piece);
             Ok(())
         })?;
@@ -314,7 +314,7 @@ impl Read for Reader {
             }
         }
         self.turn_to(None, emit)?;
-        for (number, call) in said.calls().iter().enumerate() {
+        for (number, call) in reported.calls().iter().enumerate() {
             self.whole_call(number, call, emit)?;
         }
         self.finish(emit)

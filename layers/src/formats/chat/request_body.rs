@@ -70,8 +70,8 @@ impl<'a> Body<'a> {
     }
 
     /// Returns the JSON of the request. `asked`: the length of the caller's request in bytes.
-    pub(crate) fn json(&self, asked: usize) -> Bytes {
-        let mut out = BytesMut::with_capacity(asked + asked / 8 + 256);
+    pub(crate) fn json(&self, requested: usize) -> Bytes {
+        let mut out = BytesMut::with_capacity(requested + requested / 8 + 256);
         write_json(&mut out, self);
         out.freeze()
     }

@@ -306,14 +306,14 @@ mod tests {
     #[test]
     fn reasoning_state_returns_only_to_its_vendor_under_its_field_names() {
         let signature = json!({"google": {"thought_signature": "a+/="}});
-        let mut kept = Kept::default();
-        kept.fields(Some(Field::Reasoning), None);
-        kept.hide("h\\u0436");
-        kept.hide("m");
-        kept.sign("c1", &raw(&signature));
-        assert!(kept.needs_block());
-        let sealed = kept.seal("deep");
-        assert!(!kept.needs_block(), "it is in one capsule");
+        let mut stored = Kept::default();
+        stored.fields(Some(Field::Reasoning), None);
+        stored.hide("h\\u0436");
+        stored.hide("m");
+        stored.sign("c1", &raw(&signature));
+        assert!(stored.needs_block());
+        let sealed = stored.seal("deep");
+        assert!(!stored.needs_block(), "it is in one capsule");
         assert_eq!(
             back(&sealed, "deep", &[]),
             json!([null, "hжm", [], signature])
@@ -322,8 +322,8 @@ mod tests {
         assert_eq!(back(&sealed, "other", &["hm"]), nothing);
         assert_eq!(back("EqQB", "deep", &["hm"]), nothing);
         // Text that the caller sees is not in the capsule. Without a capsule, it is sent back as `reasoning_content`.
-        kept.fields(Some(Field::Reasoning), None);
-        let sealed = kept.seal("deep");
+        stored.fields(Some(Field::Reasoning), None);
+        let sealed = stored.seal("deep");
         assert_eq!(
             back(&sealed, "deep", &["h", "m"]),
             json!([null, "hm", [], null])
@@ -333,7 +333,7 @@ mod tests {
 
     #[test]
     fn details_sent_in_pieces_are_returned_whole() {
-        let mut kept = Kept::default();
+        let mut stored = Kept::default();
         for piece in [
             json!([]),
             json!([{"type": "reasoning.text", "text": "", "signature": "", "index": 0}]),
@@ -342,27 +342,27 @@ mod tests {
             json!([{"type": "reasoning.text", "signature": "s", "index": 0}, {"type": "reasoning.encrypted", "data": "x", "index": 1}]),
             json!([{"type": "reasoning.encrypted", "data": "y", "index": 1}]),
         ] {
-            kept.fields(Some(Field::Reasoning), Some(&raw(&piece)));
+            stored.fields(Some(Field::Reasoning), Some(&raw(&piece)));
         }
         let whole = json!([
             {"type": "reasoning.text", "text": "hm", "signature": "s", "format": "f", "index": 0},
             {"type": "reasoning.encrypted", "data": "x", "index": 1},
             {"type": "reasoning.encrypted", "data": "y", "index": 1},
         ]);
-        let sealed = kept.seal("v");
+        let sealed = stored.seal("v");
         assert_eq!(
             back(&sealed, "v", &["hm"]),
             json!([null, "hm", whole, null])
         );
         // Details without a signature are kept only if the vendor has no field with the same text.
         let unsigned = json!([{"type": "reasoning.text", "text": "hm"}]);
-        kept.fields(Some(Field::Reasoning), Some(&raw(&unsigned)));
-        assert!(!kept.needs_block());
-        let sealed = kept.seal("v");
+        stored.fields(Some(Field::Reasoning), Some(&raw(&unsigned)));
+        assert!(!stored.needs_block());
+        let sealed = stored.seal("v");
         assert_eq!(back(&sealed, "v", &["hm"]), json!([null, "hm", [], null]));
-        kept.fields(None, Some(&raw(&unsigned)));
-        assert!(kept.needs_block());
-        let sealed = kept.seal("v");
+        stored.fields(None, Some(&raw(&unsigned)));
+        assert!(stored.needs_block());
+        let sealed = stored.seal("v");
         assert_eq!(
             back(&sealed, "v", &["hm"]),
             json!([null, null, unsigned, null])
@@ -372,14 +372,14 @@ mod tests {
     #[test]
     fn a_state_that_is_too_large_keeps_only_the_name_of_its_field() {
         let piece = "x".repeat(STATE_BYTES_MAX / 2);
-        let mut kept = Kept::default();
-        kept.fields(Some(Field::Reasoning), None);
-        kept.hide(&piece);
-        kept.hide(&piece);
-        assert!(kept.needs_block());
-        kept.hide("x");
-        assert!(!kept.needs_block());
-        let sealed = kept.seal("v");
+        let mut stored = Kept::default();
+        stored.fields(Some(Field::Reasoning), None);
+        stored.hide(&piece);
+        stored.hide(&piece);
+        assert!(stored.needs_block());
+        stored.hide("x");
+        assert!(!stored.needs_block());
+        let sealed = stored.seal("v");
         assert!(sealed.len() < 100, "{}", sealed.len());
         assert_eq!(back(&sealed, "v", &["hm"]), json!([null, "hm", [], null]));
     }

@@ -30,7 +30,7 @@ pub(crate) struct RequestWriter<'a, 'c> {
     cx: &'c RequestCx<'a>,
     /// Whether consecutive pieces of a role are one turn.
     turns: bool,
-    said: Vec<Turn<'a>>,
+    reported: Vec<Turn<'a>>,
     /// The index of the assistant's last message.
     last_answer: Option<usize>,
     /// Whether the user's turn has begun after that message.
@@ -67,7 +67,7 @@ impl<'a, 'c> RequestWriter<'a, 'c> {
         Self {
             cx,
             turns,
-            said: Vec::new(),
+            reported: Vec::new(),
             last_answer: None,
             user_spoke: false,
             open_calls: HashMap::new(),
@@ -77,7 +77,7 @@ impl<'a, 'c> RequestWriter<'a, 'c> {
     }
 
     fn push(&mut self, message: Message<'a>) {
-        self.said.push(Turn::Said(message));
+        self.reported.push(Turn::Said(message));
     }
 
     /// Adds a message of the user with the images and documents of tool results, if there are any. Called before
@@ -94,7 +94,7 @@ impl<'a, 'c> RequestWriter<'a, 'c> {
             attached.append(&mut parts);
             parts = attached;
         }
-        match self.said.last_mut() {
+        match self.reported.last_mut() {
             Some(Turn::Said(Message::User { content })) if self.turns => content.extend(parts),
             _ => self.push(Message::User {
                 content: Content::of(parts),
@@ -106,8 +106,8 @@ impl<'a, 'c> RequestWriter<'a, 'c> {
     /// texts of the assistant, but not between calls and their results.
     fn going_on(&mut self) -> Option<&mut Answer<'a>> {
         let index = self.last_answer?;
-        let is_last = index + 1 == self.said.len();
-        let Turn::Answer(answer) = &mut self.said[index] else {
+        let is_last = index + 1 == self.reported.len();
+        let Turn::Answer(answer) = &mut self.reported[index] else {
             return None;
         };
         let goes_on = if self.turns {
@@ -122,12 +122,12 @@ impl<'a, 'c> RequestWriter<'a, 'c> {
     fn answer(&mut self, goes_on: bool) -> (usize, &mut Answer<'a>) {
         self.say_attached();
         if !goes_on || self.going_on().is_none() {
-            self.last_answer = Some(self.said.len());
+            self.last_answer = Some(self.reported.len());
             self.user_spoke = false;
-            self.said.push(Turn::Answer(Answer::default()));
+            self.reported.push(Turn::Answer(Answer::default()));
         }
         let index = self.last_answer.unwrap_or_default();
-        match &mut self.said[index] {
+        match &mut self.reported[index] {
             Turn::Answer(answer) => (index, answer),
             Turn::Said(_) => unreachable!("it is the index of an answer"),
         }
@@ -143,9 +143,9 @@ impl<'a, 'c> RequestWriter<'a, 'c> {
             }
         }
         let text = lines(texts);
-        let said = inner(&text).unwrap_or_default();
-        let content = match (said.is_empty(), result.failed) {
-            (false, true) => quoted(&["Error: ", said]),
+        let reported = inner(&text).unwrap_or_default();
+        let content = match (reported.is_empty(), result.failed) {
+            (false, true) => quoted(&["Error: ", reported]),
             (true, true) => quoted(&["Error"]),
             (true, false) if self.attached.len() > before => quoted(&["See the next message."]),
             (_, false) => text,
@@ -222,7 +222,8 @@ impl<'a> request::RequestWriter<'a> for RequestWriter<'a, '_> {
     fn reasoning(&mut self, state: Option<String>, texts: Vec<Json<'a>>) {
         self.returned.take(state, texts);
         let goes_on = self.turns && self.going_on().is_some();
-        let Some(Turn::Answer(answer)) = self.last_answer.map(|index| &mut self.said[index]) else {
+        let Some(Turn::Answer(answer)) = self.last_answer.map(|index| &mut self.reported[index])
+        else {
             return;
         };
         if goes_on {
@@ -278,17 +279,17 @@ impl<'a> request::RequestWriter<'a> for RequestWriter<'a, '_> {
             called
         };
         let message = self.tool_message(id.json, result);
-        match index.map(|index| &mut self.said[index]) {
+        match index.map(|index| &mut self.reported[index]) {
             Some(Turn::Answer(answer)) => answer.results.push(message),
             _ => self.push(message),
         }
         Ok(())
     }
 
-    fn finish(mut self, mut settings: Settings<'a>, asked: usize) -> Result<Bytes, Error> {
+    fn finish(mut self, mut settings: Settings<'a>, requested: usize) -> Result<Bytes, Error> {
         settings.keep_allowed();
         self.say_attached();
-        if self.said.is_empty() {
+        if self.reported.is_empty() {
             return Err(settings.refuse(Problem::Empty));
         }
         let dialect = self.cx.dialect;
@@ -317,9 +318,9 @@ impl<'a> request::RequestWriter<'a> for RequestWriter<'a, '_> {
             safety_identifier: settings.safety_identifier,
             prompt_cache_key: self.cx.cache_key(settings.cache_key, Format::Chat),
             metadata: settings.metadata,
-            ..Body::new(self.cx, messages(self.said), settings.stream)
+            ..Body::new(self.cx, messages(self.reported), settings.stream)
         };
-        Ok(chat.json(asked))
+        Ok(chat.json(requested))
     }
 }
 

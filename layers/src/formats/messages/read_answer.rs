@@ -182,8 +182,8 @@ impl Reader {
             (Open::Thinking, "signature_delta") => signature(delta.signature, emit),
             (Open::Call(_, None), "input_json_delta") => Ok(()),
             (Open::Call(item, Some(lead)), "input_json_delta") => {
-                let (item, (kept, rest)) = (*item, lead.take(json_string(delta.partial_json)?));
-                arguments(item, kept, emit)?;
+                let (item, (stored, rest)) = (*item, lead.take(json_string(delta.partial_json)?));
+                arguments(item, stored, emit)?;
                 arguments(item, rest, emit)
             }
             (_, "input_json_delta") => Err(broken("arguments outside a tool")),

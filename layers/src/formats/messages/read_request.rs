@@ -101,7 +101,7 @@ pub(crate) fn read_request<'a, W: RequestWriter<'a>>(
 /// Returns whether the request enables thinking and does not omit it from the answer.
 #[must_use]
 pub fn thinking_asked(body: &[u8]) -> bool {
-    let asked = || {
+    let requested = || {
         let raw: &RawValue = serde_json::from_slice(body).ok()?;
         let path = Path::Root;
         let fields = Value { path, raw }.object().ok()?;
@@ -113,7 +113,7 @@ pub fn thinking_asked(body: &[u8]) -> bool {
         };
         Some(kind != "disabled" && display != "omitted")
     };
-    asked().unwrap_or(false)
+    requested().unwrap_or(false)
 }
 
 /// Passes instructions on as one text, because many vendors do not accept a list of parts here.
@@ -491,24 +491,24 @@ fn thinking<'a>(fields: &Object<'a, '_>) -> Result<(Option<Effort<'a>>, bool), E
             word: Cow::Borrowed(word),
         })
     };
-    let mut asked = None;
+    let mut requested = None;
     if let Some(config) = fields.get("output_config")?
         && let Some(effort) = config.object()?.get("effort")?
     {
         let text = effort.string()?;
-        asked = EFFORTS.into_iter().find(|known| *known == text);
-        if asked.is_none() {
+        requested = EFFORTS.into_iter().find(|known| *known == text);
+        if requested.is_none() {
             let efforts = "low, medium, high, xhigh, max";
             return Err(effort.refuse(Problem::NotOneOf(efforts)));
         }
     }
     let Some(thinking) = fields.get("thinking")? else {
-        return Ok((asked.and_then(effort), false));
+        return Ok((requested.and_then(effort), false));
     };
     let thinking = thinking.object()?;
     let kind = thinking.need("type")?;
     match &*kind.string()? {
-        "enabled" if asked.is_none() => {
+        "enabled" if requested.is_none() => {
             let word = match thinking.need("budget_tokens")?.count()? {
                 0..4_096 => "low",
                 4_096..16_384 => "medium",
@@ -516,7 +516,7 @@ fn thinking<'a>(fields: &Object<'a, '_>) -> Result<(Option<Effort<'a>>, bool), E
             };
             Ok((effort(word), true))
         }
-        "enabled" | "adaptive" | "between_tools" => Ok((asked.and_then(effort), true)),
+        "enabled" | "adaptive" | "between_tools" => Ok((requested.and_then(effort), true)),
         // Few models of other formats accept the effort `none`, so it is left out.
         "disabled" => Ok((None, false)),
         _ => Err(kind.refuse(Problem::NotOneOf("enabled, adaptive, disabled"))),

@@ -184,7 +184,7 @@ impl<'a> request::RequestWriter<'a> for RequestWriter<'a, '_> {
         Ok(())
     }
 
-    fn finish(mut self, mut settings: Settings<'a>, asked: usize) -> Result<Bytes, Error> {
+    fn finish(mut self, mut settings: Settings<'a>, requested: usize) -> Result<Bytes, Error> {
         let (cx, dialect) = (self.cx, self.cx.dialect);
         settings.keep_allowed();
         self.conversation.finish();
@@ -217,7 +217,7 @@ impl<'a> request::RequestWriter<'a> for RequestWriter<'a, '_> {
         let mut tools: Vec<Tool<'a>> = settings.tools.into_iter().map(tool).collect();
         settings
             .cache
-            .place(&mut tools, &mut conversation, asked, cx);
+            .place(&mut tools, &mut conversation, requested, cx);
         let mut ids = [settings.safety_identifier, settings.user, settings.user_id]
             .into_iter()
             .flatten();
@@ -243,7 +243,7 @@ impl<'a> request::RequestWriter<'a> for RequestWriter<'a, '_> {
                 .map(|user_id| Metadata { user_id }),
             stream: settings.stream,
         };
-        let mut out = BytesMut::with_capacity(asked + 256);
+        let mut out = BytesMut::with_capacity(requested + 256);
         write_json(&mut out, &body);
         Ok(out.freeze())
     }

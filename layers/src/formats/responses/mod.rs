@@ -1,9 +1,9 @@
 //! The responses format.
 
-pub(crate) mod asked;
 mod read_answer;
 mod read_request;
 mod request_body;
+pub(crate) mod requested;
 pub(crate) mod tools;
 mod write_answer;
 mod write_request;

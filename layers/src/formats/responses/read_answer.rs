@@ -41,7 +41,7 @@ pub(crate) struct Reader {
 #[derive(Debug, Default)]
 struct Item {
     /// The indices of the parts whose text was passed on.
-    said: Vec<u64>,
+    reported: Vec<u64>,
     /// Whether the summary is passed on, or the reasoning itself: the first that arrives. `None` before that.
     summary: Option<bool>,
     last_part: u64,
@@ -205,12 +205,12 @@ impl Reader {
         emit: Emit<'_>,
     ) -> Result<(), Error> {
         let item = self.state(index)?;
-        let said = item.said.contains(&part);
-        if piece.is_empty() || item.done || (said && !delta) {
+        let reported = item.reported.contains(&part);
+        if piece.is_empty() || item.done || (reported && !delta) {
             return Ok(());
         }
-        if !said {
-            item.said.push(part);
+        if !reported {
+            item.reported.push(part);
         }
         emit(Event::Text {
             item: index,
@@ -283,11 +283,11 @@ impl Reader {
             return Ok(());
         }
         item.given = true;
-        let (kept, rest) = match &mut item.lead {
+        let (stored, rest) = match &mut item.lead {
             Some(lead) => lead.take(piece),
             None => ("", piece),
         };
-        arguments(index, kept, emit)?;
+        arguments(index, stored, emit)?;
         arguments(index, rest, emit)
     }
 

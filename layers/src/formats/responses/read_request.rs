@@ -85,9 +85,9 @@ pub(crate) fn read_request<'a, W: RequestWriter<'a>>(
     let (mut format, mut verbosity) = (None, None);
     if let Some(text) = &text {
         verbosity = string_field(text, "verbosity")?;
-        if let Some(wish) = text.get("format")? {
+        if let Some(wanted) = text.get("format")? {
             let refusal = Problem::NotTranslated;
-            format = AnswerFormat::read(&wish.object()?, None, to.dialect, refusal)?;
+            format = AnswerFormat::read(&wanted.object()?, None, to.dialect, refusal)?;
         }
     }
     let (tools, choice, parallel) = tools.neutral();

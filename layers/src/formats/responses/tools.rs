@@ -91,8 +91,8 @@ impl<'a> Tools<'a> {
         if let Some(index) = offered {
             // A web search that is only offered, together with tools that the caller runs, is left out. Otherwise the
             // answer would need it, so the request is refused.
-            let asked = choice.map_or(Ok(false), |choice| asks_for_search(&choice))?;
-            if asked || tools.list.is_empty() {
+            let requested = choice.map_or(Ok(false), |choice| asks_for_search(&choice))?;
+            if requested || tools.list.is_empty() {
                 let list = Path::Key(&body.path, "tools");
                 let tool = Path::Index(&list, index);
                 return Err(Path::Key(&tool, "type").refuse(Problem::Unsupported));
@@ -222,13 +222,13 @@ impl<'a> Tools<'a> {
     /// counted the description once, and repeating it for each tool could make the request many times longer.
     fn introduce(&mut self) {
         // The tools of a namespace are next to each other in the list.
-        let mut said: Option<&RawValue> = None;
+        let mut reported: Option<&RawValue> = None;
         for tool in &mut self.list {
             let Some(about) = tool.about else { continue };
-            if said.is_some_and(|said| std::ptr::eq(said, about)) {
+            if reported.is_some_and(|reported| std::ptr::eq(reported, about)) {
                 continue;
             }
-            said = Some(about);
+            reported = Some(about);
             let texts = [Some(Cow::Borrowed(about)), tool.description.take()];
             tool.description = Some(joined(texts.into_iter().flatten().collect(), "\\n"));
         }

@@ -16,7 +16,7 @@ use super::super::turn::{
 };
 use crate::{
     error::Error,
-    formats::{capsule, chat::state::Kept, responses::asked::Asked, wire::too_much},
+    formats::{capsule, chat::state::Kept, responses::requested::RequestEcho, wire::too_much},
     stream_progress::{Created, StreamProgress},
 };
 
@@ -26,7 +26,7 @@ const ITEMS_MAX: usize = 4_096;
 /// Writes one answer in the responses format.
 #[derive(Debug)]
 pub(crate) struct Writer {
-    asked: Asked,
+    requested: RequestEcho,
     /// The vendor's name of the model, as a JSON string.
     model: String,
     sequence: u64,
@@ -50,9 +50,9 @@ pub(crate) struct Writer {
 
 impl Writer {
     /// Creates the writer of one answer. `silent`: a plain answer, without events.
-    pub(crate) fn new(asked: Asked, silent: bool) -> Self {
+    pub(crate) fn new(requested: RequestEcho, silent: bool) -> Self {
         Self {
-            asked,
+            requested,
             model: String::new(),
             sequence: 0,
             items: Vec::new(),
@@ -83,8 +83,8 @@ impl Writer {
         model.clone_into(&mut self.model);
         if !self.silent {
             self.progress.created(Created {
-                id: format!("resp_{}", self.asked.number),
-                created_at: self.asked.created,
+                id: format!("resp_{}", self.requested.number),
+                created_at: self.requested.created,
                 model: serde_json::from_str(model).unwrap_or_default(),
             });
         }
@@ -160,10 +160,12 @@ impl Writer {
         let going_on = self.open.filter(
             |open| matches!(&self.items[*open], Item::Reasoning(it) if it.summary == summary),
         );
-        let shown = !summary || self.asked.summary;
+        let shown = !summary || self.requested.summary;
         let index = match going_on {
             Some(index) => index,
-            None if shown || self.asked.encrypted => self.begin_reasoning(summary, shown, out)?,
+            None if shown || self.requested.encrypted => {
+                self.begin_reasoning(summary, shown, out)?
+            }
             None => {
                 self.close_open(out);
                 return Ok(());
@@ -186,9 +188,9 @@ impl Writer {
             }
             Proof::Redacted(data) => {
                 self.close_open(out);
-                if self.asked.encrypted {
+                if self.requested.encrypted {
                     let json = format!("[{{\"type\":\"redacted_thinking\",\"data\":\"{data}\"}}]");
-                    let capsule = capsule::seal(&self.asked.vendor, &json);
+                    let capsule = capsule::seal(&self.requested.vendor, &json);
                     self.ended = Some(self.add_sealed(capsule, out)?);
                 }
             }
@@ -215,7 +217,7 @@ impl Writer {
         self.write_state(out)?;
         self.keep(id.len() + name.len())?;
         let mut head = format!("\"call_id\":\"{id}\",");
-        let known = self.asked.names.get(name);
+        let known = self.requested.names.get(name);
         let written = match known {
             None => write!(head, "\"name\":\"{name}\""),
             Some(tool) => match &tool.namespace {
@@ -346,7 +348,7 @@ impl Writer {
         if !self.state.needs_block() {
             return Ok(());
         }
-        let capsule = self.state.seal(&self.asked.vendor);
+        let capsule = self.state.seal(&self.requested.vendor);
         let index = self.add_sealed(capsule, out)?;
         self.close_item(index, out);
         Ok(())
@@ -433,7 +435,7 @@ impl Writer {
     fn item_id(&self, index: usize) -> ItemId {
         ItemId {
             prefix: self.items[index].prefix(),
-            number: self.asked.number,
+            number: self.requested.number,
             index,
         }
     }
@@ -473,12 +475,12 @@ impl Writer {
         counts: Option<&Counts>,
         reason: Option<&str>,
     ) -> String {
-        let Asked {
+        let RequestEcho {
             number,
             created,
             echo,
             ..
-        } = &self.asked;
+        } = &self.requested;
         let model = &self.model;
         let usage = counts.map_or_else(|| "null".to_owned(), usage);
         let details = reason.map_or_else(

@@ -162,7 +162,7 @@ impl<'a> request::RequestWriter<'a> for RequestWriter<'a, '_> {
         Ok(())
     }
 
-    fn finish(self, settings: Settings<'a>, asked: usize) -> Result<Bytes, Error> {
+    fn finish(self, settings: Settings<'a>, requested: usize) -> Result<Bytes, Error> {
         if self.items.is_empty() {
             return Err(settings.refuse(Problem::Empty));
         }
@@ -205,7 +205,7 @@ impl<'a> request::RequestWriter<'a> for RequestWriter<'a, '_> {
             metadata: settings.metadata,
             stream: settings.stream.then_some(true),
         };
-        let mut out = BytesMut::with_capacity(asked + asked / 8 + 256);
+        let mut out = BytesMut::with_capacity(requested + requested / 8 + 256);
         write_json(&mut out, &responses);
         Ok(out.freeze())
     }
@@ -219,11 +219,11 @@ fn output<'a>(result: ToolResult<Content<'a>>) -> Output<'a> {
     let is_text = |part: &Content<'_>| matches!(part, Content::InputText { .. });
     if parts.is_empty() || (result.plain && parts.iter().all(is_text)) {
         let text = lines(parts.into_iter().filter_map(Content::into_text).collect());
-        let said = inner(&text).unwrap_or_default();
-        return Output::Text(match (failed, said.is_empty()) {
+        let reported = inner(&text).unwrap_or_default();
+        return Output::Text(match (failed, reported.is_empty()) {
             (false, _) => text,
             (true, true) => string("Error"),
-            (true, false) => quoted(&["Error: ", said]),
+            (true, false) => quoted(&["Error: ", reported]),
         });
     }
     if failed {

@@ -49,7 +49,7 @@ pub fn translate(
         dialect: cx.dialect,
         // In the messages format, consecutive messages of a role are one turn.
         turns: caller == Format::Messages,
-        asked: body.len(),
+        requested: body.len(),
     };
     match vendor {
         Format::Chat => pass(caller, &fields, &to, chat::RequestWriter::new(cx, to.turns)),
@@ -73,7 +73,7 @@ fn pass<'a, W: RequestWriter<'a>>(
         Format::Messages => messages::read_request(fields, to, &mut writer)?,
         Format::Responses => responses::read_request(fields, to, &mut writer)?,
     };
-    writer.finish(settings, to.asked)
+    writer.finish(settings, to.requested)
 }
 
 /// The vendor for which a request is read.
@@ -86,7 +86,7 @@ pub(crate) struct Vendor<'v> {
     /// of the turn before it. If not, each piece is independent, and results find their calls by id.
     pub(crate) turns: bool,
     /// The length of the caller's request in bytes.
-    pub(crate) asked: usize,
+    pub(crate) requested: usize,
 }
 
 impl Vendor<'_> {
@@ -131,7 +131,7 @@ pub(crate) trait RequestWriter<'a>: Sized {
     fn result(&mut self, id: Text<'a, '_>, result: ToolResult<Self::Part>) -> Result<(), Error>;
 
     /// Returns the JSON of the request. `asked`: the length of the caller's request in bytes.
-    fn finish(self, settings: Settings<'a>, asked: usize) -> Result<Bytes, Error>;
+    fn finish(self, settings: Settings<'a>, requested: usize) -> Result<Bytes, Error>;
 }
 
 /// A JSON string of the request, with its path.

@@ -43,7 +43,7 @@ impl Shape for Input {
         Ok(InputSeen::default())
     }
     fn array(self, at: At<'_>, json: &mut Reader<'_>) -> Result<InputSeen, Error> {
-        let (mut seen, mut cuts, mut kept) = (InputSeen::default(), Cuts::default(), 0);
+        let (mut seen, mut cuts, mut stored) = (InputSeen::default(), Cuts::default(), 0);
         let count = spanned_elements(
             at,
             json,
@@ -52,10 +52,10 @@ impl Shape for Input {
                 at.cx.turn(span.clone());
                 seen.has_functions |= item == Read::TellsOfFunctions;
                 cuts.element(span, item == Read::Unreadable);
-                kept += u64::from(item != Read::Unreadable);
+                stored += u64::from(item != Read::Unreadable);
             },
         )?;
-        if kept == 0 {
+        if stored == 0 {
             return Err(at.refuse(Problem::Empty));
         }
         if count > at.cx.messages_max {

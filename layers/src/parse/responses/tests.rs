@@ -446,7 +446,7 @@ fn tool_that_a_vendor_runs_is_refused_even_next_to_functions() {
 #[test]
 fn comma_of_a_removed_field_is_removed_too() {
     let reasoning = r#"{"type":"reasoning","id":"rs_1","summary":[]}"#;
-    let kept = r#"{"type":"reasoning","id":"rs_1","summary":[],"encrypted_content":"AAAA"}"#;
+    let stored = r#"{"type":"reasoning","id":"rs_1","summary":[],"encrypted_content":"AAAA"}"#;
     let raw = r#"{"type":"reasoning","content":[{"type":"reasoning_text","text":"x"}]}"#;
     let user = r#"{"role":"user","content":"x"}"#;
     for (fields, left) in [
@@ -459,8 +459,8 @@ fn comma_of_a_removed_field_is_removed_too() {
             r#""x":1  "#.to_owned(),
         ),
         (
-            format!(r#""input":[{user},{reasoning},{kept},{raw},{reasoning}]"#),
-            format!(r#""input":[{user},{kept},{raw}]"#),
+            format!(r#""input":[{user},{reasoning},{stored},{raw},{reasoning}]"#),
+            format!(r#""input":[{user},{stored},{raw}]"#),
         ),
         (
             format!(r#""input":[{reasoning},{user}]"#),
@@ -547,9 +547,9 @@ proptest::proptest! {
             _ => format!("{tools}{blank},{blank}{metadata}{blank}"),
         };
         let left: serde_json::Value = serde_json::from_str(&sent(&fields)).unwrap();
-        let kept = 1 + stays.iter().filter(|stays| **stays).count();
+        let stored = 1 + stays.iter().filter(|stays| **stays).count();
         let function: serde_json::Value = serde_json::from_str(FUNCTION).unwrap();
-        proptest::prop_assert_eq!(&left["tools"], &serde_json::Value::from(vec![function; kept]));
+        proptest::prop_assert_eq!(&left["tools"], &serde_json::Value::from(vec![function; stored]));
         proptest::prop_assert!(left.get("client_metadata").is_none());
     }
 }

@@ -828,8 +828,8 @@ async fn stream_reports_the_charged_usage_and_is_otherwise_unchanged() {
             ),
             (r#""x""#, Some((20, 0, 2))),
         ] {
-            let said = [before.clone(), event(usage), after.clone()];
-            let (out, charged) = charged(Format::Chat, &said).await;
+            let reported = [before.clone(), event(usage), after.clone()];
+            let (out, charged) = charged(Format::Chat, &reported).await;
             let shown = shown.map(|(prompt, cached, output)| {
                 assert_eq!(
                     (charged.input_total(), charged.cached_input, charged.output),
@@ -852,8 +852,8 @@ async fn stream_reports_the_charged_usage_and_is_otherwise_unchanged() {
         // The last event counts fewer tokens than `message_start` did.
         (r#"{"input_tokens":8,"output_tokens":4}"#, Some((8, 4))),
     ] {
-        let said = [start.to_owned(), messages(usage), stop.to_owned()];
-        let (out, charged) = charged(Format::Messages, &said).await;
+        let reported = [start.to_owned(), messages(usage), stop.to_owned()];
+        let (out, charged) = charged(Format::Messages, &reported).await;
         let shown = shown.map(|(input, output)| {
             assert_eq!((charged.input, charged.output), (input, output), "{usage}");
             messages_shown(input, output)

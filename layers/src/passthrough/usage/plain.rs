@@ -39,7 +39,7 @@ pub fn plain(format: Format, bytes: &[u8], meter: &Meter) -> Result<Option<Bytes
         Format::Messages => "content",
         Format::Responses => "output",
     };
-    let [usage, error, service_tier, said] =
+    let [usage, error, service_tier, reported] =
         members(&json, &["usage", "error", "service_tier", said_in]).map_err(broken)?;
     let calls = match format {
         Format::Responses => ToolCalls::of(&json),
@@ -59,7 +59,7 @@ pub fn plain(format: Format, bytes: &[u8], meter: &Meter) -> Result<Option<Bytes
     let error = error.filter(|error| is_error(error));
     let refused = match format {
         Format::Responses => responses::refused(&json),
-        Format::Chat => said.and_then(choice_error),
+        Format::Chat => reported.and_then(choice_error),
         Format::Messages => None,
     };
     if let Some(error) = refused.or_else(|| error.map(vendor_error)) {
@@ -67,8 +67,8 @@ pub fn plain(format: Format, bytes: &[u8], meter: &Meter) -> Result<Option<Bytes
         return Err(error);
     }
     // The content of a message may be an empty array, but a chat answer must have at least one choice.
-    let is_empty_one = |said: &str| format == Format::Chat && is_empty_array(said);
-    if said.is_none_or(|said| !said.starts_with('[') || is_empty_one(said)) {
+    let is_empty_one = |reported: &str| format == Format::Chat && is_empty_array(reported);
+    if reported.is_none_or(|reported| !reported.starts_with('[') || is_empty_one(reported)) {
         counted_at_least(counts)?;
     }
     // The text is counted only if the vendor has not counted output.
@@ -367,9 +367,9 @@ mod tests {
             for (answer, before, after, is_new) in answers {
                 let meter = Meter::default();
                 meter.charge_within(bounds());
-                let said = plain(format, answer.as_bytes(), &meter).unwrap().unwrap();
-                let said = String::from_utf8(said.to_vec()).unwrap();
-                let usage = said.strip_prefix(before.as_str()).unwrap();
+                let reported = plain(format, answer.as_bytes(), &meter).unwrap().unwrap();
+                let reported = String::from_utf8(reported.to_vec()).unwrap();
+                let usage = reported.strip_prefix(before.as_str()).unwrap();
                 let usage = usage.strip_suffix(after.as_str()).unwrap();
                 let usage = match is_new {
                     true => usage.strip_prefix(",\"usage\":").unwrap(),
@@ -424,14 +424,14 @@ mod tests {
                 );
                 let meter = Meter::default();
                 meter.charge_within(bounds());
-                let said = plain(format, answer.as_bytes(), &meter).unwrap();
+                let reported = plain(format, answer.as_bytes(), &meter).unwrap();
                 let charged = meter.counted().unwrap();
-                assert_eq!(said.is_some(), charged.estimated, "{answer}");
+                assert_eq!(reported.is_some(), charged.estimated, "{answer}");
                 let again = Meter::default();
-                let said = said.unwrap_or(answer.into());
-                plain(format, &said, &again).unwrap();
-                assert_eq!(again.read().usage, Some(charged.usage), "{said:?}");
-                assert!(!again.read().suspect, "{said:?}");
+                let reported = reported.unwrap_or(answer.into());
+                plain(format, &reported, &again).unwrap();
+                assert_eq!(again.read().usage, Some(charged.usage), "{reported:?}");
+                assert!(!again.read().suspect, "{reported:?}");
             }
         }
     }
@@ -445,26 +445,29 @@ mod tests {
             let meter = Meter::default();
             meter.charge_within(bounds());
             let answer = [before, b"null", after].concat();
-            let said = plain(Format::Chat, &answer, &meter).unwrap().unwrap();
+            let reported = plain(Format::Chat, &answer, &meter).unwrap().unwrap();
             assert!(
-                said.starts_with(before) && said.ends_with(after),
-                "{said:?}"
+                reported.starts_with(before) && reported.ends_with(after),
+                "{reported:?}"
             );
             assert!(
-                said[before.len()..].starts_with(b"{\"prompt_tokens\":20,"),
-                "{said:?}"
+                reported[before.len()..].starts_with(b"{\"prompt_tokens\":20,"),
+                "{reported:?}"
             );
         }
         let meter = Meter::default();
         meter.charge_within(bounds());
-        let said = plain(Format::Messages, b" {\"content\":[] } ", &meter)
+        let reported = plain(Format::Messages, b" {\"content\":[] } ", &meter)
             .unwrap()
             .unwrap();
         assert!(
-            said.starts_with(b" {\"content\":[],\"usage\":{\"input_tokens\":20,"),
-            "{said:?}"
+            reported.starts_with(b" {\"content\":[],\"usage\":{\"input_tokens\":20,"),
+            "{reported:?}"
         );
-        assert!(said.ends_with(b"\"output_tokens\":0} } "), "{said:?}");
+        assert!(
+            reported.ends_with(b"\"output_tokens\":0} } "),
+            "{reported:?}"
+        );
     }
 
     #[test]
@@ -503,20 +506,20 @@ mod tests {
                     let answer = empty.strip_suffix('}').unwrap();
                     format!("{answer}{comma}\"usage\":{usage}}}")
                 };
-                let said = |answer: &str| {
+                let reported = |answer: &str| {
                     let meter = Meter::default();
-                    let said = plain(format, answer.as_bytes(), &meter);
-                    (said, meter.read().end)
+                    let reported = plain(format, answer.as_bytes(), &meter);
+                    (reported, meter.read().end)
                 };
                 for nothing in ["null", "{}", &counted.replace('3', "0")] {
                     for answer in [(*empty).to_owned(), with(nothing)] {
-                        let (said, end) = said(&answer);
-                        assert!(matches!(said, Err(Error::VendorBroken(_))), "{answer}");
+                        let (reported, end) = reported(&answer);
+                        assert!(matches!(reported, Err(Error::VendorBroken(_))), "{answer}");
                         assert_eq!(end, None, "{answer}");
                     }
                 }
-                let (said, end) = said(&with(counted));
-                assert_eq!((said.unwrap(), end), (None, Some(End::Finished)));
+                let (reported, end) = reported(&with(counted));
+                assert_eq!((reported.unwrap(), end), (None, Some(End::Finished)));
             }
         }
     }
@@ -529,8 +532,8 @@ mod tests {
             r#"{"data":[]}"#,
             r#"{"usage":{"prompt_tokens":0}}"#,
         ] {
-            let said = embeddings(answer.as_bytes(), &Meter::default());
-            assert!(matches!(said, Err(Error::VendorBroken(_))), "{answer}");
+            let reported = embeddings(answer.as_bytes(), &Meter::default());
+            assert!(matches!(reported, Err(Error::VendorBroken(_))), "{answer}");
         }
         for answer in [r#"{"data":[{}]}"#, r#"{"usage":{"prompt_tokens":3}}"#] {
             embeddings(answer.as_bytes(), &Meter::default()).unwrap();

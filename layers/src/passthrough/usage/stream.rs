@@ -29,7 +29,7 @@ pub struct Reader {
     chat: Option<VendorUsage>,
     messages: MessagesUsage,
     /// The state of the stream, if its format is responses.
-    responses: Option<Box<responses::Told>>,
+    responses: Option<Box<responses::ResponsesState>>,
     /// The service tier that the chunks of a chat stream have reported so far.
     tier: Label,
     /// How many bytes of text had arrived when the vendor last counted the output.
@@ -230,7 +230,7 @@ impl Reader {
             return false;
         }
         match &self.responses {
-            Some(told) => told.usage_due(),
+            Some(reported) => reported.usage_due(),
             None => self.choices_left == 0,
         }
     }
@@ -282,9 +282,9 @@ impl Reader {
         let tier = self
             .responses
             .as_deref()
-            .map_or(self.tier, |told| told.tier);
+            .map_or(self.tier, |reported| reported.tier);
         note(counts, tier, reading);
-        let uncounted = |told: &responses::Told| told.ran_uncounted();
+        let uncounted = |reported: &responses::ResponsesState| reported.ran_uncounted();
         reading.unknown |= self.responses.as_deref().is_some_and(uncounted);
         reading.output_counted = self.output_counted();
         reading.suspect = self.suspect || counts.is_some_and(|counts| counts.suspect);
@@ -301,7 +301,7 @@ impl Reader {
     /// report usage in each chunk may not have counted the latest text.
     fn output_counted(&self) -> bool {
         match &self.responses {
-            Some(told) => told.usage.is_some(),
+            Some(reported) => reported.usage.is_some(),
             None => self.counted_at == Some(self.text.bytes()),
         }
     }
@@ -309,7 +309,9 @@ impl Reader {
     /// Returns the position of a responses stream, for code that must end the stream early.
     #[must_use]
     pub fn progress(&self) -> Option<StreamProgress> {
-        self.responses.as_ref().map(|told| told.progress.clone())
+        self.responses
+            .as_ref()
+            .map(|reported| reported.progress.clone())
     }
 
     /// Returns a keep-alive in the stream's format, which clients ignore.
@@ -407,19 +409,19 @@ impl Reader {
     }
 
     fn responses_event(&mut self, event: &Event, name: &[u8], data: &[u8]) -> Seen {
-        let Some(told) = &mut self.responses else {
+        let Some(reported) = &mut self.responses else {
             return Seen::Other;
         };
-        let seen = told.event(name, data);
+        let seen = reported.event(name, data);
         // The vendor's errors are not forwarded, so they do not advance the position in the stream.
         if !matches!(seen, Seen::Failure(_)) {
-            told.progress.passed(event);
+            reported.progress.passed(event);
         }
-        self.usage_at = told.usage_at.take();
-        self.text = told.text();
-        self.suspect |= told.suspect;
-        self.finished |= told.finished;
-        self.lacks_usage = told.finished && told.usage.is_none();
+        self.usage_at = reported.usage_at.take();
+        self.text = reported.text();
+        self.suspect |= reported.suspect;
+        self.finished |= reported.finished;
+        self.lacks_usage = reported.finished && reported.usage.is_none();
         seen
     }
 
@@ -635,8 +637,8 @@ mod tests {
         for (event, count) in [(&*found, 1), (&*failed, 1), (text, 1), (&*found, 2)] {
             assert_eq!(searches("content_block_start", event), count, "{event}");
         }
-        let told = r#"{"type":"message_delta","usage":{"output_tokens":9,"server_tool_use":{"web_search_requests":1}}}"#;
-        assert_eq!(searches("message_delta", told), 1);
+        let reported = r#"{"type":"message_delta","usage":{"output_tokens":9,"server_tool_use":{"web_search_requests":1}}}"#;
+        assert_eq!(searches("message_delta", reported), 1);
     }
 
     #[test]

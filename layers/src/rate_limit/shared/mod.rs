@@ -152,7 +152,7 @@ impl<S: RateStore> SharedRates<S> {
     /// Creates shared rates over `store`. Run [`SharedRatesTask::run`], which sends the commands to the store.
     #[must_use]
     pub fn new(store: S) -> (Self, SharedRatesTask) {
-        let (jobs, asked) = mpsc::channel(JOBS_MAX);
+        let (jobs, requested) = mpsc::channel(JOBS_MAX);
         let rates = Self {
             store,
             node: RequestNumber::now_v7().uuid().as_u64_pair().1,
@@ -160,7 +160,7 @@ impl<S: RateStore> SharedRates<S> {
             counters: Arc::default(),
             batches: Arc::default(),
         };
-        (rates, SharedRatesTask { asked })
+        (rates, SharedRatesTask { requested })
     }
 
     /// Returns the counts since this object was created.
@@ -217,7 +217,7 @@ impl<S> fmt::Debug for SharedRates<S> {
 /// The task that sends commands to the store, so that calls need not wait while a command is sent.
 #[derive(Debug)]
 pub struct SharedRatesTask {
-    asked: mpsc::Receiver<Job>,
+    requested: mpsc::Receiver<Job>,
 }
 
 impl SharedRatesTask {
@@ -226,7 +226,7 @@ impl SharedRatesTask {
         let mut jobs = JoinSet::new();
         loop {
             tokio::select! {
-                job = self.asked.recv() => match job {
+                job = self.requested.recv() => match job {
                     Some(job) => drop(jobs.spawn(job)),
                     None => break,
                 },

@@ -64,7 +64,7 @@ struct State {
     none: Option<(Instant, Instant)>,
     /// The calls that wait for a command that is queued and not sent yet.
     next: Option<Vec<oneshot::Sender<Verdict>>>,
-    asked: Vec<Asked>,
+    sent: Vec<SentRequest>,
     number: u64,
     /// Whether the store may have recorded permits for this gateway.
     is_noted: bool,
@@ -72,7 +72,7 @@ struct State {
 }
 
 /// A command that was sent to the store and is not answered yet.
-struct Asked {
+struct SentRequest {
     number: u64,
     permits: u64,
     waiting: Vec<oneshot::Sender<Verdict>>,
@@ -87,7 +87,7 @@ struct Demand {
 
 enum Begun {
     Decided(Verdict),
-    Asked(oneshot::Receiver<Verdict>),
+    SentRequest(oneshot::Receiver<Verdict>),
 }
 
 impl<K, S> SharedGcra<K, S>
@@ -152,11 +152,11 @@ where
             return Begun::Decided(verdict);
         }
         add(&self.0.rates.counters.waited, 1);
-        let (tell, told) = oneshot::channel();
+        let (tell, reported) = oneshot::channel();
         let mut state = slot.lock();
-        let has_room = |asked: &&mut Asked| (asked.waiting.len() as u64) < asked.permits;
-        if let Some(asked) = state.asked.iter_mut().find(has_room) {
-            asked.waiting.push(tell);
+        let has_room = |sent: &&mut SentRequest| (sent.waiting.len() as u64) < sent.permits;
+        if let Some(sent) = state.sent.iter_mut().find(has_room) {
+            sent.waiting.push(tell);
         } else if let Some(next) = &mut state.next {
             next.push(tell);
         } else {
@@ -168,7 +168,7 @@ where
                 return Begun::Decided(self.0.alone.count(id, quota));
             }
         }
-        Begun::Asked(told)
+        Begun::SentRequest(reported)
     }
 
     fn ask(&self, slot: &Arc<Slot<K>>) -> bool {
@@ -193,12 +193,12 @@ where
         let id = format!("{name}:{}", slot.id);
         let answer = rates.store.take(rates.node, &id, quota, take, NOTED).await;
         let mut state = slot.lock();
-        let Some(at) = state.asked.iter().position(|asked| asked.number == number) else {
+        let Some(at) = state.sent.iter().position(|sent| sent.number == number) else {
             return;
         };
-        let Asked {
+        let SentRequest {
             permits, waiting, ..
-        } = state.asked.swap_remove(at);
+        } = state.sent.swap_remove(at);
         let now = Instant::now();
         let Ok(answer) = answer else {
             drop(state);
@@ -299,7 +299,7 @@ impl State {
             },
             none: None,
             next: None,
-            asked: Vec::new(),
+            sent: Vec::new(),
             number: 0,
             is_noted: false,
             is_tended: false,
@@ -333,7 +333,7 @@ impl State {
     /// Returns whether no query is pending, and the store may have permits.
     fn is_quiet(&self, now: Instant) -> bool {
         let has_some = self.none.is_none_or(|(_, ask_at)| now >= ask_at);
-        has_some && self.asked.is_empty() && self.next.is_none()
+        has_some && self.sent.is_empty() && self.next.is_none()
     }
 
     /// Returns how many permits this gateway should have in memory for later calls.
@@ -351,9 +351,9 @@ impl State {
         self.expire(now);
         let calls = waiting.len() as u64;
         let under_way: u64 = self
-            .asked
+            .sent
             .iter()
-            .map(|asked| asked.permits - (asked.waiting.len() as u64).min(asked.permits))
+            .map(|sent| sent.permits - (sent.waiting.len() as u64).min(sent.permits))
             .sum();
         let take = Take {
             calls,
@@ -362,7 +362,7 @@ impl State {
             back: 0,
         };
         self.number += 1;
-        self.asked.push(Asked {
+        self.sent.push(SentRequest {
             number: self.number,
             permits: calls + take.spare,
             waiting,
@@ -407,13 +407,13 @@ where
     async fn admit(&self, id: K, quota: Quota) -> Result<(), Duration> {
         match self.begin(&id, quota) {
             Begun::Decided(verdict) => verdict,
-            Begun::Asked(told) => match timeout(ANSWER_TIME_MAX, told).await {
+            Begun::SentRequest(reported) => match timeout(ANSWER_TIME_MAX, reported).await {
                 Ok(Ok(verdict)) => verdict,
                 // The task that sends commands has stopped, so its unsent commands are dropped.
                 Ok(Err(_)) | Err(_) => {
                     let slot = self.slot(&id, quota);
                     let mut state = slot.lock();
-                    (state.next, state.asked) = (None, Vec::new());
+                    (state.next, state.sent) = (None, Vec::new());
                     drop(state);
                     self.0.alone.count(&id, quota)
                 }

@@ -223,7 +223,7 @@ fn arrivals(load: Load, time: Duration, random: &mut Random) -> Vec<(Duration, u
 struct Outcome {
     let_in: Vec<Duration>,
     by_one: Vec<Duration>,
-    asked: u64,
+    requested: u64,
     calls: u64,
     waited: u64,
 }
@@ -260,8 +260,8 @@ async fn requests(
                 waiting.spawn(async move { limiter.admit(id, quota).await.is_ok().then_some(due) });
             }
         }
-        while let Some(told) = waiting.try_join_next() {
-            let_in.extend(told.unwrap());
+        while let Some(reported) = waiting.try_join_next() {
+            let_in.extend(reported.unwrap());
         }
     }
     let_in.extend(waiting.join_all().await.into_iter().flatten());
@@ -271,7 +271,7 @@ async fn requests(
         let_in,
         by_one,
         calls: calls.len() as u64,
-        asked: counts.clone().map(|counts| counts.takes).sum(),
+        requested: counts.clone().map(|counts| counts.takes).sum(),
         waited: counts.map(|counts| counts.waited).sum(),
     }
 }
@@ -329,7 +329,7 @@ async fn three_gateways_together_admit_as_many_requests_as_one_within_2_percent(
             let seed = u64::from(per_minute) + shape as u64;
             let outcome = requests(quota, load, time, seed, |_, _, _| {}).await;
             let error = outcome.error_percent(time);
-            let per_call = outcome.asked as f64 / outcome.calls as f64;
+            let per_call = outcome.requested as f64 / outcome.calls as f64;
             println!(
                 "{per_minute} a minute, {load:?}: {} of {} calls, {error:.2} % off, {per_call:.3} commands and {:.3} waits a call",
                 outcome.let_in.len(),
@@ -524,11 +524,11 @@ async fn tokens(
     let used = running.join_all().await;
     let ours: u64 = used.iter().map(|(ours, _)| ours).sum();
     let theirs: u64 = used.iter().map(|(_, theirs)| theirs).sum();
-    let asked: u64 = nodes.iter().map(|node| node.rates.counts().spends).sum();
+    let requested: u64 = nodes.iter().map(|node| node.rates.counts().spends).sum();
     let waited: u64 = nodes.iter().map(|node| node.rates.counts().waited).sum();
     let error = 100.0 * ours.abs_diff(theirs) as f64 / theirs as f64;
     let calls = calls.len() as f64;
-    (error, asked as f64 / calls, waited as f64 / calls)
+    (error, requested as f64 / calls, waited as f64 / calls)
 }
 
 #[tokio::test(start_paused = true)]
@@ -549,14 +549,14 @@ async fn three_gateways_together_admit_as_many_tokens_as_one_within_2_percent() 
                     parts,
                     bursts: None,
                 };
-                let (error, asked, waited) =
+                let (error, requested, waited) =
                     tokens(quota, load, each, per_minute.into(), lost_in).await;
                 println!(
-                    "{per_minute} tokens a minute, {load:?}, lost {lost_in:?}: {error:.2} % off, {asked:.3} commands and {waited:.3} waits a call"
+                    "{per_minute} tokens a minute, {load:?}, lost {lost_in:?}: {error:.2} % off, {requested:.3} commands and {waited:.3} waits a call"
                 );
                 assert!(error < 2.0, "{per_minute}, {load:?}: {error} %");
                 if load.per_second > 200.0 {
-                    assert!(asked < 0.5, "{load:?}: {asked}");
+                    assert!(requested < 0.5, "{load:?}: {requested}");
                 }
             }
         }

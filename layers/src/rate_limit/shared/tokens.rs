@@ -54,21 +54,21 @@ struct State {
     /// The usage over all gateways in the store's last answer, plus the usage at this gateway since then.
     bucket: Bucket,
     /// The units that were used at this gateway and are not in a batch yet.
-    untold: u64,
+    unreported: u64,
     /// The batch that is being reported to the store. It is kept until the store answers, so that it can be sent again.
     batch: Batch,
     /// The time at which the latest answered command was sent; `None` if there was no answer yet.
     known: Option<Instant>,
     /// The time at which the latest command was sent.
-    asked: Option<Instant>,
+    sent_at: Option<Instant>,
     /// The largest number of units that one call has used.
     largest: u64,
     waiting: Vec<oneshot::Sender<Verdict>>,
-    telling: Telling,
+    report_state: ReportState,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Telling {
+enum ReportState {
     No,
     /// A report to the store is scheduled for later, so that it includes calls that end until then.
     Soon,
@@ -78,7 +78,7 @@ enum Telling {
 
 enum Begun {
     Decided(Verdict),
-    Asked(oneshot::Receiver<Verdict>),
+    Sent(oneshot::Receiver<Verdict>),
 }
 
 impl<K, S> SharedPostPaid<K, S>
@@ -107,19 +107,19 @@ where
         let mut state = slot.lock();
         state.bucket.fill(self.0.nanos());
         state.bucket.take(units);
-        state.untold = state.untold.saturating_add(units);
+        state.unreported = state.unreported.saturating_add(units);
         state.largest = state.largest.max(units);
-        if state.telling == Telling::No {
-            state.telling = Telling::Soon;
+        if state.report_state == ReportState::No {
+            state.report_state = ReportState::Soon;
             let due = state.due();
             drop(state);
-            let (limiter, told) = (self.clone(), Arc::clone(&slot));
+            let (limiter, reported) = (self.clone(), Arc::clone(&slot));
             let began = self.0.rates.begin(async move {
                 sleep_until(due).await;
-                limiter.tell_if_due(&told).await;
+                limiter.report_if_due(&reported).await;
             });
             if !began {
-                slot.lock().telling = Telling::No;
+                slot.lock().report_state = ReportState::No;
             }
         }
     }
@@ -157,19 +157,19 @@ where
 
     /// Sends a report to the store now, unless one is already being sent. The answer has the usage over all gateways.
     fn ask(&self, slot: &Arc<Slot<K>>) {
-        if mem::replace(&mut slot.lock().telling, Telling::Now) == Telling::Now {
+        if mem::replace(&mut slot.lock().report_state, ReportState::Now) == ReportState::Now {
             return;
         }
-        let (limiter, asked) = (self.clone(), Arc::clone(slot));
+        let (limiter, sent_at) = (self.clone(), Arc::clone(slot));
         let ask = async move {
-            if let Some(due) = limiter.tell(&asked).await {
+            if let Some(due) = limiter.report(&sent_at).await {
                 sleep_until(due).await;
-                limiter.tell_if_due(&asked).await;
+                limiter.report_if_due(&sent_at).await;
             }
         };
         if !self.0.rates.begin(ask) {
             let mut state = slot.lock();
-            state.telling = Telling::No;
+            state.report_state = ReportState::No;
             state.decide_all();
         }
     }
@@ -180,17 +180,17 @@ where
             return Begun::Decided(verdict);
         }
         add(&self.0.rates.counters.waited, 1);
-        let (tell, told) = oneshot::channel();
-        slot.lock().waiting.push(tell);
+        let (report, reported) = oneshot::channel();
+        slot.lock().waiting.push(report);
         self.ask(&slot);
-        Begun::Asked(told)
+        Begun::Sent(reported)
     }
 
     /// Reports the usage of calls that have ended, and of calls that end during the report, unless another task does
     /// so.
-    async fn tell_if_due(&self, slot: &Slot<K>) {
+    async fn report_if_due(&self, slot: &Slot<K>) {
         while slot.is_due() {
-            match self.tell(slot).await {
+            match self.report(slot).await {
                 Some(due) => sleep_until(due).await,
                 None => break,
             }
@@ -198,7 +198,7 @@ where
     }
 
     /// Sends a report to the store. If calls have ended meanwhile, returns the time at which the next report is due.
-    async fn tell(&self, slot: &Slot<K>) -> Option<Instant> {
+    async fn report(&self, slot: &Slot<K>) -> Option<Instant> {
         let Inner { rates, name, .. } = &*self.0;
         let began = Instant::now();
         let (quota, batch) = {
@@ -206,10 +206,10 @@ where
             if state.batch.units == 0 {
                 state.batch = Batch {
                     number: rates.next_batch(),
-                    units: mem::take(&mut state.untold),
+                    units: mem::take(&mut state.unreported),
                 };
             }
-            state.asked = Some(began);
+            state.sent_at = Some(began);
             (state.bucket.quota, state.batch)
         };
         add(&rates.counters.spends, 1);
@@ -226,8 +226,8 @@ where
                 state.known = Some(began);
                 state.bucket.at = self.0.nanos();
                 state.bucket.taken = u128::from(thousandths) * (UNIT / 1000);
-                let untold = state.untold;
-                state.bucket.take(untold);
+                let unreported = state.unreported;
+                state.bucket.take(unreported);
             }
             // The next command sends the batch again. Until then, this gateway decides alone, from the last state that
             // it received.
@@ -235,8 +235,12 @@ where
         }
         state.bucket.fill(self.0.nanos());
         state.decide_all();
-        let is_left = was_heard && state.untold > 0;
-        state.telling = if is_left { Telling::Soon } else { Telling::No };
+        let is_left = was_heard && state.unreported > 0;
+        state.report_state = if is_left {
+            ReportState::Soon
+        } else {
+            ReportState::No
+        };
         is_left.then(|| state.due())
     }
 }
@@ -255,9 +259,9 @@ impl<K> Slot<K> {
     /// Returns whether a report is scheduled and no task has started it. If so, marks it as started by the caller.
     fn is_due(&self) -> bool {
         let mut state = self.lock();
-        let is_due = state.telling == Telling::Soon;
+        let is_due = state.report_state == ReportState::Soon;
         if is_due {
-            state.telling = Telling::Now;
+            state.report_state = ReportState::Now;
         }
         is_due
     }
@@ -267,16 +271,16 @@ impl State {
     const fn new(quota: Quota, now: u128) -> Self {
         Self {
             bucket: Bucket::new(quota, now),
-            untold: 0,
+            unreported: 0,
             batch: Batch {
                 number: 0,
                 units: 0,
             },
             known: None,
-            asked: None,
+            sent_at: None,
             largest: 0,
             waiting: Vec::new(),
-            telling: Telling::No,
+            report_state: ReportState::No,
         }
     }
 
@@ -295,7 +299,8 @@ impl State {
     /// Returns the time at which the next report to the store is due.
     fn due(&self) -> Instant {
         let now = Instant::now();
-        self.asked.map_or(now, |asked| asked + self.fresh() * 4 / 5)
+        self.sent_at
+            .map_or(now, |sent_at| sent_at + self.fresh() * 4 / 5)
     }
 
     fn decide_all(&mut self) {
@@ -314,13 +319,13 @@ where
     async fn admit(&self, id: K, quota: Quota) -> Result<(), Duration> {
         match self.begin(&id, quota) {
             Begun::Decided(verdict) => verdict,
-            Begun::Asked(told) => match timeout(ANSWER_TIME_MAX, told).await {
+            Begun::Sent(reported) => match timeout(ANSWER_TIME_MAX, reported).await {
                 Ok(Ok(verdict)) => verdict,
                 // The task that sends commands has stopped, so this gateway decides alone.
                 Ok(Err(_)) | Err(_) => {
                     let slot = self.slot(&id, quota);
                     let mut state = slot.lock();
-                    state.telling = Telling::No;
+                    state.report_state = ReportState::No;
                     state.bucket.fill(self.0.nanos());
                     state.decide_all();
                     state.bucket.debt_paid_in()

@@ -7,7 +7,7 @@ use crate::{
     endpoint::Endpoint,
     model::Model,
     money::MicroRub,
-    price::{Asked, Bound, Class, Counts, PossibleTimes, Price, PriceList},
+    price::{Bound, Class, Counts, Extras, PossibleTimes, Price, PriceList},
     reserve::{
         Bill,
         early::EarlyCounts,
@@ -27,7 +27,7 @@ pub struct TokenBill {
     pub(super) prices: PriceList,
     pub(super) bound: Bound,
     /// The service tier, speed and region that the request names, and the rate classes that it may use.
-    pub(super) asked: Asked,
+    pub(super) extras: Extras,
     /// When the call may end.
     pub(super) times: PossibleTimes,
     pub(super) model: Arc<Model>,
@@ -76,7 +76,7 @@ impl TokenBill {
     fn cost_counted(&self, reading: &Reading, output: u64) -> Option<MicroRub> {
         let searches = |counts: &Counts| counts.get(Class::WebSearchCall);
         let reported = reading.usage?;
-        let may_add = searches(&self.asked.classes) + searches(&reported.classes) > 0;
+        let may_add = searches(&self.extras.classes) + searches(&reported.classes) > 0;
         if may_add || reading.suspect || reading.unknown || reported.input_total() == 0 {
             return None;
         }
@@ -97,11 +97,11 @@ impl TokenBill {
             return None;
         }
         let served = reading.served.unusual();
-        let asked = [self.asked.served, served].map(|served| Asked {
+        let extras = [self.extras.served, served].map(|served| Extras {
             served,
-            ..self.asked
+            ..self.extras
         });
-        let most = asked.map(|asked| self.prices.bound_counted(&input, output, &asked));
+        let most = extras.map(|extras| self.prices.bound_counted(&input, output, &extras));
         Some(most[0]?.max(most[1]?))
     }
 
@@ -133,7 +133,7 @@ impl TokenBill {
         let served = match reading.translated {
             // Translation does not send these fields to a vendor of another format.
             true => reading.served,
-            false => reading.served.or_asked(self.asked.served),
+            false => reading.served.or_asked(self.extras.served),
         };
         let times = self.times.narrowed(reading.first_byte_at_ms, now_ms);
         let price = |usage| {
@@ -217,7 +217,7 @@ impl TokenBill {
     /// cache, and the vendor counts the input before the answer. Returns the hold if it will not be reduced.
     #[must_use]
     pub fn held_min(&self) -> MicroRub {
-        let may_lower = self.stream && self.asked.classes.get(Class::WebSearchCall) == 0;
+        let may_lower = self.stream && self.extras.classes.get(Class::WebSearchCall) == 0;
         let mut routes = self.model.routes.iter();
         let is_lowered = may_lower
             && routes.any(|route| self.early.are_final(&route.vendor.name, &self.model.id));
@@ -240,7 +240,7 @@ impl TokenBill {
 
     /// Returns the prices that may apply to the call.
     pub fn prices_may_apply(&self) -> impl Iterator<Item = &Arc<Price>> {
-        self.prices.may_apply(self.bounds.input_bound, &self.asked)
+        self.prices.may_apply(self.bounds.input_bound, &self.extras)
     }
 
     /// Returns the number of input tokens that the hold pays for, in all rate classes together.

@@ -317,8 +317,8 @@ fn request(op: Operation, parts: &[Part], wishes: &Wishes, mode: HoldMode) -> (V
 
 /// Returns prices for all classes: one list for each combination of the four conditions.
 fn prices(rates: &[u64]) -> PriceList {
-    let word = |said: bool, word: &str| {
-        if said {
+    let word = |reported: bool, word: &str| {
+        if reported {
             Label::new(word)
         } else {
             Label::default()
@@ -351,7 +351,13 @@ fn prices(rates: &[u64]) -> PriceList {
 
 /// Returns a usage that the vendor may report. Each count is given in thousandths of its maximum, or of the input that
 /// is left.
-fn said(op: Operation, most: &Most, input: u64, thousandths: [u64; 10], flags: [bool; 4]) -> Value {
+fn reported(
+    op: Operation,
+    most: &Most,
+    input: u64,
+    thousandths: [u64; 10],
+    flags: [bool; 4],
+) -> Value {
     let [
         _,
         cached,
@@ -364,9 +370,9 @@ fn said(op: Operation, most: &Most, input: u64, thousandths: [u64; 10], flags: [
         drawn,
         searches,
     ] = thousandths;
-    let [told, priority, fast, us] = flags;
+    let [returned, priority, fast, us] = flags;
     let part = |of: u64, thousandths: u64| of * thousandths / 1000;
-    let if_asked = |asked: bool, count: u64| if asked { count } else { 0 };
+    let if_asked = |requested: bool, count: u64| if requested { count } else { 0 };
     let cached = part(input, cached);
     let written = part(input - cached, written);
     let (hour, half_day) = (
@@ -374,17 +380,17 @@ fn said(op: Operation, most: &Most, input: u64, thousandths: [u64; 10], flags: [
         if_asked(most.half_day, part(written, long)),
     );
     let output = part(most.output, output);
-    let mut said = match op {
+    let mut reported = match op {
         Operation::Messages => {
-            let mut said = json!({ "input_tokens": input - cached - written,
+            let mut reported = json!({ "input_tokens": input - cached - written,
                 "cache_read_input_tokens": cached, "cache_creation_input_tokens": written,
                 "output_tokens": output,
                 "server_tool_use": { "web_search_requests": part(most.searches, searches) } });
-            if told {
-                said["cache_creation"] = json!({ "ephemeral_1h_input_tokens": hour,
+            if returned {
+                reported["cache_creation"] = json!({ "ephemeral_1h_input_tokens": hour,
                     "ephemeral_5m_input_tokens": written - hour });
             }
-            said
+            reported
         }
         _ => {
             let spoken = if_asked(most.speaks, part(output, spoken));
@@ -392,7 +398,7 @@ fn said(op: Operation, most: &Most, input: u64, thousandths: [u64; 10], flags: [
             let mut of_input = json!({ "cached_tokens": cached, "cache_write_tokens": written,
                 "audio_tokens": part(most.sound.min(input), sound),
                 "image_tokens": part(most.images.min(input), images) });
-            if told {
+            if returned {
                 of_input["cache_write_tokens_details"] = json!({ "ttl_12h_tokens": half_day,
                     "ttl_30m_tokens": written - half_day });
             }
@@ -411,21 +417,21 @@ fn said(op: Operation, most: &Most, input: u64, thousandths: [u64; 10], flags: [
         ("inference_geo", "us", us && most.us),
     ] {
         if served {
-            said[field] = json!(word);
+            reported[field] = json!(word);
         }
     }
-    said
+    reported
 }
 
-fn read(op: Operation, said: &Value) -> VendorUsage {
-    let json = said.to_string();
-    let tier = said.get("service_tier").map(ToString::to_string);
+fn read(op: Operation, reported: &Value) -> VendorUsage {
+    let json = reported.to_string();
+    let tier = reported.get("service_tier").map(ToString::to_string);
     let read = match op {
         Operation::Chat => chat_usage(&json).map(|usage| usage.served_as(tier.as_deref())),
         Operation::Messages => MessagesUsage::of(&json).and_then(|usage| usage.counts()),
         _ => responses_usage(&json).map(|usage| usage.served_as(tier.as_deref())),
     };
-    read.unwrap_or_else(|| panic!("{said}"))
+    read.unwrap_or_else(|| panic!("{reported}"))
 }
 
 proptest! {
@@ -442,7 +448,7 @@ proptest! {
         let call = call.unwrap_or_else(|error| panic!("{body}: {error}"));
         let list = prices(&rates);
         if let Some(asks) = &call.asks {
-            prop_assert_eq!(list.unpriced(asks.asked()), None);
+            prop_assert_eq!(list.unpriced(asks.extras()), None);
             prop_assert_eq!((asks.unknown(), asks.unmeasured()), (None, None));
         }
         let mut model = Model::new("m", OUTPUT_TOKENS_MAX);
@@ -472,8 +478,8 @@ proptest! {
         // Each step of a call, between searches, may fill the context window.
         let most_input = window.map_or(most.input, |window| most.input.min(window * (most.searches + 1)));
         let input = (most_input * thousandths[0] / 1000).max(1);
-        let said = said(op, &most, input, thousandths, flags);
-        let VendorUsage { usage, cache_write_usual, served, unknown, suspect, .. } = read(op, &said);
+        let reported = reported(op, &most, input, thousandths, flags);
+        let VendorUsage { usage, cache_write_usual, served, unknown, suspect, .. } = read(op, &reported);
         let reading = Reading {
             dispatched: true,
             usage: Some(usage),
@@ -486,8 +492,8 @@ proptest! {
             ..Reading::default()
         };
         let (charged, item) = bill.charge(&reading).unwrap();
-        prop_assert!(charged <= want, "{charged:?} of {want:?}: {body} {said} {item:?}");
-        prop_assert!(!item.bounded && !item.unpriced, "{body} {said} {item:?}");
+        prop_assert!(charged <= want, "{charged:?} of {want:?}: {body} {reported} {item:?}");
+        prop_assert!(!item.bounded && !item.unpriced, "{body} {reported} {item:?}");
         // The receipt has the complete usage, so that everybody can compute the charge again.
         prop_assert_eq!(item.usage.input_total(), input);
         prop_assert_eq!(item.usage.output_total(), usage.output_total());
@@ -537,7 +543,7 @@ proptest! {
         let shown = |place: usize| (shown >> place & 1 > 0).then(|| counts[place].clone());
         let sum: u64 = counts[..5].iter().filter_map(Value::as_u64).fold(0, u64::saturating_add);
         let total = [None, shown(5), Some(sum.into())][total].clone();
-        let said = match op {
+        let reported = match op {
             Operation::Messages => json!({ "input_tokens": shown(0), "output_tokens": shown(1),
                 "cache_read_input_tokens": shown(2), "cache_creation_input_tokens": shown(3) }),
             Operation::Chat => json!({ "prompt_tokens": shown(0), "completion_tokens": shown(1), "total_tokens": total,
@@ -547,7 +553,7 @@ proptest! {
                 "input_tokens_details": { "cached_tokens": shown(2), "cache_write_tokens": shown(3) },
                 "output_tokens_details": { "reasoning_tokens": shown(4) }, "reasoning_tokens": shown(6) }),
         };
-        let json = said.to_string();
+        let json = reported.to_string();
         let read = match op {
             Operation::Chat => chat_usage(&json),
             Operation::Messages => MessagesUsage::of(&json).and_then(|usage| usage.counts()),
@@ -566,9 +572,9 @@ proptest! {
             ..Reading::default()
         };
         let (charged, item) = bill.charge(&reading).unwrap();
-        prop_assert!(item.usage.input_total() <= limit, "{said} {item:?}");
-        prop_assert!(item.usage.output_total() <= 300, "{said} {item:?}");
-        prop_assert!(charged <= want, "{charged:?} of {want:?}: {said} {item:?}");
+        prop_assert!(item.usage.input_total() <= limit, "{reported} {item:?}");
+        prop_assert!(item.usage.output_total() <= 300, "{reported} {item:?}");
+        prop_assert!(charged <= want, "{charged:?} of {want:?}: {reported} {item:?}");
         prop_assert_eq!(item.price.unwrap().cost(&item.usage), charged);
         prop_assert_eq!(item.bounded, item.vendor_usage.is_some());
         prop_assert_eq!(item.bounded, item.bounded_loss_rub.is_some());

@@ -29,8 +29,8 @@ fn bill() -> TokenBill {
     });
     TokenBill {
         held: MicroRub::MAX,
-        bound: prices.bound(100, &Asked::default()),
-        asked: Asked::default(),
+        bound: prices.bound(100, &Extras::default()),
+        extras: Extras::default(),
         times: PossibleTimes {
             request_ms: 0,
             end_max_ms: u64::MAX,
@@ -87,7 +87,7 @@ fn searches_that_were_not_requested_are_charged_at_most_up_to_the_hold() {
         classes: Rates::default().with(Class::WebSearchCall, Some(Rate::new(10))),
         ..Price::clone(&bill.prices.usual)
     });
-    for (held, asked, searches, cost) in [
+    for (held, extras, searches, cost) in [
         (1_000, None, 7, 100),
         (100, None, 7, 100),
         (99, None, 6, 90),
@@ -97,14 +97,14 @@ fn searches_that_were_not_requested_are_charged_at_most_up_to_the_hold() {
         (20, Some(7), 7, 100),
     ] {
         bill.held = MicroRub::new(held);
-        bill.bounds.calls_max = asked;
-        let said = usage(10, 20).map(|usage| Usage {
+        bill.bounds.calls_max = extras;
+        let reported = usage(10, 20).map(|usage| Usage {
             classes: usage.classes.with(Class::WebSearchCall, 7),
             ..usage
         });
         let reading = Reading {
             dispatched: true,
-            usage: said,
+            usage: reported,
             output_counted: true,
             end: Some(End::Finished),
             ..Reading::default()
@@ -114,9 +114,9 @@ fn searches_that_were_not_requested_are_charged_at_most_up_to_the_hold() {
         assert_eq!(
             (counted, charged.micro()),
             (searches, cost),
-            "{held} {asked:?}"
+            "{held} {extras:?}"
         );
-        assert_eq!(item.bounded, searches < 7, "{held} {asked:?}");
+        assert_eq!(item.bounded, searches < 7, "{held} {extras:?}");
     }
 }
 
@@ -143,7 +143,7 @@ fn reasoning_and_the_call_have_their_own_price_if_the_model_or_its_vendor_has_on
         (PriceList::from(usual).costs([cost]), 30, Some(67)),
     ] {
         let mut bill = bill();
-        bill.bound = prices.bound(100, &bill.asked);
+        bill.bound = prices.bound(100, &bill.extras);
         bill.prices = prices;
         let reading = Reading {
             dispatched: true,
@@ -197,15 +197,15 @@ fn call_over_an_edge_of_hours_is_charged_at_its_moment_and_covered_by_its_hold()
                 request_ms: minute(request),
                 end_max_ms: minute(request + 15),
             };
-            let asked = Asked {
+            let extras = Extras {
                 times: Some(times),
-                ..Asked::default()
+                ..Extras::default()
             };
-            let bound = prices.bound(100, &asked);
+            let bound = prices.bound(100, &extras);
             let bill = TokenBill {
                 prices,
                 bound,
-                asked,
+                extras,
                 times,
                 ..bill()
             };
@@ -596,9 +596,9 @@ proptest! {
         let prices = PriceList::from(price(rates, None));
         let prices = prices.rules(ruled.then(|| price(dear, Some(above))));
         let has_hour = hour && hour_rate.is_some();
-        let asked = Asked {
+        let extras = Extras {
             classes: Counts::default().with(Class::CacheWrite1h, u64::from(has_hour)),
-            ..Asked::default()
+            ..Extras::default()
         };
         let stated = Usage {
             input: input[0],
@@ -612,9 +612,9 @@ proptest! {
         let early = Arc::new(EarlyCounts::default());
         early.record("v", "m", true);
         let bill = TokenBill {
-            bound: prices.bound(input_bound, &asked),
+            bound: prices.bound(input_bound, &extras),
             prices,
-            asked,
+            extras,
             early,
             bounds: Bounds {
                 input_bound,
@@ -672,7 +672,7 @@ proptest! {
         early.record("v", "m", is_final);
         let covered = Arc::new(CoveredOutput::new(100, first));
         let bill = TokenBill {
-            bound: prices.bound(input_bound, &Asked::default()),
+            bound: prices.bound(input_bound, &Extras::default()),
             prices,
             early,
             bounds: Bounds {
@@ -719,24 +719,24 @@ proptest! {
     #[test]
     fn hold_is_never_below_the_charge_for_requested_or_estimated_usage(
         rates in prop::array::uniform4(0u64..10_000_000_000), others in prop::array::uniform11(0u64..10_000_000_000),
-        asked in prop::array::uniform4(any::<bool>()),
+        extras in prop::array::uniform4(any::<bool>()),
         input in prop::array::uniform5(0u64..1000), output in prop::array::uniform2(0u64..1000),
         spare in (0u64..50, 0u64..50), estimate in 1u64..1000, sound in 0u64..1000, text_bytes in 0u64..10_000,
-        told in any::<bool>(), output_counted in any::<bool>(), untold in 0u64..1000,
+        returned in any::<bool>(), output_counted in any::<bool>(), untold in 0u64..1000,
         end in prop::sample::select(vec![None, Some(End::Finished), Some(End::VendorCut), Some(End::VendorError)]),
     ) {
-        let [has_sound, hour, speaks, draws] = asked;
-        let none_unless = |asked: bool, count: u64| if asked { count } else { 0 };
-        let class = |class, asked: bool| (class, u64::from(asked));
+        let [has_sound, hour, speaks, draws] = extras;
+        let none_unless = |requested: bool, count: u64| if requested { count } else { 0 };
+        let class = |class, extras: bool| (class, u64::from(extras));
         let counts = |list: [(Class, u64); 4]| list.into_iter().collect::<crate::price::Counts>();
-        let asked = Asked {
+        let extras = Extras {
             classes: counts([
                 class(Class::InputAudio, has_sound),
                 class(Class::CacheWrite1h, hour),
                 class(Class::OutputAudio, speaks),
                 class(Class::OutputImage, draws),
             ]),
-            ..Asked::default()
+            ..Extras::default()
         };
         let usage = Usage {
             input: input[0],
@@ -755,7 +755,7 @@ proptest! {
         let prices = PriceList::from(Price { input, cached_input, output, cache_write, classes, ..Price::default() });
         let (input_bound, output_bound) = (usage.input_total() + spare.0 + 1, usage.output_total() + spare.1);
         let estimate = estimate.min(input_bound);
-        let bound = prices.bound(input_bound, &asked);
+        let bound = prices.bound(input_bound, &extras);
         let bill = TokenBill {
             bound,
             prices,
@@ -781,7 +781,7 @@ proptest! {
         };
         let reading = Reading {
             dispatched: true,
-            usage: told.then_some(usage),
+            usage: returned.then_some(usage),
             cache_write_usual: untold.min(usage.cache_write),
             reasoning: untold,
             output_counted,

@@ -141,13 +141,41 @@ fn an_instruction_never_separates_calls_from_their_results() {
             {"id": id, "type": "function", "function": {"name": "f", "arguments": "{}"}}]})
     };
     let result = |id: &str| json!({"role": "tool", "tool_call_id": id, "content": "x"});
-    let told = json!({"role": "developer", "content": "d"});
+    let reported = json!({"role": "developer", "content": "d"});
     let user = json!({"role": "user", "content": "q"});
     for turns in [
-        json!([user, call("a"), told, call("b"), result("a"), result("b")]),
-        json!([user, call("a"), call("b"), told, result("a"), result("b")]),
-        json!([user, call("a"), call("b"), result("a"), told, result("b")]),
-        json!([user, call("a"), call("b"), result("a"), result("b"), told]),
+        json!([
+            user,
+            call("a"),
+            reported,
+            call("b"),
+            result("a"),
+            result("b")
+        ]),
+        json!([
+            user,
+            call("a"),
+            call("b"),
+            reported,
+            result("a"),
+            result("b")
+        ]),
+        json!([
+            user,
+            call("a"),
+            call("b"),
+            result("a"),
+            reported,
+            result("b")
+        ]),
+        json!([
+            user,
+            call("a"),
+            call("b"),
+            result("a"),
+            result("b"),
+            reported
+        ]),
     ] {
         let body = translated(&messages(turns.clone()));
         let kinds = |turn: &Value| -> Value {
@@ -531,7 +559,7 @@ fn choice(fields: Value) -> Value {
 
 #[test]
 fn case_19_tool_choice_is_translated() {
-    for (wish, expected) in [
+    for (wanted, expected) in [
         (json!("auto"), json!({"type": "auto"})),
         (json!("required"), json!({"type": "any"})),
         (json!("none"), json!({"type": "none"})),
@@ -541,9 +569,9 @@ fn case_19_tool_choice_is_translated() {
         ),
         (Value::Null, Value::Null),
     ] {
-        assert_eq!(choice(json!({"tool_choice": wish})), expected);
+        assert_eq!(choice(json!({"tool_choice": wanted})), expected);
     }
-    for (wish, field) in [
+    for (wanted, field) in [
         (json!("any"), "tool_choice"),
         (json!(7), "tool_choice"),
         (json!({"type": "function"}), "tool_choice.function"),
@@ -554,7 +582,7 @@ fn case_19_tool_choice_is_translated() {
     ] {
         assert_eq!(
             named(&plus(
-                json!({"tools": [function("f")], "tool_choice": wish})
+                json!({"tools": [function("f")], "tool_choice": wanted})
             )),
             field
         );
@@ -563,14 +591,14 @@ fn case_19_tool_choice_is_translated() {
 
 #[test]
 fn only_allowed_tools_are_sent() {
-    let wish = |mode: &str, names: &[&str]| {
+    let wanted = |mode: &str, names: &[&str]| {
         let tools: Vec<_> = names.iter().map(|name| function(name)).collect();
         plus(json!({
             "tools": [function("f"), function("g"), function("h")],
             "tool_choice": {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": tools}},
         }))
     };
-    let body = translated(&wish("required", &["h", "f"]));
+    let body = translated(&wanted("required", &["h", "f"]));
     let names: Vec<_> = body["tools"]
         .as_array()
         .unwrap()
@@ -579,14 +607,14 @@ fn only_allowed_tools_are_sent() {
         .collect();
     assert_eq!(names, ["f", "h"]);
     assert_eq!(body["tool_choice"], json!({"type": "any"}));
-    let none = translated(&wish("auto", &[]));
+    let none = translated(&wanted("auto", &[]));
     assert!(none.get("tools").is_none() && none.get("tool_choice").is_none());
     assert_eq!(
-        named(&wish("auto", &["f", "x"])),
+        named(&wanted("auto", &["f", "x"])),
         "tool_choice.allowed_tools.tools[1].function.name"
     );
     assert_eq!(
-        named(&wish("never", &["f"])),
+        named(&wanted("never", &["f"])),
         "tool_choice.allowed_tools.mode"
     );
 }
@@ -736,7 +764,7 @@ fn case_25_effort_is_translated() {
         with(dialect, &plus(fields)).unwrap()
     };
     // Models that accept an effort get the closest level.
-    for (wish, word) in [
+    for (wanted, word) in [
         ("minimal", "low"),
         ("low", "low"),
         ("medium", "medium"),
@@ -744,12 +772,12 @@ fn case_25_effort_is_translated() {
         ("xhigh", "xhigh"),
         ("max", "max"),
     ] {
-        let body = effort(&dialect(), wish, 100);
+        let body = effort(&dialect(), wanted, 100);
         assert_eq!(body["output_config"], json!({"effort": word}));
         assert!(body.get("thinking").is_none() && body["temperature"] == 0.5);
     }
     // Models that accept a budget get a number of tokens.
-    for (wish, max_tokens, budget_tokens) in [
+    for (wanted, max_tokens, budget_tokens) in [
         ("minimal", 4096, Some(1024)),
         ("low", 4096, Some(2048)),
         ("high", 4096, Some(2048)),
@@ -759,20 +787,20 @@ fn case_25_effort_is_translated() {
         ("max", 1024, None),
         ("low", 1, None),
     ] {
-        let body = effort(&budget(), wish, max_tokens);
+        let body = effort(&budget(), wanted, max_tokens);
         assert!(body.get("output_config").is_none());
         let thinking = budget_tokens
             .map(|budget_tokens: u64| json!({"type": "enabled", "budget_tokens": budget_tokens}));
         assert_eq!(
             body.get("thinking"),
             thinking.as_ref(),
-            "{wish} of {max_tokens}"
+            "{wanted} of {max_tokens}"
         );
         for name in ["temperature", "top_p"] {
             assert_eq!(
                 body.get(name).is_some(),
                 thinking.is_none(),
-                "{name}, {wish} of {max_tokens}"
+                "{name}, {wanted} of {max_tokens}"
             );
         }
     }
@@ -787,8 +815,8 @@ fn case_25_effort_is_translated() {
             json!({"type": "disabled"})
         );
     }
-    for wish in ["none", "high"] {
-        let body = effort(&none, wish, 4096);
+    for wanted in ["none", "high"] {
+        let body = effort(&none, wanted, 4096);
         assert!(body.get("thinking").is_none() && body.get("output_config").is_none());
     }
     assert_eq!(
@@ -835,9 +863,9 @@ fn a_turn_that_began_without_thinking_continues_without_it() {
 #[test]
 fn case_27_structured_output_is_translated() {
     let schema = json!({"type": "object", "properties": {"x": {"type": "integer"}}});
-    let wish = json!({"response_format": {"type": "json_schema", "json_schema":
+    let wanted = json!({"response_format": {"type": "json_schema", "json_schema":
         {"name": "n", "strict": true, "description": "d", "schema": schema}}});
-    let body = translated(&plus(wish.clone()));
+    let body = translated(&plus(wanted.clone()));
     assert_eq!(
         body["output_config"],
         json!({"format": {"type": "json_schema", "schema": schema}})
@@ -847,7 +875,7 @@ fn case_27_structured_output_is_translated() {
         ..dialect()
     };
     assert!(matches!(
-        with(&unable, &plus(wish)),
+        with(&unable, &plus(wanted)),
         Err(Error::Invalid { field, problem: Problem::Unsupported }) if field == "response_format.type"
     ));
 

@@ -212,10 +212,10 @@ fn a_null_inside_arguments_is_kept() {
         let mut events = tool(0, &pieces);
         events[0] = block(0, &start);
         let deltas = deltas(&whole(&events, "tool_use"));
-        let said = deltas[2..5]
+        let reported = deltas[2..5]
             .iter()
             .map(|delta| &delta["tool_calls"][0]["function"]["arguments"]);
-        assert!(said.eq(&pieces), "{input}: {deltas:?}");
+        assert!(reported.eq(&pieces), "{input}: {deltas:?}");
     }
 }
 
@@ -345,8 +345,8 @@ fn case_74_usage_is_replaced_not_added() {
 fn case_75_the_usage_chunk_is_sent_if_requested() {
     let events = whole(&text(0, "a"), "end_turn");
     let chunks = |usage_asked| chunks(AnswerCx { usage_asked, ..CX }, &events);
-    let asked = chunks(true);
-    let (last, before) = asked.split_last().unwrap();
+    let requested = chunks(true);
+    let (last, before) = requested.split_last().unwrap();
     assert_eq!(last["choices"], json!([]));
     assert_eq!(last["usage"]["total_tokens"], 23);
     assert_eq!(

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::{
     answer,
-    testing::{CX, heard, proofs, translated},
+    testing::{CX, proofs, received, translated},
 };
 use crate::translate::Origin;
 
@@ -60,7 +60,7 @@ impl Source {
         source
     }
 
-    fn add(&mut self, chunk: &Value, said: &str) {
+    fn add(&mut self, chunk: &Value, reported: &str) {
         if chunk.get("error").is_some() {
             self.error = true;
             return;
@@ -74,17 +74,20 @@ impl Source {
         {
             self.finish = finish.to_owned();
         }
-        let said = &choice[said];
-        self.text += said["content"].as_str().unwrap_or_default();
-        let details = said["reasoning_details"].as_array().into_iter().flatten();
+        let reported = &choice[reported];
+        self.text += reported["content"].as_str().unwrap_or_default();
+        let details = reported["reasoning_details"]
+            .as_array()
+            .into_iter()
+            .flatten();
         let details: String = details
             .filter_map(|detail| detail["text"].as_str())
             .collect();
         self.thinking += ["reasoning_content", "reasoning"]
             .into_iter()
-            .find_map(|name| said[name].as_str())
+            .find_map(|name| reported[name].as_str())
             .unwrap_or(&details);
-        for call in said["tool_calls"].as_array().into_iter().flatten() {
+        for call in reported["tool_calls"].as_array().into_iter().flatten() {
             let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
             let (id, function) = (text(&call["id"]), &call["function"]);
             let (name, arguments) = (text(&function["name"]), text(&function["arguments"]));
@@ -179,17 +182,20 @@ fn recorded_streams_keep_their_content() {
         let source = Source::stream(&bytes);
         let (out, end) = translated(CX, &[&bytes]);
         assert_eq!(end.is_err(), source.error, "{name}: {end:?}");
-        let heard = heard(&out);
-        assert_eq!(heard.content, source.content(), "{name}");
-        assert_eq!(heard.whole, !source.error, "{name}");
-        assert!(!heard.id.is_empty() && !heard.model.is_empty(), "{name}");
-        if heard.whole {
+        let received = received(&out);
+        assert_eq!(received.content, source.content(), "{name}");
+        assert_eq!(received.whole, !source.error, "{name}");
+        assert!(
+            !received.id.is_empty() && !received.model.is_empty(),
+            "{name}"
+        );
+        if received.whole {
             assert_eq!(
-                heard.stop_reason.as_deref(),
+                received.stop_reason.as_deref(),
                 Some(source.stop_reason()),
                 "{name}"
             );
-            assert_eq!(classes(&heard.usage), source.usage(), "{name}");
+            assert_eq!(classes(&received.usage), source.usage(), "{name}");
         }
         streams += 1;
     }

@@ -30,7 +30,7 @@ fn with(dialect: &Dialect, body: &Tree) -> Result<Tree, Error> {
 }
 
 /// Returns a request with these fields and those that are required.
-fn asked(fields: &Tree) -> Tree {
+fn requested(fields: &Tree) -> Tree {
     let mut body = json!({
         "model": "catalog-model",
         "max_tokens": 99,
@@ -43,18 +43,18 @@ fn asked(fields: &Tree) -> Tree {
 }
 
 fn chat(fields: &Tree) -> Tree {
-    with(&Dialect::default(), &asked(fields)).unwrap()
+    with(&Dialect::default(), &requested(fields)).unwrap()
 }
 
 fn refused(fields: &Tree) -> (String, Problem) {
-    match with(&Dialect::default(), &asked(fields)) {
+    match with(&Dialect::default(), &requested(fields)) {
         Err(Error::Invalid { field, problem }) => (field.into_owned(), problem),
         other => panic!("{fields}: {other:?}"),
     }
 }
 
 /// Returns the chat messages to which these messages are translated.
-fn said(messages: &Tree) -> Tree {
+fn reported(messages: &Tree) -> Tree {
     chat(&json!({ "messages": messages }))["messages"].take()
 }
 
@@ -102,14 +102,14 @@ fn case_32_system_blocks_become_one_message_with_separators() {
         system_role: Some(SystemRole::Developer),
         ..Dialect::default()
     };
-    let chat = with(&dialect, &asked(&json!({"system": "s"}))).unwrap();
+    let chat = with(&dialect, &requested(&json!({"system": "s"}))).unwrap();
     assert_eq!(chat["messages"][0]["role"], "developer");
 }
 
 #[test]
 fn case_33_assistant_text_and_tool_use_are_content_and_tool_calls() {
     assert_eq!(
-        said(&json!([{"role": "assistant", "content": [
+        reported(&json!([{"role": "assistant", "content": [
             {"type": "text", "text": "Let me "},
             {"type": "tool_use", "id": "toolu_1", "name": "f", "input": {"a": 1}},
             {"type": "text", "text": "see."},
@@ -120,7 +120,7 @@ fn case_33_assistant_text_and_tool_use_are_content_and_tool_calls() {
             {"id": "toolu_2", "type": "function", "function": {"name": "g", "arguments": "{}"}},
         ]}])
     );
-    let alone = said(&json!([{"role": "assistant", "content": [
+    let alone = reported(&json!([{"role": "assistant", "content": [
         {"type": "tool_use", "id": "t", "name": "f", "input": {}},
     ]}]));
     assert_eq!(alone[0].get("content"), Some(&Tree::Null));
@@ -172,10 +172,13 @@ fn case_35_tool_results_come_before_the_users_content() {
         json!([results[0], text, results[1]]),
         json!([text, results[0], results[1]]),
     ] {
-        assert_eq!(said(&json!([{"role": "user", "content": order}])), expected);
+        assert_eq!(
+            reported(&json!([{"role": "user", "content": order}])),
+            expected
+        );
     }
     assert_eq!(
-        said(&json!([{"role": "user", "content": results}])),
+        reported(&json!([{"role": "user", "content": results}])),
         json!([expected[0], expected[1]]),
         "nothing is said where the user said nothing"
     );
@@ -186,7 +189,7 @@ fn result(fields: &Tree) -> Tree {
     for (name, value) in fields.as_object().unwrap() {
         block[name] = value.clone();
     }
-    said(&json!([{"role": "user", "content": [block]}]))
+    reported(&json!([{"role": "user", "content": [block]}]))
 }
 
 #[test]
@@ -227,7 +230,7 @@ fn case_37_an_image_in_a_tool_result_follows_in_a_user_message() {
         "See the next message."
     );
     assert_eq!(
-        said(&json!([{"role": "user", "content": [
+        reported(&json!([{"role": "user", "content": [
             {"type": "tool_result", "tool_use_id": "a", "content": [image]},
             {"type": "tool_result", "tool_use_id": "b", "content": "text"},
             {"type": "text", "text": "look"},
@@ -253,7 +256,7 @@ fn case_38_failed_tool_result_is_still_marked_as_an_error() {
 #[test]
 fn case_39_images_become_data_urls_and_addresses_stay() {
     let image = |source: Tree| {
-        said(&json!([{"role": "user", "content": [{"type": "image", "source": source}]}]))
+        reported(&json!([{"role": "user", "content": [{"type": "image", "source": source}]}]))
     };
     assert_eq!(
         image(json!({"type": "base64", "media_type": "image/webp", "data": "aGk="})),
@@ -290,9 +293,9 @@ fn case_40_documents_become_files_or_text() {
         for (name, value) in fields.as_object().unwrap() {
             block[name] = value.clone();
         }
-        asked(&json!({"messages": [{"role": "user", "content": [block]}]}))
+        requested(&json!({"messages": [{"role": "user", "content": [block]}]}))
     };
-    let said = |fields: Tree| {
+    let reported = |fields: Tree| {
         let body = document(fields);
         with(&Dialect::default(), &body).unwrap()["messages"][0]["content"].take()
     };
@@ -301,26 +304,29 @@ fn case_40_documents_become_files_or_text() {
         json!({"type": "file", "file":
             {"filename": name, "file_data": "data:application/pdf;base64,JVBE"}})
     };
-    assert_eq!(said(json!({"source": pdf})), json!([file("document.pdf")]));
     assert_eq!(
-        said(
+        reported(json!({"source": pdf})),
+        json!([file("document.pdf")])
+    );
+    assert_eq!(
+        reported(
             json!({"source": pdf, "title": "Report", "context": "of May",
                     "citations": {"enabled": true}})
         ),
         json!([{"type": "text", "text": "of May"}, file("Report.pdf")])
     );
     assert_eq!(
-        said(json!({"source": pdf, "title": "a.PDF"})),
+        reported(json!({"source": pdf, "title": "a.PDF"})),
         json!([file("a.PDF")])
     );
     let text = json!({"type": "text", "media_type": "text/plain", "data": "body"});
-    assert_eq!(said(json!({"source": text})), json!("body"));
+    assert_eq!(reported(json!({"source": text})), json!("body"));
     assert_eq!(
-        said(json!({"source": text, "title": "T", "context": "C"})),
+        reported(json!({"source": text, "title": "T", "context": "C"})),
         json!("T\nC\nbody")
     );
     assert_eq!(
-        said(
+        reported(
             json!({"title": "T", "source": {"type": "content", "content": [
             {"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}})
         ),
@@ -337,7 +343,7 @@ fn case_40_documents_become_files_or_text() {
 #[test]
 fn a_search_result_is_text() {
     assert_eq!(
-        said(
+        reported(
             &json!([{"role": "user", "content": [{"type": "search_result",
             "source": "https://example.com", "title": "T",
             "content": [{"type": "text", "text": "found"}]}]}])
@@ -351,7 +357,7 @@ fn case_41_thinking_in_the_history_is_never_text() {
     let thought = json!({"type": "thinking", "thinking": "hm", "signature": "s"});
     let redacted = json!({"type": "redacted_thinking", "data": "d"});
     assert_eq!(
-        said(&json!([
+        reported(&json!([
             {"role": "assistant", "content": [thought, redacted, {"type": "text", "text": "4"}]},
             {"role": "assistant", "content": [thought]},
             {"role": "user", "content": "why?"},
@@ -392,7 +398,8 @@ fn thinking_returns_with_the_calls_after_it() {
         (json!([ours("other"), call]), none.clone()),
         (json!([unmarked, text]), none.clone()),
     ] {
-        let message = said(&json!([{"role": "assistant", "content": content}])).take()[0].take();
+        let message =
+            reported(&json!([{"role": "assistant", "content": content}])).take()[0].take();
         let back = [
             &message["reasoning_content"],
             &message["reasoning"],
@@ -402,12 +409,12 @@ fn thinking_returns_with_the_calls_after_it() {
     }
     // Reasoning that is alone in a turn belongs to the next turn, unless a turn of the user is between them.
     let turn = |role: &str, content: Tree| json!({"role": role, "content": content});
-    let apart = said(&json!([
+    let apart = reported(&json!([
         turn("assistant", json!([unmarked])),
         turn("assistant", json!([call]))
     ]));
     assert_eq!(apart[0]["reasoning_content"], "hm");
-    let before = said(&json!([
+    let before = reported(&json!([
         turn("assistant", json!([unmarked])),
         turn("user", json!("x")),
         turn("assistant", json!([call]))
@@ -605,7 +612,7 @@ fn case_47_user_and_output_ceiling_get_the_chat_formats_names() {
             output_field,
             ..Dialect::default()
         };
-        let chat = with(&dialect, &asked(&json!({}))).unwrap();
+        let chat = with(&dialect, &requested(&json!({}))).unwrap();
         assert_eq!(chat[name], 77, "what the hold pays for");
         assert!(chat.get(other).is_none());
         assert_eq!(chat["model"], "vendor-model");
@@ -615,7 +622,7 @@ fn case_47_user_and_output_ceiling_get_the_chat_formats_names() {
 #[test]
 fn case_49_a_system_turn_stays_in_its_place() {
     assert_eq!(
-        said(&json!([
+        reported(&json!([
             {"role": "user", "content": "a"},
             {"role": "system", "content": [{"type": "text", "text": "be"}, {"type": "text", "text": "brief"}]},
             {"role": "user", "content": "b"},
@@ -664,7 +671,7 @@ fn thinking_and_effort_become_an_effort() {
     };
     let chat = with(
         &dialect,
-        &asked(&json!({"output_config": {"effort": "low"}})),
+        &requested(&json!({"output_config": {"effort": "low"}})),
     )
     .unwrap();
     assert!(chat.get("reasoning_effort").is_none() && chat.get("output_config").is_none());
@@ -676,7 +683,7 @@ fn thinking_and_effort_become_an_effort() {
 
 #[test]
 fn the_request_for_thinking_is_read() {
-    for (thinking, asked) in [
+    for (thinking, requested) in [
         (r#"{"type":"enabled","budget_tokens":1024}"#, true),
         (r#"{"type":"adaptive"}"#, true),
         (r#"{"type":"adaptive","display":"summarized"}"#, true),
@@ -686,7 +693,7 @@ fn the_request_for_thinking_is_read() {
         ("7", false),
     ] {
         let body = format!(r#"{{"messages":[],"thinking":{thinking}}}"#);
-        assert_eq!(thinking_asked(body.as_bytes()), asked, "{thinking}");
+        assert_eq!(thinking_asked(body.as_bytes()), requested, "{thinking}");
     }
     assert!(!thinking_asked(b"{}") && !thinking_asked(b"no JSON"));
 }
@@ -709,7 +716,7 @@ fn structured_output_has_the_chat_formats_field_name() {
         json_schema: false,
         ..Dialect::default()
     };
-    let body = asked(&json!({"output_config": {"format": format}}));
+    let body = requested(&json!({"output_config": {"format": format}}));
     assert!(matches!(
         with(&dialect, &body),
         Err(Error::Invalid { field, problem: Problem::Unsupported }) if field == "output_config.format"
@@ -728,7 +735,7 @@ fn sampling_is_sent_only_to_models_that_accept_it() {
         sampling: false,
         ..Dialect::default()
     };
-    let not = with(&dialect, &asked(&fields)).unwrap();
+    let not = with(&dialect, &requested(&fields)).unwrap();
     assert!(not.get("temperature").is_none() && not.get("top_p").is_none());
 }
 
@@ -736,12 +743,12 @@ fn sampling_is_sent_only_to_models_that_accept_it() {
 fn long_ids_are_shortened_alike_in_a_call_and_its_result() {
     let (long, fits) = ("x".repeat(65), "й".repeat(64));
     for (id, same) in [(&long, false), (&fits, true)] {
-        let said = said(&json!([
+        let reported = reported(&json!([
             {"role": "assistant", "content": [{"type": "tool_use", "id": id, "name": "f", "input": {}}]},
             {"role": "user", "content": [{"type": "tool_result", "tool_use_id": id}]},
         ]));
-        let called = said[0]["tool_calls"][0]["id"].as_str().unwrap();
-        assert_eq!(said[1]["tool_call_id"], called);
+        let called = reported[0]["tool_calls"][0]["id"].as_str().unwrap();
+        assert_eq!(reported[1]["tool_call_id"], called);
         assert_eq!(called == id, same);
         assert_eq!(called.chars().count(), 64);
     }
@@ -751,12 +758,12 @@ fn long_ids_are_shortened_alike_in_a_call_and_its_result() {
 fn an_empty_user_turn_is_still_a_user_turn() {
     for content in [json!(""), json!([]), json!([{"type": "text", "text": ""}])] {
         assert_eq!(
-            said(&json!([{"role": "user", "content": content}])),
+            reported(&json!([{"role": "user", "content": content}])),
             json!([{"role": "user", "content": ""}])
         );
     }
     assert_eq!(
-        said(&json!([{"role": "user", "content": [
+        reported(&json!([{"role": "user", "content": [
             {"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}])),
         json!([{"role": "user", "content": [
             {"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}])
@@ -893,8 +900,8 @@ fn outline(turns: &[(&str, Tree)]) -> Vec<String> {
         .iter()
         .map(|(role, content)| json!({"role": role, "content": content}))
         .collect();
-    let said = said(&json!(turns));
-    let said = said.as_array().unwrap().iter().map(|message| {
+    let reported = reported(&json!(turns));
+    let reported = reported.as_array().unwrap().iter().map(|message| {
         let calls = message["tool_calls"].as_array().into_iter().flatten();
         let calls = calls.map(|call| format!(" {}", call["id"].as_str().unwrap()));
         let content = match &message["content"] {
@@ -913,7 +920,7 @@ fn outline(turns: &[(&str, Tree)]) -> Vec<String> {
         let role = message["role"].as_str().unwrap();
         format!("{role}{content}{}{id}", calls.collect::<String>())
     });
-    said.collect()
+    reported.collect()
 }
 
 #[test]

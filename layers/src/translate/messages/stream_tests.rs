@@ -4,7 +4,7 @@ use bytes::BytesMut;
 use serde_json::{Value, json};
 
 use super::{
-    testing::{CX, Heard, events, heard, translated},
+    testing::{CX, Heard, events, received, translated},
     *,
 };
 use crate::formats::{chat::CALLS_MAX, turn::KEPT_BYTES_MAX};
@@ -55,7 +55,7 @@ fn tool_use(id: &str, name: &str, input: Value) -> Value {
     json!({"type": "tool_use", "id": id, "name": name, "input": input})
 }
 
-fn said(text: &str) -> Value {
+fn reported(text: &str) -> Value {
     json!({"type": "text", "text": text})
 }
 
@@ -63,25 +63,25 @@ fn stream(chunks: &[String]) -> Heard {
     let bytes = chunks.concat();
     let (out, end) = translated(CX, &[bytes.as_bytes()]);
     end.unwrap();
-    let heard = heard(&out);
-    assert!(heard.whole);
-    heard
+    let received = received(&out);
+    assert!(received.whole);
+    received
 }
 
 fn broken_stream(chunks: &[String]) -> (Heard, Error) {
     let bytes = chunks.concat();
     let (out, end) = translated(CX, &[bytes.as_bytes()]);
-    let heard = heard(&out);
+    let received = received(&out);
     assert!(
-        !heard.whole && heard.stop_reason.is_none(),
+        !received.whole && received.stop_reason.is_none(),
         "it must look broken"
     );
-    (heard, end.unwrap_err())
+    (received, end.unwrap_err())
 }
 
 #[test]
 fn a_plain_stream_has_the_events_of_the_format() {
-    let heard = stream(&[
+    let received = stream(&[
         delta(&json!({"role": "assistant", "content": ""})),
         text("Hel"),
         text("lo \u{1f980}\n\"\\"),
@@ -90,7 +90,7 @@ fn a_plain_stream_has_the_events_of_the_format() {
         DONE.into(),
     ]);
     assert_eq!(
-        heard.names,
+        received.names,
         [
             "message_start",
             "content_block_start",
@@ -101,12 +101,12 @@ fn a_plain_stream_has_the_events_of_the_format() {
             "message_stop"
         ]
     );
-    assert_eq!(heard.content, [said("Hello \u{1f980}\n\"\\")]);
+    assert_eq!(received.content, [reported("Hello \u{1f980}\n\"\\")]);
     assert_eq!(
-        (heard.id.as_str(), heard.model.as_str()),
+        (received.id.as_str(), received.model.as_str()),
         ("chatcmpl-1", "gpt")
     );
-    assert_eq!(heard.stop_reason.as_deref(), Some("end_turn"));
+    assert_eq!(received.stop_reason.as_deref(), Some("end_turn"));
 }
 
 #[test]
@@ -144,7 +144,7 @@ fn case_79_and_80_the_start_is_empty_and_the_end_reports_the_input() {
             "cache_read_input_tokens": 0, "output_tokens": 0}}})
     );
     assert_eq!(
-        heard(&out).usage,
+        received(&out).usage,
         json!({"input_tokens": 9, "cache_creation_input_tokens": 0,
                "cache_read_input_tokens": 0, "output_tokens": 4})
     );
@@ -152,7 +152,7 @@ fn case_79_and_80_the_start_is_empty_and_the_end_reports_the_input() {
 
 #[test]
 fn case_81_text_is_closed_before_a_tool_starts() {
-    let heard = stream(&[
+    let received = stream(&[
         text("Let me see."),
         call(0, "call_1", "f", ""),
         more(0, "{\"a\":"),
@@ -161,19 +161,19 @@ fn case_81_text_is_closed_before_a_tool_starts() {
         DONE.into(),
     ]);
     assert_eq!(
-        heard.content,
+        received.content,
         [
-            said("Let me see."),
+            reported("Let me see."),
             tool_use("call_1", "f", json!({"a": 1}))
         ]
     );
-    assert_eq!(heard.stop_reason.as_deref(), Some("tool_use"));
+    assert_eq!(received.stop_reason.as_deref(), Some("tool_use"));
 }
 
 #[test]
 fn case_82_text_after_a_tool_is_a_block_of_its_own() {
     for arguments in ["{}", "{\"a\": [1, \"}\"]}", ""] {
-        let heard = stream(&[
+        let received = stream(&[
             text("a"),
             call(0, "c", "f", arguments),
             text("b"),
@@ -183,8 +183,8 @@ fn case_82_text_after_a_tool_is_a_block_of_its_own() {
         ]);
         let input = serde_json::from_str(arguments).unwrap_or_else(|_| json!({}));
         assert_eq!(
-            heard.content,
-            [said("a"), tool_use("c", "f", input), said("bc")]
+            received.content,
+            [reported("a"), tool_use("c", "f", input), reported("bc")]
         );
     }
 }
@@ -239,9 +239,9 @@ fn case_83_interleaved_tools_come_out_one_by_one() {
         ]}))],
     ] {
         chunks.extend([finish("tool_calls"), DONE.into()]);
-        let heard = stream(&chunks);
-        assert_eq!(heard.content, expected, "{chunks:#?}");
-        assert_eq!(heard.stop_reason.as_deref(), Some("tool_use"));
+        let received = stream(&chunks);
+        assert_eq!(received.content, expected, "{chunks:#?}");
+        assert_eq!(received.stop_reason.as_deref(), Some("tool_use"));
     }
 }
 
@@ -281,7 +281,7 @@ fn a_stream_that_needs_too_much_memory_is_refused() {
     assert!(matches!(error, Error::AnswerTooLong(_)), "{error:?}");
 
     let open = chunks.split_off(1);
-    let heard = stream(&[
+    let received = stream(&[
         chunks.concat(),
         more(0, "}"),
         open.concat(),
@@ -290,7 +290,7 @@ fn a_stream_that_needs_too_much_memory_is_refused() {
         DONE.into(),
     ]);
     assert_eq!(
-        heard.content.len(),
+        received.content.len(),
         2,
         "what need not wait may be of any length"
     );
@@ -303,7 +303,7 @@ fn a_stream_that_needs_too_much_memory_is_refused() {
 
 #[test]
 fn case_84_arguments_wait_for_the_name_and_ids_are_made() {
-    let heard = stream(&[
+    let received = stream(&[
         more(0, "{\"a\":"),
         delta(&json!({"tool_calls": [{"index": 0, "id": "c0"}]})),
         delta(&json!({"tool_calls": [{"index": 0, "function": {"name": "f", "arguments": "1"}}]})),
@@ -311,7 +311,7 @@ fn case_84_arguments_wait_for_the_name_and_ids_are_made() {
         finish("tool_calls"),
         DONE.into(),
     ]);
-    assert_eq!(heard.content, [tool_use("c0", "f", json!({"a": 1}))]);
+    assert_eq!(received.content, [tool_use("c0", "f", json!({"a": 1}))]);
 
     let nameless = || {
         stream(&[
@@ -325,14 +325,14 @@ fn case_84_arguments_wait_for_the_name_and_ids_are_made() {
             DONE.into(),
         ])
     };
-    let heard = nameless();
-    let ids: Vec<_> = heard
+    let received = nameless();
+    let ids: Vec<_> = received
         .content
         .iter()
         .map(|block| block["id"].as_str().unwrap())
         .collect();
     assert!(ids[0].starts_with("toolu_") && ids[0] != ids[1], "{ids:?}");
-    assert_eq!(heard, nameless(), "the same stream gets the same ids");
+    assert_eq!(received, nameless(), "the same stream gets the same ids");
 
     let (_, error) = broken_stream(&[more(0, "{}"), finish("tool_calls"), DONE.into()]);
     assert!(matches!(error, Error::VendorBroken(_)));
@@ -340,7 +340,7 @@ fn case_84_arguments_wait_for_the_name_and_ids_are_made() {
 
 #[test]
 fn case_85_repeated_tool_name_starts_no_new_call() {
-    let heard = stream(&[
+    let received = stream(&[
         call(0, "c0", "f", ""),
         call(0, "c0", "f", "{\"a\""),
         call(0, "", "f", ":1"),
@@ -349,7 +349,7 @@ fn case_85_repeated_tool_name_starts_no_new_call() {
         finish("tool_calls"),
         DONE.into(),
     ]);
-    assert_eq!(heard.content, [tool_use("c0", "f", json!({"a": 1}))]);
+    assert_eq!(received.content, [tool_use("c0", "f", json!({"a": 1}))]);
 }
 
 #[test]
@@ -362,14 +362,14 @@ fn case_86_tool_call_without_arguments_has_an_empty_object() {
         json!(" "),
         json!({}),
     ] {
-        let heard = stream(&[
+        let received = stream(&[
             delta(&json!({"tool_calls": [{"index": 0, "id": "c0",
                 "function": {"name": "f", "arguments": arguments}}]})),
             finish("tool_calls"),
             DONE.into(),
         ]);
         assert_eq!(
-            heard.content,
+            received.content,
             [tool_use("c0", "f", json!({}))],
             "{arguments}"
         );
@@ -399,18 +399,18 @@ fn a_null_means_no_arguments_only_if_nothing_else_arrives() {
     }
     // A call without arguments is not lost if another call has the same index.
     for none in ["null", "", " "] {
-        let heard = stream(&[
+        let received = stream(&[
             call(0, "", "f", none),
             call(0, "", "g", "{\"a\":1}"),
             finish("tool_calls"),
             DONE.into(),
         ]);
-        let said = heard
+        let reported = received
             .content
             .iter()
             .map(|block| (&block["name"], &block["input"]));
         let expected = [(&json!("f"), &json!({})), (&json!("g"), &json!({"a": 1}))];
-        assert!(said.eq(expected), "{heard:?}");
+        assert!(reported.eq(expected), "{received:?}");
     }
 }
 
@@ -455,9 +455,9 @@ fn truncated_arguments_break_the_stream_unless_its_reason_explains_them() {
         // The caller gets the part of the arguments that arrived, and a stop reason that shows that the answer is
         // incomplete.
         for (reason, stop) in [("length", "max_tokens"), ("content_filter", "refusal")] {
-            let heard = stream(&[call(0, "c0", "f", cut), finish(reason), DONE.into()]);
-            assert_eq!(heard.content[0]["input"], cut);
-            assert_eq!(heard.stop_reason.as_deref(), Some(stop));
+            let received = stream(&[call(0, "c0", "f", cut), finish(reason), DONE.into()]);
+            assert_eq!(received.content[0]["input"], cut);
+            assert_eq!(received.stop_reason.as_deref(), Some(stop));
         }
     }
 }
@@ -475,14 +475,14 @@ fn case_87_reasoning_is_a_thinking_block_before_the_text() {
         .concat();
         let (out, _) = translated(CX, &[bytes.as_bytes()]);
         let thought = json!({"type": "thinking", "thinking": "hm", "signature": ""});
-        assert_eq!(heard(&out).content, [thought, said("4")]);
+        assert_eq!(received(&out).content, [thought, reported("4")]);
 
         let not_asked = AnswerCx {
             thinking_asked: false,
             ..CX
         };
         let (out, _) = translated(not_asked, &[bytes.as_bytes()]);
-        assert_eq!(heard(&out).content, [said("4")]);
+        assert_eq!(received(&out).content, [reported("4")]);
     }
 }
 
@@ -525,10 +525,10 @@ fn case_88_89_and_91_usage_from_any_place_is_written_once() {
         ],
         vec![text("x"), groq, DONE.into()],
     ] {
-        let heard = stream(&chunks);
-        assert_eq!(heard.usage["input_tokens"], 9, "{chunks:#?}");
-        assert_eq!(heard.usage["output_tokens"], 4, "{chunks:#?}");
-        let last = &heard.names[heard.names.len() - 2..];
+        let received = stream(&chunks);
+        assert_eq!(received.usage["input_tokens"], 9, "{chunks:#?}");
+        assert_eq!(received.usage["output_tokens"], 4, "{chunks:#?}");
+        let last = &received.names[received.names.len() - 2..];
         assert_eq!(last, ["message_delta", "message_stop"]);
     }
 }
@@ -549,12 +549,12 @@ fn unreadable_choices_are_skipped_only_if_they_are_empty_and_there_is_usage() {
         json!([{"index": "0", "delta": {}}]),
         json!([{"index": 0, "delta": 7, "finish_reason": null}]),
     ] {
-        let heard = stream(&[
+        let received = stream(&[
             text("x"),
             finish("stop"),
             odd(choices.clone(), used.clone()),
         ]);
-        assert_eq!(heard.usage["output_tokens"], 4, "{choices}");
+        assert_eq!(received.usage["output_tokens"], 4, "{choices}");
         let (_, error) = broken_stream(&[text("x"), odd(choices, json!({"usage": null}))]);
         assert!(matches!(error, Error::VendorBroken(_)), "{error:?}");
     }
@@ -574,14 +574,14 @@ fn unreadable_choices_are_skipped_only_if_they_are_empty_and_there_is_usage() {
 /// Before the translation, `passthrough` has added the charged usage to a stream without usage.
 #[test]
 fn case_90_missing_usage_is_zero() {
-    let heard = stream(&[
+    let received = stream(&[
         text("12345"),
         call(0, "c", "f", "{\"a\":1}"),
         finish("stop"),
         DONE.into(),
     ]);
-    assert_eq!(heard.usage["output_tokens"], 0);
-    assert_eq!(heard.usage["input_tokens"], 0);
+    assert_eq!(received.usage["output_tokens"], 0);
+    assert_eq!(received.usage["input_tokens"], 0);
 }
 
 #[test]
@@ -591,15 +591,15 @@ fn case_92_stop_after_a_tool_call_becomes_tool_use() {
         ("tool_calls", "tool_use"),
         ("length", "max_tokens"),
     ] {
-        let heard = stream(&[call(0, "c", "f", "{}"), finish(reason), DONE.into()]);
-        assert_eq!(heard.stop_reason.as_deref(), Some(stop));
+        let received = stream(&[call(0, "c", "f", "{}"), finish(reason), DONE.into()]);
+        assert_eq!(received.stop_reason.as_deref(), Some(stop));
     }
 }
 
 #[test]
 fn case_93_truncated_stream_never_looks_finished() {
-    let (heard, error) = broken_stream(&[text("x")]);
-    assert_eq!(heard.content, [said("x")]);
+    let (received, error) = broken_stream(&[text("x")]);
+    assert_eq!(received.content, [reported("x")]);
     assert!(matches!(error, Error::VendorBroken(_)));
     broken_stream(&[text("x"), usage(9, 4)]);
     broken_stream(&[]);
@@ -612,8 +612,8 @@ fn case_93_truncated_stream_never_looks_finished() {
 #[test]
 fn case_94_an_error_chunk_is_an_error() {
     let error = data(&json!({"error": {"message": "overloaded", "code": 503}}));
-    let (heard, error) = broken_stream(&[text("x"), error, DONE.into()]);
-    assert_eq!(heard.content, [said("x")]);
+    let (received, error) = broken_stream(&[text("x"), error, DONE.into()]);
+    assert_eq!(received.content, [reported("x")]);
     assert!(matches!(error, Error::VendorUnavailable(_)), "{error:?}");
     let (_, error) = broken_stream(&[text("x"), finish("error"), DONE.into()]);
     assert!(matches!(error, Error::VendorBroken(_)), "{error:?}");
@@ -623,52 +623,52 @@ fn case_94_an_error_chunk_is_an_error() {
 
 #[test]
 fn case_95_empty_content_writes_no_event_and_a_function_call_is_the_first_tool() {
-    let heard = stream(&[
+    let received = stream(&[
         delta(&json!({"role": "assistant", "content": null, "refusal": null, "tool_calls": null})),
         delta(&json!({"content": "", "refusal": "", "reasoning": "", "tool_calls": []})),
         finish("stop"),
         DONE.into(),
     ]);
     assert_eq!(
-        heard.names,
+        received.names,
         ["message_start", "message_delta", "message_stop"]
     );
-    let heard = stream(&[
+    let received = stream(&[
         delta(&json!({"function_call": {"name": "f", "arguments": ""}})),
         delta(&json!({"function_call": {"arguments": "{\"a\":"}})),
         delta(&json!({"function_call": {"arguments": "1}"}})),
         finish("function_call"),
         DONE.into(),
     ]);
-    assert_eq!(heard.content[0]["input"], json!({"a": 1}));
-    assert_eq!(heard.stop_reason.as_deref(), Some("tool_use"));
+    assert_eq!(received.content[0]["input"], json!({"a": 1}));
+    assert_eq!(received.stop_reason.as_deref(), Some("tool_use"));
 }
 
 #[test]
 fn case_61_a_refusal_is_text_and_a_reason() {
-    let heard = stream(&[
+    let received = stream(&[
         delta(&json!({"refusal": "I can"})),
         delta(&json!({"refusal": "not."})),
         finish("stop"),
         DONE.into(),
     ]);
-    assert_eq!(heard.content, [said("I cannot.")]);
-    assert_eq!(heard.stop_reason.as_deref(), Some("refusal"));
+    assert_eq!(received.content, [reported("I cannot.")]);
+    assert_eq!(received.stop_reason.as_deref(), Some("refusal"));
 }
 
 #[test]
 fn a_first_chunk_about_the_prompt_does_not_begin_the_answer() {
     let about = data(&json!({"id": "", "model": "", "choices": [], "prompt_filter_results": []}));
-    let heard = stream(&[about, text("x"), finish("stop"), DONE.into()]);
+    let received = stream(&[about, text("x"), finish("stop"), DONE.into()]);
     assert_eq!(
-        (heard.id.as_str(), heard.model.as_str()),
+        (received.id.as_str(), received.model.as_str()),
         ("chatcmpl-1", "gpt")
     );
 }
 
 #[test]
 fn comments_become_pings_and_blank_events_are_dropped() {
-    let heard = stream(&[
+    let received = stream(&[
         ": PROCESSING\n\n".into(),
         text("x"),
         ":\r\n\r\n".into(),
@@ -678,7 +678,7 @@ fn comments_become_pings_and_blank_events_are_dropped() {
         DONE.into(),
         ": late\n\n".into(),
     ]);
-    assert_eq!(heard.pings, 2, "none behind the end");
+    assert_eq!(received.pings, 2, "none behind the end");
 }
 
 #[test]
@@ -689,9 +689,9 @@ fn the_more_specific_of_two_finish_reasons_counts() {
         ("stop", "length", "max_tokens"),
         ("stop", "", "end_turn"),
     ] {
-        let heard = stream(&[text("x"), finish(first), finish(second), DONE.into()]);
+        let received = stream(&[text("x"), finish(first), finish(second), DONE.into()]);
         assert_eq!(
-            heard.stop_reason.as_deref(),
+            received.stop_reason.as_deref(),
             Some(stop),
             "{first}, {second}"
         );
@@ -704,7 +704,7 @@ fn content_lists_and_further_choices_are_parsed() {
         &json!({"id": "chatcmpl-1", "model": "gpt", "obfuscation": "xyz",
         "choices": [{"index": 1, "delta": {"content": "no"}}, {"index": 0, "delta": {"content": "yes"}}]}),
     );
-    let heard = stream(&[
+    let received = stream(&[
         delta(
             &json!({"content": [{"type": "thinking", "thinking": [{"type": "text", "text": "hm"}]}]}),
         ),
@@ -716,7 +716,7 @@ fn content_lists_and_further_choices_are_parsed() {
         DONE.into(),
     ]);
     let thought = json!({"type": "thinking", "thinking": "hm", "signature": ""});
-    assert_eq!(heard.content, [thought, said("ayes")]);
+    assert_eq!(received.content, [thought, reported("ayes")]);
 }
 
 #[test]
@@ -760,7 +760,7 @@ fn a_message_without_an_error_field_is_an_error_if_there_is_no_finish_reason() {
 #[test]
 fn tool_use_reason_without_a_tool_call_becomes_end_turn() {
     for reason in ["tool_calls", "function_call"] {
-        let heard = stream(&[text("a"), finish(reason), DONE.into()]);
-        assert_eq!(heard.stop_reason.as_deref(), Some("end_turn"));
+        let received = stream(&[text("a"), finish(reason), DONE.into()]);
+        assert_eq!(received.stop_reason.as_deref(), Some("end_turn"));
     }
 }

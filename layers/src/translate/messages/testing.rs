@@ -35,19 +35,19 @@ pub(super) struct Heard {
 }
 
 /// Reads a stream; panics if its events are in an order that the format forbids.
-pub(super) fn heard(bytes: &[u8]) -> Heard {
-    let mut heard = Heard::default();
+pub(super) fn received(bytes: &[u8]) -> Heard {
+    let mut received = Heard::default();
     let mut open: Option<(usize, String)> = None;
     for event in events(&[bytes]) {
         let data: Value = serde_json::from_slice(&event.data().expect("data")).expect("JSON");
         let name = data["type"].as_str().unwrap().to_owned();
         assert_eq!(event.name(), name.as_bytes(), "an event's name is its type");
         if name == "ping" {
-            heard.pings += 1;
+            received.pings += 1;
             continue;
         }
-        assert!(!heard.whole, "{name} behind the end");
-        assert_eq!(heard.names.is_empty(), name == "message_start", "{name}");
+        assert!(!received.whole, "{name} behind the end");
+        assert_eq!(received.names.is_empty(), name == "message_start", "{name}");
         let index = data["index"].as_u64().map(|index| index as usize);
         match name.as_str() {
             "message_start" => {
@@ -59,23 +59,24 @@ pub(super) fn heard(bytes: &[u8]) -> Heard {
                 for null in ["stop_reason", "stop_sequence"] {
                     assert_eq!(message.get(null), Some(&Value::Null));
                 }
-                heard.id = message["id"].as_str().unwrap().to_owned();
-                heard.model = message["model"].as_str().unwrap().to_owned();
-                heard.usage = message["usage"].clone();
+                received.id = message["id"].as_str().unwrap().to_owned();
+                received.model = message["model"].as_str().unwrap().to_owned();
+                received.usage = message["usage"].clone();
                 assert!(
-                    heard.usage["input_tokens"].is_u64() && heard.usage["output_tokens"].is_u64()
+                    received.usage["input_tokens"].is_u64()
+                        && received.usage["output_tokens"].is_u64()
                 );
             }
             "content_block_start" => {
                 assert!(open.is_none(), "blocks do not interleave");
-                assert_eq!(index, Some(heard.content.len()), "indexes grow by one");
-                heard.content.push(data["content_block"].clone());
-                open = Some((heard.content.len() - 1, String::new()));
+                assert_eq!(index, Some(received.content.len()), "indexes grow by one");
+                received.content.push(data["content_block"].clone());
+                open = Some((received.content.len() - 1, String::new()));
             }
             "content_block_delta" => {
                 let (at, json) = open.as_mut().expect("an open block");
                 assert_eq!(index, Some(*at));
-                let (block, delta) = (&mut heard.content[*at], &data["delta"]);
+                let (block, delta) = (&mut received.content[*at], &data["delta"]);
                 let (field, expected) = match delta["type"].as_str().unwrap() {
                     "text_delta" => ("text", "text"),
                     "thinking_delta" => ("thinking", "thinking"),
@@ -89,7 +90,7 @@ pub(super) fn heard(bytes: &[u8]) -> Heard {
                     json.push_str(piece);
                 } else if field == "signature" {
                     assert!(piece.starts_with(capsule::PREFIX), "{piece}");
-                    heard.proofs.push(piece.to_owned());
+                    received.proofs.push(piece.to_owned());
                 } else {
                     block[field] = json!(format!("{}{piece}", block[field].as_str().unwrap()));
                 }
@@ -97,28 +98,29 @@ pub(super) fn heard(bytes: &[u8]) -> Heard {
             "content_block_stop" => {
                 let (at, json) = open.take().expect("an open block");
                 assert_eq!(index, Some(at));
-                if heard.content[at]["type"] == "tool_use" {
-                    assert_eq!(heard.content[at]["input"], json!({}));
+                if received.content[at]["type"] == "tool_use" {
+                    assert_eq!(received.content[at]["input"], json!({}));
                     // If the answer was cut at the token limit, the arguments may be truncated.
-                    heard.content[at]["input"] =
+                    received.content[at]["input"] =
                         serde_json::from_str(&json).unwrap_or(Value::String(json));
                 }
             }
             "message_delta" => {
-                assert!(open.is_none() && heard.stop_reason.is_none());
-                heard.stop_reason = Some(data["delta"]["stop_reason"].as_str().unwrap().to_owned());
+                assert!(open.is_none() && received.stop_reason.is_none());
+                received.stop_reason =
+                    Some(data["delta"]["stop_reason"].as_str().unwrap().to_owned());
                 assert_eq!(data["delta"].get("stop_sequence"), Some(&Value::Null));
-                heard.usage = data["usage"].clone();
+                received.usage = data["usage"].clone();
             }
             "message_stop" => {
-                assert!(heard.stop_reason.is_some());
-                heard.whole = true;
+                assert!(received.stop_reason.is_some());
+                received.whole = true;
             }
             other => panic!("{other}"),
         }
-        heard.names.push(name);
+        received.names.push(name);
     }
-    heard
+    received
 }
 
 /// Removes the signatures of thinking blocks from the content and returns them.

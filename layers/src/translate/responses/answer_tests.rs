@@ -2,14 +2,14 @@ use serde_json::{Value, json};
 
 use super::{
     capsule, chat_answer, messages_answer,
-    testing::{CREATED, asked, curious},
+    testing::{CREATED, curious, requested},
 };
 use crate::{error::Error, formats::turn::KEPT_BYTES_MAX};
 
 fn from_chat_for(request: &Value, message: Value, finish: &str, usage: Value) -> Value {
     let body = json!({"id": "c1", "model": "gpt", "usage": usage,
         "choices": [{"index": 0, "message": message, "finish_reason": finish}]});
-    let bytes = chat_answer(body.to_string().as_bytes(), asked(request)).unwrap();
+    let bytes = chat_answer(body.to_string().as_bytes(), requested(request)).unwrap();
     serde_json::from_slice(&bytes).unwrap()
 }
 
@@ -26,7 +26,7 @@ fn from_messages_for(request: &Value, content: Value, stop: &str) -> Value {
     let body = json!({"id": "m1", "type": "message", "model": "opus", "content": content, "stop_reason": stop,
         "usage": {"input_tokens": 5, "cache_read_input_tokens": 7, "cache_creation_input_tokens": 11,
                   "output_tokens": 13, "output_tokens_details": {"thinking_tokens": 4}}});
-    let bytes = messages_answer(body.to_string().as_bytes(), asked(request)).unwrap();
+    let bytes = messages_answer(body.to_string().as_bytes(), requested(request)).unwrap();
     serde_json::from_slice(&bytes).unwrap()
 }
 
@@ -162,8 +162,8 @@ fn a_plain_answer_may_be_longer_than_a_stream() {
         from_chat(json!({"content": long}), "stop"),
         from_messages(json!([text]), "end_turn"),
     ] {
-        let said = answer["output"][0]["content"][0]["text"].as_str();
-        assert_eq!(said, Some(&*long));
+        let reported = answer["output"][0]["content"][0]["text"].as_str();
+        assert_eq!(reported, Some(&*long));
     }
 }
 
@@ -355,34 +355,34 @@ fn r57_body_that_is_not_an_answer_is_an_error() {
     ] {
         assert!(
             matches!(
-                chat_answer(body.as_bytes(), asked(&no_tools())),
+                chat_answer(body.as_bytes(), requested(&no_tools())),
                 Err(Error::VendorBroken(_))
             ),
             "{body}"
         );
         assert!(
             matches!(
-                messages_answer(body.as_bytes(), asked(&no_tools())),
+                messages_answer(body.as_bytes(), requested(&no_tools())),
                 Err(Error::VendorBroken(_))
             ),
             "{body}"
         );
     }
-    let error = chat_answer(br#"{"error":{"message":"no"}}"#, asked(&no_tools()));
+    let error = chat_answer(br#"{"error":{"message":"no"}}"#, requested(&no_tools()));
     assert!(matches!(error, Err(Error::VendorUnavailable(_))));
 }
 
 #[test]
 fn the_echo_of_the_request_is_one_line() {
     let body = "{\"model\":\"m\",\n\"input\":\"x\",\"tools\":[{\n\"type\":\"function\",\"name\":\"f\\n\"}],\"reasoning\":{\"effort\":\"low\"},\"metadata\":{\"a\":\"b\"}}";
-    let asked = super::Asked::read(
+    let requested = super::RequestEcho::read(
         body.as_bytes(),
         super::testing::NUMBER.simple(),
         CREATED,
         "v",
     )
     .unwrap();
-    let bytes = chat_answer(br#"{"choices":[{"message":{"content":"a"}}]}"#, asked).unwrap();
+    let bytes = chat_answer(br#"{"choices":[{"message":{"content":"a"}}]}"#, requested).unwrap();
     assert!(!bytes.contains(&b'\n'));
     let answer: Value = serde_json::from_slice(&bytes).unwrap();
     assert_eq!(answer["tools"][0]["name"], "f\n");

@@ -28,7 +28,7 @@ use bytes::Bytes;
 #[cfg(test)]
 use crate::formats::capsule;
 
-pub use crate::formats::responses::asked::Asked;
+pub use crate::formats::responses::requested::RequestEcho;
 use crate::{
     call::Format,
     error::Error,
@@ -45,16 +45,16 @@ use crate::{
 ///
 /// # Errors
 /// [`Error::VendorBroken`] if the body is not a chat answer; [`Error::VendorUnavailable`] if it is an error.
-pub fn chat_answer(body: &[u8], asked: Asked) -> Result<Bytes, Error> {
-    for_asked(Format::Chat, asked, true).answer(body)
+pub fn chat_answer(body: &[u8], requested: RequestEcho) -> Result<Bytes, Error> {
+    for_request(Format::Chat, requested, true).answer(body)
 }
 
 /// Translates a messages answer to a responses answer.
 ///
 /// # Errors
 /// [`Error::VendorBroken`] if the body is not an answer of the messages format.
-pub fn messages_answer(body: &[u8], asked: Asked) -> Result<Bytes, Error> {
-    for_asked(Format::Messages, asked, true).answer(body)
+pub fn messages_answer(body: &[u8], requested: RequestEcho) -> Result<Bytes, Error> {
+    for_request(Format::Messages, requested, true).answer(body)
 }
 
 /// Translates a responses answer to a chat answer.
@@ -81,7 +81,7 @@ stream! {
     ///
     /// The last events repeat the whole answer, so a stream stores it, at most 4 MiB. A stream that would need more
     /// fails.
-    ChatEvents(asked: Asked) => for_asked(Format::Chat, asked, false)
+    ChatEvents(requested: RequestEcho) => for_request(Format::Chat, requested, false)
 }
 
 stream! {
@@ -90,7 +90,7 @@ stream! {
     ///
     /// The last events repeat the whole answer, so a stream stores it, at most 4 MiB. A stream that would need more
     /// fails.
-    MessagesEvents(asked: Asked) => for_asked(Format::Messages, asked, false)
+    MessagesEvents(requested: RequestEcho) => for_request(Format::Messages, requested, false)
 }
 
 stream! {
@@ -106,9 +106,9 @@ stream! {
     IntoMessages(origin: Origin, cx: AnswerCx) => for_messages(origin, cx, false)
 }
 
-fn for_asked(vendor: Format, asked: Asked, plain: bool) -> Translator {
-    let created = asked.created;
-    Translator::new(vendor, created, responses::Writer::new(asked, plain))
+fn for_request(vendor: Format, requested: RequestEcho, plain: bool) -> Translator {
+    let created = requested.created;
+    Translator::new(vendor, created, responses::Writer::new(requested, plain))
 }
 
 fn for_chat(origin: Origin, cx: AnswerCx, plain: bool) -> Translator {

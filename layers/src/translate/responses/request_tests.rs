@@ -101,7 +101,7 @@ fn r16_instructions_come_first_and_all_in_order() {
 #[test]
 fn r55_a_truncated_call_is_dropped_and_its_output_is_the_users_text() {
     let user = json!({"role": "user", "content": "q"});
-    let told = |role: &str, text: &str| json!({"role": role, "content": text});
+    let returned = |role: &str, text: &str| json!({"role": role, "content": text});
     for items in [
         json!([user, call("a", "{}"), cut("b", "{\"a\":"), output("a", "x")]),
         // The call's arguments are complete, but it has no output.
@@ -121,7 +121,7 @@ fn r55_a_truncated_call_is_dropped_and_its_output_is_the_users_text() {
     let sent = chat(json!({"input": run}));
     assert_eq!(
         sent["messages"],
-        json!([told("user", "q"), told("user", "no arguments")])
+        json!([returned("user", "q"), returned("user", "no arguments")])
     );
     let sent = messages(json!({"input": run}));
     assert_eq!(sent["messages"].as_array().unwrap().len(), 1);
@@ -340,13 +340,13 @@ fn reasoning_returns_to_its_chat_vendor_with_the_calls_after_it() {
     let state = r#"{"type":"chat_state","field":"reasoning","calls":{"a":{"s":1}}}"#;
     let ours = shown(&capsule::seal("deep", state));
     let unmarked = reasoning(json!({"content": content}));
-    let said = json!({"role": "assistant", "content": "so"});
+    let reported = json!({"role": "assistant", "content": "so"});
     let call = |id: &str| call(id, "{}");
     let none = json!([null, null, null]);
     for (items, expected) in [
         (json!([unmarked, call("a")]), json!(["hm", null, null])),
         (
-            json!([unmarked, said, call("a")]),
+            json!([unmarked, reported, call("a")]),
             json!(["hm", null, null]),
         ),
         (json!([ours, call("a")]), json!([null, "hm", {"s": 1}])),
@@ -360,7 +360,7 @@ fn reasoning_returns_to_its_chat_vendor_with_the_calls_after_it() {
             json!([unmarked, {"role": "user", "content": "n"}, call("a")]),
             none.clone(),
         ),
-        (json!([unmarked, said]), none.clone()),
+        (json!([unmarked, reported]), none.clone()),
     ] {
         let sent = chat(json!({"input": items}));
         assert!(!sent.to_string().contains("secret"), "{sent}");
@@ -441,10 +441,13 @@ fn thinking_without_a_call_does_not_end_a_turn() {
     let thought = json!({"type": "reasoning", "summary": [],
         "encrypted_content": capsule::seal("claude", &json!([block]).to_string())});
     let user = json!({"role": "user", "content": "q"});
-    let said = json!({"role": "assistant", "content": "a"});
+    let reported = json!({"role": "assistant", "content": "a"});
     for (items, turns) in [
         (json!([user, thought]), json!([["text"]])),
-        (json!([user, said, thought]), json!([["text"], ["text"]])),
+        (
+            json!([user, reported, thought]),
+            json!([["text"], ["text"]]),
+        ),
         // The call was truncated, so it is left out, and its thinking with it.
         (json!([user, thought, cut("c", "{")]), json!([["text"]])),
         (json!([user, thought, user]), json!([["text", "text"]])),
@@ -453,7 +456,7 @@ fn thinking_without_a_call_does_not_end_a_turn() {
                 user,
                 thought,
                 thought,
-                said,
+                reported,
                 call("c", "{}"),
                 thought,
                 output("c", "x")

@@ -5,12 +5,12 @@ use serde_json::{Value, json};
 
 use super::{
     ChatEvents, MessagesEvents, capsule, chat_answer, messages_answer,
-    testing::{asked, curious, heard, run},
+    testing::{curious, received, requested, run},
 };
 use crate::{error::Error, formats::turn::KEPT_BYTES_MAX};
 
 fn chat_run(request: &Value, chunks: &[&[u8]]) -> (BytesMut, Result<(), Error>) {
-    let mut stream = ChatEvents::new(asked(request));
+    let mut stream = ChatEvents::new(requested(request));
     run(chunks, |event, out| match event {
         Some(event) => stream.event(event, out),
         None => stream.end(out),
@@ -18,7 +18,7 @@ fn chat_run(request: &Value, chunks: &[&[u8]]) -> (BytesMut, Result<(), Error>) 
 }
 
 fn messages_run(request: &Value, chunks: &[&[u8]]) -> (BytesMut, Result<(), Error>) {
-    let mut stream = MessagesEvents::new(asked(request));
+    let mut stream = MessagesEvents::new(requested(request));
     run(chunks, |event, out| match event {
         Some(event) => stream.event(event, out),
         None => stream.end(out),
@@ -42,7 +42,7 @@ fn chat_stream(deltas: &[Value], finish: &str) -> Vec<u8> {
 fn chat_heard(request: &Value, deltas: &[Value], finish: &str) -> Value {
     let (out, end) = chat_run(request, &[&chat_stream(deltas, finish)]);
     end.unwrap();
-    heard(&out)
+    received(&out)
 }
 
 fn piece(index: u64, id: Option<&str>, name: Option<&str>, arguments: &str) -> Value {
@@ -88,12 +88,12 @@ fn r78_r79_r80_a_chat_stream_is_translated_item_by_item() {
 fn a_first_chunk_about_the_prompt_does_not_begin_the_answer() {
     let about = json!({"id": "", "model": "", "choices": [], "prompt_filter_results": []});
     let about = format!("data: {about}\n\n").into_bytes();
-    let said = chat_stream(&[json!({"content": "a"})], "stop");
-    let (out, end) = chat_run(&curious(), &[&about, &said]);
+    let reported = chat_stream(&[json!({"content": "a"})], "stop");
+    let (out, end) = chat_run(&curious(), &[&about, &reported]);
     end.unwrap();
     let text = String::from_utf8(out.to_vec()).unwrap();
     assert!(!text.contains("\"model\":\"\""), "{text}");
-    assert_eq!(heard(&out)["model"], "gpt");
+    assert_eq!(received(&out)["model"], "gpt");
 }
 
 #[test]
@@ -109,7 +109,7 @@ fn r81_interleaved_calls_are_open_together() {
     let text = String::from_utf8(out.to_vec()).unwrap();
     let second = text.find("\"output_index\":1").unwrap();
     assert!(second < text.find("response.output_item.done").unwrap());
-    let response = heard(&out);
+    let response = received(&out);
     assert_eq!(
         (
             &response["output"][0]["arguments"],
@@ -169,7 +169,7 @@ fn the_input_of_a_free_text_tool_is_sent_in_one_piece() {
         1
     );
     assert!(!text.contains("function_call_arguments"));
-    let response = heard(&out);
+    let response = received(&out);
     assert_eq!(
         (
             &response["output"][0]["type"],
@@ -289,7 +289,7 @@ fn thinking_and_a_call(reason: &str) -> Vec<u8> {
 fn r78_r80_a_messages_stream_is_translated_item_by_item() {
     let (out, end) = messages_run(&curious(), &[&thinking_and_a_call("tool_use")]);
     end.unwrap();
-    let response = heard(&out);
+    let response = received(&out);
     let output = response["output"].as_array().unwrap();
     let kinds: Vec<&Value> = output.iter().map(|item| &item["type"]).collect();
     assert_eq!(
@@ -322,7 +322,7 @@ fn r78_r80_a_messages_stream_is_translated_item_by_item() {
     let plain = json!({"model": "m", "input": "x"});
     let (out, end) = messages_run(&plain, &[&thinking_and_a_call("max_tokens")]);
     end.unwrap();
-    let response = heard(&out);
+    let response = received(&out);
     let output = response["output"].as_array().unwrap();
     assert_eq!((output.len(), &output[0]["type"]), (3, &json!("message")));
     assert_eq!(
@@ -338,9 +338,9 @@ fn r77_a_stream_adds_up_to_the_plain_answer() {
         "content": [{"type": "thinking", "thinking": "hm\"", "signature": "s="}, {"type": "redacted_thinking", "data": "dd"},
             {"type": "text", "text": "so"}, {"type": "tool_use", "id": "t", "name": "f", "input": {"n": 1}},
             {"type": "tool_use", "id": "u", "name": "g", "input": {}}]});
-    let plain = messages_answer(body.to_string().as_bytes(), asked(&curious())).unwrap();
+    let plain = messages_answer(body.to_string().as_bytes(), requested(&curious())).unwrap();
     assert_eq!(
-        heard(&out),
+        received(&out),
         serde_json::from_slice::<Value>(&plain).unwrap()
     );
 
@@ -348,7 +348,7 @@ fn r77_a_stream_adds_up_to_the_plain_answer() {
     let message = json!({"reasoning_content": "hm", "content": "so", "tool_calls": [call("a", "patch"), call("b", "f")]});
     let body = json!({"id": "c", "model": "gpt", "choices": [{"message": message, "finish_reason": "tool_calls"}],
         "usage": {"prompt_tokens": 3, "completion_tokens": 2}});
-    let plain = chat_answer(body.to_string().as_bytes(), asked(&tools())).unwrap();
+    let plain = chat_answer(body.to_string().as_bytes(), requested(&tools())).unwrap();
     let streamed = chat_heard(
         &tools(),
         &[
@@ -396,7 +396,7 @@ fn r82_recorded_streams_become_the_same_wherever_they_are_cut() {
             continue;
         }
         whole += 1;
-        let response = heard(&out);
+        let response = received(&out);
         let items = response["output"].as_array().unwrap();
         assert!(!items.is_empty(), "{name}");
         for step in [1, 7, 100] {
@@ -410,9 +410,9 @@ fn r82_recorded_streams_become_the_same_wherever_they_are_cut() {
             .replace("\r\n", "\n")
             .replace('\n', "\r\n");
         let (crlf, _) = run(&[crlf.as_bytes()]);
-        assert_eq!(heard(&crlf)["output"], response["output"], "{name}");
+        assert_eq!(received(&crlf)["output"], response["output"], "{name}");
         // The text of the recording, read without the code under test.
-        let said: String = String::from_utf8(bytes)
+        let reported: String = String::from_utf8(bytes)
             .unwrap()
             .lines()
             .filter_map(|line| {
@@ -429,7 +429,7 @@ fn r82_recorded_streams_become_the_same_wherever_they_are_cut() {
             .filter(|part| part["type"] == "output_text")
             .map(|part| part["text"].as_str().unwrap())
             .collect();
-        assert_eq!(text, said, "{name}");
+        assert_eq!(text, reported, "{name}");
     }
     assert!(whole >= 14, "{whole}");
 }
@@ -442,8 +442,8 @@ fn recorded_answers_have_items_and_usage() {
         .chain(recordings("messages-", ".json"))
     {
         let answer = match name.starts_with("chat-") {
-            true => chat_answer(&bytes, asked(&curious())),
-            false => messages_answer(&bytes, asked(&curious())),
+            true => chat_answer(&bytes, requested(&curious())),
+            false => messages_answer(&bytes, requested(&curious())),
         };
         let Ok(answer) = answer else {
             assert!(name.contains("-error-"), "{name}");
@@ -541,7 +541,7 @@ fn usage_in_the_last_choice_is_reported() {
     let stream = format!("data: {chunk}\n\ndata: [DONE]\n\n");
     let (out, end) = chat_run(&curious(), &[stream.as_bytes()]);
     end.unwrap();
-    let usage = &heard(&out)["usage"];
+    let usage = &received(&out)["usage"];
     assert_eq!(
         (&usage["input_tokens"], &usage["output_tokens"]),
         (&json!(100), &json!(20))
@@ -557,7 +557,7 @@ fn a_usage_of_zeros_after_a_real_one_is_ignored() {
         b"data: {\"choices\":[],\"usage\":{\"prompt_tokens\":0,\"completion_tokens\":0}}\n\n";
     let (out, end) = chat_run(&curious(), &[&stream, zero, b"data: [DONE]\n\n"]);
     end.unwrap();
-    assert_eq!(heard(&out)["usage"]["output_tokens"], 2);
+    assert_eq!(received(&out)["usage"]["output_tokens"], 2);
 }
 
 #[test]
@@ -572,7 +572,7 @@ fn r91_keep_alives_are_numbered_after_the_first_event() {
     assert!(text.starts_with(": keep-alive\n\nevent: response.created\n"));
     let alive = "event: keepalive\ndata: {\"type\":\"keepalive\",\"sequence_number\":5}\n\n";
     assert!(text.contains(alive), "{text}");
-    assert_eq!(heard(&out)["output"][0]["content"][0]["text"], "ab");
+    assert_eq!(received(&out)["output"][0]["content"][0]["text"], "ab");
 }
 
 #[test]

@@ -6,7 +6,7 @@ use bytes::{Bytes, BytesMut};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use super::Asked;
+use super::RequestEcho;
 use crate::{
     call::Format,
     error::Error,
@@ -22,9 +22,9 @@ pub(super) const NUMBER: Uuid = Uuid::from_u128(0x0198_c0de_0000_7000_8000_0000_
 pub(super) const CREATED: u64 = 1_790_000_000;
 
 /// Returns the data of this request for translating the answer of the vendor `claude`.
-pub(super) fn asked(request: &Value) -> Asked {
+pub(super) fn requested(request: &Value) -> RequestEcho {
     let body = request.to_string();
-    Asked::read(body.as_bytes(), NUMBER.simple(), CREATED, "claude").unwrap()
+    RequestEcho::read(body.as_bytes(), NUMBER.simple(), CREATED, "claude").unwrap()
 }
 
 /// Builds a request that wants all reasoning: a summary and encrypted reasoning.
@@ -93,13 +93,13 @@ pub(super) fn run(
 }
 
 /// Reads a complete stream and returns the response in its last event. Panics if an event is out of order.
-pub(super) fn heard(bytes: &[u8]) -> Value {
+pub(super) fn received(bytes: &[u8]) -> Value {
     let mut items: BTreeMap<u64, Heard> = BTreeMap::new();
     let (mut first, mut last) = (None, None);
     let events = events(&[bytes]).into_iter();
     // Before the first event, a keep-alive is a comment, because an event would need a sequence number.
-    let told = events.filter(|event| event.data().is_some());
-    for (number, event) in told.enumerate() {
+    let returned = events.filter(|event| event.data().is_some());
+    for (number, event) in returned.enumerate() {
         let data: Value = serde_json::from_slice(&event.data().expect("data")).expect("JSON");
         let kind = data["type"].as_str().unwrap();
         assert_eq!(event.name(), kind.as_bytes(), "an event's name is its type");
@@ -149,7 +149,7 @@ pub(super) fn heard(bytes: &[u8]) -> Value {
     }
     let done: Vec<Value> = items
         .into_values()
-        .map(|heard| heard.done.expect("done"))
+        .map(|received| received.done.expect("done"))
         .collect();
     assert_eq!(json!(done), last["output"], "the last event has the items");
     last
@@ -177,9 +177,9 @@ impl Heard {
             .iter()
             .find_map(|name| data[*name].as_u64());
         let place = place.unwrap_or(0);
-        let said = |field: &str| data[field].as_str().map(str::to_owned);
+        let reported = |field: &str| data[field].as_str().map(str::to_owned);
         if kind.ends_with(".delta") {
-            *self.deltas.entry(place).or_default() += &said("delta").unwrap();
+            *self.deltas.entry(place).or_default() += &reported("delta").unwrap();
             return;
         }
         if kind.ends_with("part.added") {
@@ -187,7 +187,7 @@ impl Heard {
             return;
         }
         let fields = ["text", "refusal", "arguments", "input"];
-        let whole = fields.iter().find_map(|field| said(field)).or_else(|| {
+        let whole = fields.iter().find_map(|field| reported(field)).or_else(|| {
             fields
                 .iter()
                 .find_map(|field| data["part"][*field].as_str().map(str::to_owned))
@@ -213,14 +213,14 @@ impl Heard {
             texts.push(arguments);
             times = 1;
         }
-        let heard: Vec<&String> = self.deltas.values().collect();
-        let heard: Vec<&String> = if times == 1 && heard.is_empty() {
+        let received: Vec<&String> = self.deltas.values().collect();
+        let received: Vec<&String> = if times == 1 && received.is_empty() {
             Vec::new()
         } else {
-            heard
+            received
         };
-        if !(heard.is_empty() && texts == [""]) {
-            assert_eq!(heard, texts, "{item}");
+        if !(received.is_empty() && texts == [""]) {
+            assert_eq!(received, texts, "{item}");
         }
         assert_eq!(
             self.closed,

@@ -108,9 +108,9 @@ fn r31_the_description_of_a_namespace_is_sent_once() {
 
 #[test]
 fn r32_later_tools_of_the_same_name_win() {
-    let of = |said: &str| -> Vec<Value> {
+    let of = |reported: &str| -> Vec<Value> {
         let tool =
-            |at: u32| json!({"type": "custom", "name": format!("f{at}"), "description": said});
+            |at: u32| json!({"type": "custom", "name": format!("f{at}"), "description": reported});
         (0..3).map(tool).collect()
     };
     let all = [of("a"), of("b")].concat();
@@ -250,7 +250,7 @@ fn r35_tool_choice_is_translated() {
 
 #[test]
 fn r36_r37_strict_and_schemas_are_translated() {
-    for (strict, kept) in [
+    for (strict, stored) in [
         (Value::Null, false),
         (json!(false), false),
         (json!(true), true),
@@ -258,14 +258,14 @@ fn r36_r37_strict_and_schemas_are_translated() {
         let body = json!({"tools": [{"type": "function", "name": "f", "strict": strict, "parameters": null}]});
         let sent = chat(body.clone());
         let function = &sent["tools"][0]["function"];
-        assert_eq!(function.get("strict"), kept.then_some(&json!(true)));
+        assert_eq!(function.get("strict"), stored.then_some(&json!(true)));
         assert_eq!(
             function["parameters"],
             json!({"type": "object", "properties": {}})
         );
         assert_eq!(
             messages(body)["tools"][0].get("strict"),
-            kept.then_some(&json!(true))
+            stored.then_some(&json!(true))
         );
     }
 }

@@ -163,9 +163,9 @@ fn r71_r73_r75_messages_are_joined_and_items_without_a_counterpart_dropped() {
         json!([both, message("one"), {"type": "web_search_call", "id": "ws", "status": "completed"}, message("two")]),
     );
     let chat = to_chat_caller(&answer);
-    let said = &chat["choices"][0]["message"];
+    let reported = &chat["choices"][0]["message"];
     assert_eq!(
-        (&said["content"], &said["reasoning_content"]),
+        (&reported["content"], &reported["reasoning_content"]),
         (&json!("one\n\ntwo"), &json!("raw"))
     );
     assert_eq!(chat["choices"][0]["finish_reason"], "stop");
@@ -241,10 +241,10 @@ fn r72_r74_r76_stops_arguments_and_usage_are_translated() {
 fn a_plain_answer_may_exceed_the_limit_of_bytes_that_wait_in_a_stream() {
     let long = "x".repeat((4 << 20) + 1);
     let answer = response(json!([message(&long)]));
-    let heard = to_messages_caller(&answer)["content"][0]["text"].clone();
-    assert_eq!(heard.as_str(), Some(&*long));
-    let heard = to_chat_caller(&answer)["choices"][0]["message"]["content"].clone();
-    assert_eq!(heard.as_str(), Some(&*long));
+    let received = to_messages_caller(&answer)["content"][0]["text"].clone();
+    assert_eq!(received.as_str(), Some(&*long));
+    let received = to_chat_caller(&answer)["choices"][0]["message"]["content"].clone();
+    assert_eq!(received.as_str(), Some(&*long));
 }
 
 #[test]
@@ -308,7 +308,8 @@ fn messages_run(chunks: &[&[u8]]) -> (BytesMut, Result<(), Error>) {
 
 /// Collects the message of a chat stream, and why it ended.
 fn chat_heard(bytes: &[u8]) -> (Value, Value) {
-    let (mut said, mut finish, mut usage, mut done) = (json!({}), Value::Null, Value::Null, false);
+    let (mut reported, mut finish, mut usage, mut done) =
+        (json!({}), Value::Null, Value::Null, false);
     for event in events(&[bytes]) {
         let Some(data) = event.data() else { continue };
         assert!(!done, "an event behind [DONE]");
@@ -325,9 +326,9 @@ fn chat_heard(bytes: &[u8]) -> (Value, Value) {
         let choice = &chunk["choices"][0];
         for field in ["content", "refusal", "reasoning_content"] {
             if let Some(piece) = choice["delta"][field].as_str() {
-                said[field] = json!(format!(
+                reported[field] = json!(format!(
                     "{}{piece}",
-                    said[field].as_str().unwrap_or_default()
+                    reported[field].as_str().unwrap_or_default()
                 ));
             }
         }
@@ -337,13 +338,13 @@ fn chat_heard(bytes: &[u8]) -> (Value, Value) {
             .flatten()
         {
             let index = call["index"].as_u64().unwrap() as usize;
-            if !said["calls"][index].is_array() {
+            if !reported["calls"][index].is_array() {
                 assert!(call["id"].is_string());
-                if said["calls"].is_null() {
-                    said["calls"] = json!([]);
+                if reported["calls"].is_null() {
+                    reported["calls"] = json!([]);
                 }
-                assert_eq!(said["calls"].as_array().unwrap().len(), index);
-                said["calls"].as_array_mut().unwrap().push(json!([
+                assert_eq!(reported["calls"].as_array().unwrap().len(), index);
+                reported["calls"].as_array_mut().unwrap().push(json!([
                     call["id"],
                     call["function"]["name"],
                     ""
@@ -357,8 +358,8 @@ fn chat_heard(bytes: &[u8]) -> (Value, Value) {
         {
             let index = call["index"].as_u64().unwrap() as usize;
             let piece = call["function"]["arguments"].as_str().unwrap();
-            let known = said["calls"][index][2].as_str().unwrap().to_owned();
-            said["calls"][index][2] = json!(known + piece);
+            let known = reported["calls"][index][2].as_str().unwrap().to_owned();
+            reported["calls"][index][2] = json!(known + piece);
         }
         if !choice["finish_reason"].is_null() {
             assert!(finish.is_null());
@@ -366,8 +367,8 @@ fn chat_heard(bytes: &[u8]) -> (Value, Value) {
         }
     }
     assert!(done && !finish.is_null());
-    said["usage"] = usage;
-    (said, finish)
+    reported["usage"] = usage;
+    (reported, finish)
 }
 
 /// Collects the content, stop reason and usage of a messages stream. Panics if blocks interleave.
@@ -472,7 +473,7 @@ fn r82_r84_r85_recorded_streams_add_up_to_their_last_event() {
         whole += 1;
         let (out, end) = chat_run(&[&bytes]);
         end.unwrap();
-        let (said, finish) = chat_heard(&out);
+        let (reported, finish) = chat_heard(&out);
         let plain = to_chat_caller(&source);
         let message = &plain["choices"][0]["message"];
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
@@ -483,9 +484,9 @@ fn r82_r84_r85_recorded_streams_add_up_to_their_last_event() {
         } else {
             text(&message["content"])
         };
-        assert_eq!(text(&said["content"]), whole_text, "{name}");
+        assert_eq!(text(&reported["content"]), whole_text, "{name}");
         assert_eq!(
-            text(&said["reasoning_content"]),
+            text(&reported["reasoning_content"]),
             text(&message["reasoning_content"]),
             "{name}"
         );
@@ -502,20 +503,20 @@ fn r82_r84_r85_recorded_streams_add_up_to_their_last_event() {
             })
             .collect();
         assert_eq!(
-            said["calls"].as_array().cloned().unwrap_or_default(),
+            reported["calls"].as_array().cloned().unwrap_or_default(),
             calls,
             "{name}"
         );
         assert_eq!(finish, plain["choices"][0]["finish_reason"], "{name}");
-        assert_eq!(said["usage"], plain["usage"], "{name}");
+        assert_eq!(reported["usage"], plain["usage"], "{name}");
 
         let (out, end) = messages_run(&[&bytes]);
         end.unwrap();
-        let heard = messages_heard(&out);
+        let received = messages_heard(&out);
         let plain = to_messages_caller(&source);
         for field in ["content", "stop_reason", "usage"] {
             if !(shortened && field == "content") {
-                assert_eq!(heard[field], plain[field], "{name} {field}");
+                assert_eq!(received[field], plain[field], "{name} {field}");
             }
         }
         for step in [1, 13] {
@@ -614,7 +615,7 @@ fn call(arguments: &str) -> Value {
 #[test]
 fn r83_arguments_are_written_once_from_any_event() {
     let delta = |piece: &str| json!({"type": "response.function_call_arguments.delta", "output_index": 0, "item_id": "y", "delta": piece});
-    let said = json!({"type": "response.function_call_arguments.done", "output_index": 0, "arguments": "{\"n\":1}"});
+    let reported = json!({"type": "response.function_call_arguments.done", "output_index": 0, "arguments": "{\"n\":1}"});
     let full = call("{\"n\":1}");
     for events in [
         vec![
@@ -622,14 +623,14 @@ fn r83_arguments_are_written_once_from_any_event() {
             added(0, call("")),
             delta("{\"n\""),
             delta(":1}"),
-            said.clone(),
+            reported.clone(),
             done(0, full.clone()),
             completed(json!([full])),
         ],
         vec![
             created(),
             added(0, call("")),
-            said.clone(),
+            reported.clone(),
             done(0, full.clone()),
             completed(json!([full])),
         ],
@@ -650,9 +651,9 @@ fn r83_arguments_are_written_once_from_any_event() {
         let bytes = stream(&events);
         let (out, end) = chat_run(&[&bytes]);
         end.unwrap();
-        let (said, finish) = chat_heard(&out);
+        let (reported, finish) = chat_heard(&out);
         assert_eq!(
-            (&said["calls"], finish),
+            (&reported["calls"], finish),
             (&json!([["c", "f", "{\"n\":1}"]]), json!("tool_calls"))
         );
         let (out, end) = messages_run(&[&bytes]);
@@ -715,7 +716,7 @@ fn parts_of_reasoning_are_separated_by_a_blank_line() {
     let summary =
         |part, text: &str| piece("reasoning_summary_text", 0, "summary_index", part, text);
     let reasoning = |part, text: &str| piece("reasoning_text", 1, "content_index", part, text);
-    let (said, heard) = both_heard(&[
+    let (reported, received) = both_heard(&[
         created(),
         summary(0, "fir"),
         summary(0, "st."),
@@ -726,8 +727,8 @@ fn parts_of_reasoning_are_separated_by_a_blank_line() {
         done(1, raw),
         completed(items),
     ]);
-    assert_eq!(said["reasoning_content"], whole);
-    assert_eq!(heard, content);
+    assert_eq!(reported["reasoning_content"], whole);
+    assert_eq!(received, content);
 }
 
 #[test]
@@ -747,18 +748,18 @@ fn r85_interleaved_items_wait_only_toward_messages() {
         done(0, sealed),
         completed(json!([])),
     ]);
-    let (said, _) = chat_heard(&chat_run(&[&bytes]).0);
+    let (reported, _) = chat_heard(&chat_run(&[&bytes]).0);
     assert_eq!(
-        (&said["content"], &said["reasoning_content"]),
+        (&reported["content"], &reported["reasoning_content"]),
         (&json!("ab"), &json!("h1h2"))
     );
-    let heard = messages_heard(&messages_run(&[&bytes]).0);
+    let received = messages_heard(&messages_run(&[&bytes]).0);
     assert_eq!(
-        (&heard["content"][0]["thinking"], &heard["content"][1]),
+        (&received["content"][0]["thinking"], &received["content"][1]),
         (&json!("h1h2"), &json!({"type": "text", "text": "ab"}))
     );
     assert!(
-        heard["content"][0]["signature"]
+        received["content"][0]["signature"]
             .as_str()
             .unwrap()
             .starts_with("tg1.")

@@ -53,8 +53,8 @@ impl DrivenBody {
     fn take(&mut self) -> Polled {
         let incoming = Pin::new(&mut self.incoming);
         let nobody = &mut Context::from_waker(Waker::noop());
-        let (frame, heard) = suppress_wakes(|| incoming.poll_frame(nobody));
-        self.needs_poll |= frame.is_ready() || heard.is_some();
+        let (frame, received) = suppress_wakes(|| incoming.poll_frame(nobody));
+        self.needs_poll |= frame.is_ready() || received.is_some();
         frame
     }
 

@@ -297,9 +297,9 @@ mod tests {
             let (address, _) = vendor_that_hangs_up(b"");
             let way = way(address);
             assert_eq!(pong(&way).await, "pong");
-            let kept = Arc::new(());
+            let stored = Arc::new(());
             let body = Bytes::from_owner(Ping {
-                _kept: Arc::clone(&kept),
+                _kept: Arc::clone(&stored),
             });
             let mut call = Box::pin(send(&way, body));
             for _ in 0..polls {
@@ -311,7 +311,7 @@ mod tests {
                 yield_now().await;
             }
             drop(call);
-            assert_eq!(Arc::strong_count(&kept), 1, "{polls}");
+            assert_eq!(Arc::strong_count(&stored), 1, "{polls}");
             if has_ended {
                 break;
             }

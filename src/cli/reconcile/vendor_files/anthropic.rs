@@ -109,7 +109,7 @@ fn costs(result: &Object<'_>, day: u64, vendor: &mut VendorUsage) -> Result<Kind
 mod tests {
     use serde_json::{Value, json};
 
-    use super::super::tests::{read, told};
+    use super::super::tests::{read, reported};
 
     /// The day 2025-08-01, of the example in the vendor's reference.
     const DAY: u64 = 20_301;
@@ -155,7 +155,7 @@ mod tests {
             ("web_search_call", 20),
         ]
         .map(|(class, count)| (class, count, "0.00".to_owned()));
-        assert_eq!(told(&vendor, DAY, MODEL), expected);
+        assert_eq!(reported(&vendor, DAY, MODEL), expected);
     }
 
     #[test]
@@ -178,8 +178,9 @@ mod tests {
         ]);
         let vendor = read(&page(&results)).unwrap();
         let costs = |model: &str| {
-            let told = told(&vendor, DAY, model).into_iter();
-            told.map(|(class, _, cost)| (class, cost))
+            let reported = reported(&vendor, DAY, model).into_iter();
+            reported
+                .map(|(class, _, cost)| (class, cost))
                 .collect::<Vec<_>>()
         };
         assert_eq!(

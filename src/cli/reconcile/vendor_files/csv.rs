@@ -119,7 +119,7 @@ fn line(
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::{read, told};
+    use super::super::tests::{read, reported};
 
     /// The day 2026-11-20, in days since 1970.
     const DAY: u64 = 20_777;
@@ -133,14 +133,14 @@ mod tests {
                     m,output,2026-11-21,,3\n";
         let vendor = read(file).unwrap();
         assert_eq!(
-            told(&vendor, DAY, "m"),
+            reported(&vendor, DAY, "m"),
             [
                 ("input", 15, "0.50".to_owned()),
                 ("output", 0, "1.25".to_owned())
             ]
         );
         assert_eq!(
-            told(&vendor, DAY + 1, "m"),
+            reported(&vendor, DAY + 1, "m"),
             [("output", 3, "0.00".to_owned())]
         );
         assert!(vendor.has_counts && vendor.has_costs);
@@ -148,7 +148,10 @@ mod tests {
         assert_eq!(covered, DAY * 86_400_000..(DAY + 2) * 86_400_000);
         // A file as spreadsheets write it where the comma is the decimal separator.
         let vendor = read("day;model;class;count\n2026-11-20;m;input;7\n").unwrap();
-        assert_eq!(told(&vendor, DAY, "m"), [("input", 7, "0.00".to_owned())]);
+        assert_eq!(
+            reported(&vendor, DAY, "m"),
+            [("input", 7, "0.00".to_owned())]
+        );
     }
 
     #[test]

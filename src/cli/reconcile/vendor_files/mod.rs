@@ -455,18 +455,18 @@ mod tests {
     }
 
     /// Returns class, count and cost of the lines of a day and a model.
-    pub(super) fn told(
+    pub(super) fn reported(
         vendor: &VendorUsage,
         day: u64,
         model: &str,
     ) -> Vec<(&'static str, u64, String)> {
         let lines = vendor.lines.iter();
-        let mut told: Vec<_> = lines
+        let mut reported: Vec<_> = lines
             .filter(|((of_day, of_model, _), _)| (*of_day, of_model.as_str()) == (day, model))
             .map(|((_, _, class), billed)| (*class, billed.count, billed.cost.to_string()))
             .collect();
-        told.sort_by_key(|(class, _, _)| CLASSES.iter().position(|known| known == class));
-        told
+        reported.sort_by_key(|(class, _, _)| CLASSES.iter().position(|known| known == class));
+        reported
     }
 
     fn page(model: &str, has_more: bool) -> Value {

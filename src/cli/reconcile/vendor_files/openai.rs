@@ -160,7 +160,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::{
-        super::tests::{read, told},
+        super::tests::{read, reported},
         *,
     };
 
@@ -206,7 +206,7 @@ mod tests {
         told_so["input_uncached_tokens"] = json!(1700);
         for result in [usage(), told_so] {
             let vendor = read(&page(&result)).unwrap();
-            assert_eq!(told(&vendor, DAY, "gpt-4o-mini-2024-07-18"), expected);
+            assert_eq!(reported(&vendor, DAY, "gpt-4o-mini-2024-07-18"), expected);
             assert!(vendor.has_counts && !vendor.has_costs && vendor.unknown.is_empty());
         }
     }
@@ -332,7 +332,7 @@ mod tests {
         ] {
             let vendor = read(&page(&result(value))).unwrap();
             assert_eq!(
-                told(&vendor, DAY, "gpt-5-mini-2025-08-07"),
+                reported(&vendor, DAY, "gpt-5-mini-2025-08-07"),
                 [("input", 0, shown.to_owned())]
             );
             assert!(vendor.has_costs && !vendor.has_counts);

@@ -64,7 +64,7 @@ pub fn is_json(answer: Result<Bytes, Error>) {
 }
 
 /// The data of a responses request that wants all reasoning.
-pub fn asked() -> Asked {
+pub fn requested() -> Asked {
     let body = br#"{"model":"m","input":"x","reasoning":{"summary":"auto"},"tools":[{"type":"custom","name":"f"}],
         "include":["reasoning.encrypted_content"]}"#;
     Asked::read(body, RequestNumber::now_v7().uuid().simple(), 1, "v").expect("it is a request")

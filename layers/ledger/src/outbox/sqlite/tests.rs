@@ -387,7 +387,7 @@ async fn no_call_is_charged_from_a_damaged_file() {
     let bytes = fs::read(&path).unwrap();
     assert!(opens_rightly(&dir, &bytes, "untouched"));
 
-    for kept in [
+    for stored in [
         1,
         100,
         4_095,
@@ -396,8 +396,10 @@ async fn no_call_is_charged_from_a_damaged_file() {
         bytes.len() - 4_096,
         bytes.len() - 100,
     ] {
-        let torn = &bytes[..kept];
-        assert!(!opens_rightly(&dir, torn, &format!("{kept} bytes")) || kept > bytes.len() - 4_096);
+        let torn = &bytes[..stored];
+        assert!(
+            !opens_rightly(&dir, torn, &format!("{stored} bytes")) || stored > bytes.len() - 4_096
+        );
     }
     let mut found = 0;
     for offset in (0..bytes.len()).step_by(61) {
@@ -460,16 +462,16 @@ async fn truncated_write_ahead_log_keeps_its_earlier_steps() {
     );
     let copy = dir.path().join("copy.db");
     let mut most = 0;
-    for kept in (0..wal.len()).step_by(1_999).chain([wal.len()]) {
+    for stored in (0..wal.len()).step_by(1_999).chain([wal.len()]) {
         let _ = fs::remove_file(dir.path().join("copy.db-shm"));
         fs::write(&copy, &file).unwrap();
-        fs::write(dir.path().join("copy.db-wal"), &wal[..kept]).unwrap();
+        fs::write(dir.path().join("copy.db-wal"), &wal[..stored]).unwrap();
         let (opened, left) = rows::open(&copy).unwrap();
         drop(opened);
         let numbers: Vec<_> = left.iter().map(|call| call.ending.number()).collect();
         let first: Vec<_> = (1..=calls).map(number).take(numbers.len()).collect();
-        assert_eq!(numbers, first, "{kept} bytes");
-        assert!(numbers.len() >= most, "{kept} bytes");
+        assert_eq!(numbers, first, "{stored} bytes");
+        assert!(numbers.len() >= most, "{stored} bytes");
         most = numbers.len();
     }
     assert_eq!(most, usize::from(calls));

@@ -54,7 +54,7 @@ async fn refused_hold_leaves_no_call_to_end() {
     assert!(outbox.reserve(&conflict).await.is_err());
     assert_eq!(lines.shown()[2..], ["intent 2"]);
     assert_eq!(held(&ledger).await, 100);
-    assert_eq!(wire.asked().len(), 3);
+    assert_eq!(wire.requested().len(), 3);
 }
 
 #[tokio::test]
@@ -88,7 +88,7 @@ async fn full_disk_refuses_new_calls_but_charges_running_ones() {
     wire.down(false);
     outbox.settle(&settlement(1, COST)).await.unwrap();
     assert_eq!(balance(&ledger).await, 1_000 - COST);
-    assert_eq!(wire.asked(), ["reserve 1", "settle 1", "settle 1"]);
+    assert_eq!(wire.requested(), ["reserve 1", "settle 1", "settle 1"]);
 }
 
 #[tokio::test(start_paused = true)]

@@ -110,7 +110,7 @@ struct Way {
     ledger: MemoryLedger,
     faults: VecDeque<Fault>,
     down: bool,
-    asked: Vec<String>,
+    requested: Vec<String>,
 }
 
 impl Wire {
@@ -119,7 +119,7 @@ impl Wire {
             ledger: ledger.clone(),
             faults: VecDeque::new(),
             down: false,
-            asked: Vec::new(),
+            requested: Vec::new(),
         })))
     }
 
@@ -137,8 +137,8 @@ impl Wire {
     }
 
     /// Returns the requests that the ledger received since this function was last called.
-    fn asked(&self) -> Vec<String> {
-        std::mem::take(&mut self.0.lock().unwrap().asked)
+    fn requested(&self) -> Vec<String> {
+        std::mem::take(&mut self.0.lock().unwrap().requested)
     }
 
     async fn ask<T, F>(
@@ -152,7 +152,7 @@ impl Wire {
     {
         let (fault, ledger) = {
             let mut way = self.0.lock().unwrap();
-            way.asked.push(what);
+            way.requested.push(what);
             let otherwise = if way.down { Fault::Before } else { Fault::Fine };
             let fault = way.faults.pop_front().unwrap_or(otherwise);
             (fault, way.ledger.clone())

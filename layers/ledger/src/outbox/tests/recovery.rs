@@ -39,10 +39,10 @@ async fn call_of_a_killed_process_is_charged_once_or_released() {
     let mut charges_seen = HashSet::new();
     for faults in cases {
         let (_, all_lines) = cut_call(&faults).await;
-        for kept in 0..=all_lines.len() {
-            let case = format!("{faults:?}, {kept} of {} lines", all_lines.len());
+        for stored in 0..=all_lines.len() {
+            let case = format!("{faults:?}, {stored} of {} lines", all_lines.len());
             let (ledger, lines) = cut_call(&faults).await;
-            let lines = &lines[..kept];
+            let lines = &lines[..stored];
             let charged_before = 1_000 - balance(&ledger).await;
             let newest = lines
                 .iter()
@@ -66,7 +66,7 @@ async fn call_of_a_killed_process_is_charged_once_or_released() {
                 lines = Lines::of(&lines.all());
             }
             // A process that died before it wrote anything leaves a hold that expires by itself.
-            if kept > 0 {
+            if stored > 0 {
                 assert_eq!(held(&ledger).await, 0, "{case}");
             }
             ledger.expire().await.unwrap();

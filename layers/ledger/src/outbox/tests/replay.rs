@@ -5,7 +5,7 @@ use super::*;
 #[tokio::test(start_paused = true)]
 async fn settlement_is_sent_as_fresh_for_five_minutes_after_its_first_attempt() {
     // The clock of the outbox starts at 1 000 000 ms.
-    for (at_ms, asked) in [
+    for (at_ms, requested) in [
         (1_000_000, "settle 1"),
         (1_000_000 - 299_000, "settle 1"),
         (1_000_000 - 301_000, "settle 1 not fresh"),
@@ -20,17 +20,17 @@ async fn settlement_is_sent_as_fresh_for_five_minutes_after_its_first_attempt() 
             let wire = Wire::to(&funded().await);
             let outbox = opened(&wire, &Lines::of(lines), OutboxSettings::default()).await;
             outbox.recover(&|_| {}).await;
-            assert_eq!(wire.asked(), [asked], "{at_ms}");
+            assert_eq!(wire.requested(), [requested], "{at_ms}");
         }
     }
 
     let (_, wire, _, outbox) = fresh_outbox().await;
     served(&outbox, 1).await;
-    for (seconds, asked) in [(299, "settle 1"), (2, "settle 1 not fresh")] {
+    for (seconds, requested) in [(299, "settle 1"), (2, "settle 1 not fresh")] {
         advance(Duration::from_secs(seconds)).await;
-        wire.asked();
+        wire.requested();
         outbox.replay().await.unwrap();
-        assert_eq!(wire.asked(), [asked]);
+        assert_eq!(wire.requested(), [requested]);
     }
 }
 
@@ -55,9 +55,9 @@ async fn ends_of_calls_are_replayed_to_a_ledger_that_lost_them() {
     let retold = ["settle 1", "settle 2", "settle 3", "release 4"];
     let promoted = replica().await;
     wire.fails_over_to(&promoted);
-    wire.asked();
+    wire.requested();
     assert_eq!(outbox.replay().await.unwrap(), 2);
-    assert_eq!(wire.asked(), retold);
+    assert_eq!(wire.requested(), retold);
     assert_eq!(balance(&promoted).await, 1_000 - 3 * COST);
     assert_eq!(held(&promoted).await, 0);
     let receipts = [1, 2, 3].map(|index| promoted.receipt(number(index)));
@@ -84,8 +84,8 @@ async fn ends_of_calls_are_replayed_to_a_ledger_that_lost_them() {
     let wire = Wire::to(&promoted);
     let outbox = opened(&wire, &lines, OutboxSettings::default()).await;
     outbox.recover(&|_| {}).await;
-    let asked = wire.asked();
-    assert_eq!(asked.len(), retold.len(), "{asked:?}");
+    let requested = wire.requested();
+    assert_eq!(requested.len(), retold.len(), "{requested:?}");
     assert_eq!(balance(&promoted).await, 1_000 - 3 * COST);
     assert_eq!(held(&promoted).await, 0);
 }
@@ -117,16 +117,16 @@ async fn acknowledged_end_of_a_call_is_kept_for_replay_until_the_ledger_confirms
     seconds(50).await;
     served(&outbox, 2).await;
     seconds(20).await;
-    wire.asked();
+    wire.requested();
     // The ledger's data was last confirmed seventy seconds ago, so no end was deleted in this time.
     outbox.replay().await.unwrap();
-    assert_eq!(wire.asked(), ["settle 1", "settle 2"]);
+    assert_eq!(wire.requested(), ["settle 1", "settle 2"]);
 
     // The ledger may also lose a replayed end, so that the end is kept for another replay window.
     seconds(59).await;
     outbox.confirmed();
     outbox.replay().await.unwrap();
-    assert_eq!(wire.asked(), ["settle 1", "settle 2"]);
+    assert_eq!(wire.requested(), ["settle 1", "settle 2"]);
     assert_eq!(
         lines.0.lock().unwrap().forgotten_until_ms,
         Vec::<u64>::new()
@@ -138,16 +138,16 @@ async fn acknowledged_end_of_a_call_is_kept_for_replay_until_the_ledger_confirms
     assert!(outbox.replay().await.is_err());
     outbox.confirmed();
     wire.down(false);
-    wire.asked();
+    wire.requested();
     outbox.replay().await.unwrap();
-    assert_eq!(wire.asked(), ["settle 1", "settle 2"]);
+    assert_eq!(wire.requested(), ["settle 1", "settle 2"]);
 
     seconds(61).await;
     served(&outbox, 3).await;
-    wire.asked();
+    wire.requested();
     outbox.confirmed();
     outbox.replay().await.unwrap();
-    assert_eq!(wire.asked(), ["settle 3"]);
+    assert_eq!(wire.requested(), ["settle 3"]);
     // The log may delete call 2, which was done fifty seconds after the clock began.
     assert_eq!(lines.0.lock().unwrap().forgotten_until_ms, [1_050_000_u64]);
 }
@@ -164,9 +164,9 @@ async fn number_of_acknowledged_ends_kept_for_replay_is_limited() {
     for index in 1..=5 {
         served(&outbox, index).await;
     }
-    wire.asked();
+    wire.requested();
     outbox.replay().await.unwrap();
-    assert_eq!(wire.asked(), ["settle 4", "settle 5"]);
+    assert_eq!(wire.requested(), ["settle 4", "settle 5"]);
 }
 
 /// A ledger that a test can put back to an earlier state.

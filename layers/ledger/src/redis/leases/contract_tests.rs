@@ -63,7 +63,7 @@ async fn turn_can_be_sent_after_the_runtime_of_its_connection_has_ended() {
     let ledger = server.ledger().await;
     for _ in 0..3 {
         let conn = ledger.conn().clone();
-        let told = tokio::task::spawn_blocking(move || {
+        let acknowledged = tokio::task::spawn_blocking(move || {
             let mut threads = tokio::runtime::Builder::new_current_thread();
             let runtime = threads.enable_all().build().unwrap();
             runtime.block_on(async {
@@ -74,7 +74,7 @@ async fn turn_can_be_sent_after_the_runtime_of_its_connection_has_ended() {
                     .await
             })
         });
-        assert_eq!(told.await.unwrap().unwrap(), 7);
+        assert_eq!(acknowledged.await.unwrap().unwrap(), 7);
         assert_eq!(ledger.gather().await.unwrap(), 0);
     }
 }

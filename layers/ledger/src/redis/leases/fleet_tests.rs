@@ -140,15 +140,15 @@ async fn call(gateway: &RedisLedger) -> bool {
 
 /// Makes a call as [`call`] does, and asserts that its whole cost was charged.
 async fn try_call(gateway: &RedisLedger) -> Result<(), LedgerError> {
-    let wish = Hold {
+    let new_hold = Hold {
         number: RequestNumber::now_v7(),
         ttl: HOUR,
         ..hold(0, "k1", PRICE)
     };
-    let reserved = gateway.reserve(&wish).await?;
+    let reserved = gateway.reserve(&new_hold).await?;
     assert_eq!(reserved.held, micro(PRICE));
     let end = Settlement {
-        number: wish.number,
+        number: new_hold.number,
         held: reserved.held,
         ..settlement(0, "k1", PRICE)
     };
@@ -199,12 +199,12 @@ async fn redis_server_out_of_memory_grants_no_leases() {
             Err(error) => panic!("{error:?}"),
         }
     }
-    let (at, told) = refused_from.expect("the gateway serves further calls");
+    let (at, acknowledged) = refused_from.expect("the gateway serves further calls");
     assert!(
         at + SOON / 2 < until,
         "the gateway served further calls for too long"
     );
-    let more = turns() - told;
+    let more = turns() - acknowledged;
     assert!(more < 50, "{more} turns in {SOON:?}");
     assert_eq!(gateway.leases_of(&acme()).await.unwrap(), []);
     let granted = fleet.granted_from_leases();
@@ -453,15 +453,15 @@ async fn calls_of_a_dead_gateway_are_charged_to_its_lease() {
     let dead = fleet.gateways.pop().unwrap();
     let mut left = Vec::new();
     while left.len() < 5 {
-        let wish = Hold {
+        let new_hold = Hold {
             number: RequestNumber::now_v7(),
             ..hold(0, "k1", PRICE)
         };
-        dead.reserve(&wish).await.unwrap();
+        dead.reserve(&new_hold).await.unwrap();
         let end = Settlement {
-            number: wish.number,
+            number: new_hold.number,
             held: micro(PRICE),
-            lease: dead.lease_of(wish.number, &wish.key),
+            lease: dead.lease_of(new_hold.number, &new_hold.key),
             // The next process starts so late that the end is no longer fresh.
             fresh: false,
             ..settlement(0, "k1", PRICE)
@@ -519,19 +519,19 @@ async fn lease_of_a_copied_machine_continues_on_only_one_of_the_copies() {
         ..open
     };
     ledger.turn(&copied).await.unwrap();
-    let wish = hold(1, "k1", 60);
-    lease.reserve(&wish, Now::default()).unwrap().unwrap();
+    let new_hold = hold(1, "k1", 60);
+    lease.reserve(&new_hold, Now::default()).unwrap().unwrap();
     let turn = lease.turn(size(100), Now::default(), Uuid::now_v7());
     lease.answered(&turn, &ledger.turn(&turn).await.unwrap());
     assert!(lease.is_lost());
     assert_eq!(lease.reserve(&hold(2, "k1", 1), Now::default()), None);
     // A hold that the first owner has granted is still paid from the lease.
-    let mut told = lease
+    let mut acknowledged = lease
         .settle(&settlement(1, "k1", 60), Now::default())
         .unwrap();
     let turn = lease.turn(size(100), Now::default(), Uuid::now_v7());
     lease.answered(&turn, &ledger.turn(&turn).await.unwrap());
-    let settled = told.try_recv().unwrap().unwrap();
+    let settled = acknowledged.try_recv().unwrap().unwrap();
     assert_eq!((settled.booked, settled.charged), (Booked::Held, micro(60)));
     lease.close_if_done();
     assert!(lease.is_closed());
@@ -687,14 +687,14 @@ async fn unreported_charges_of_a_key_do_not_count_for_a_group_that_it_joins_late
     }
     let mut ends = Vec::new();
     for _ in 0..60 {
-        let wish = Hold {
+        let new_hold = Hold {
             number: RequestNumber::now_v7(),
             ttl: HOUR,
             ..hold(0, "k1", PRICE)
         };
-        let held = gateway.reserve(&wish).await.unwrap().held;
+        let held = gateway.reserve(&new_hold).await.unwrap().held;
         ends.push(Settlement {
-            number: wish.number,
+            number: new_hold.number,
             held,
             ..settlement(0, "k1", PRICE)
         });

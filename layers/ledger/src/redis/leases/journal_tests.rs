@@ -115,14 +115,14 @@ async fn call_reported_in_a_turn_has_the_same_journal_line_as_a_single_call() {
     assert!(again.ends[0].repeated && again.ends[1..].iter().all(|end| !end.repeated));
 
     let whole = pages(&ledger, false, 1_000).await;
-    let told: Vec<RequestNumber> = receipts(&whole)
+    let acknowledged: Vec<RequestNumber> = receipts(&whole)
         .iter()
         .map(|receipt| receipt.number)
         .collect();
     let mut expected = numbers[..4].to_vec();
     expected.push(settlement(900, "k1", 50).number);
     expected.extend(&numbers[4..]);
-    assert_eq!(told, expected);
+    assert_eq!(acknowledged, expected);
     for end in &ends {
         let lines = receipts(&whole);
         let receipt = lines.iter().find(|line| line.number == end.number).unwrap();
@@ -150,10 +150,10 @@ async fn call_reported_in_a_turn_has_the_same_journal_line_as_a_single_call() {
         };
         let page = ledger.journal(&acme(), &part).await.unwrap();
         let after = page.next.as_deref();
-        let standing = ledger.standing_lines(&acme(), after, u64::MAX).await;
-        let standing = standing.unwrap();
-        assert_eq!(standing.lines, whole.len() - limit, "{after:?}");
-        let rows = standing.calls.rows();
+        let unrolled = ledger.unrolled_lines(&acme(), after, u64::MAX).await;
+        let unrolled = unrolled.unwrap();
+        assert_eq!(unrolled.lines, whole.len() - limit, "{after:?}");
+        let rows = unrolled.calls.rows();
         let charged: i128 = rows.map(|(_, _, sums)| sums.charged_micro).sum();
         let left = receipts(&whole[limit..]);
         let left: i64 = left.iter().map(|call| call.charged_rub.micro()).sum();
@@ -256,12 +256,12 @@ async fn receipt_in_a_large_turn_takes_at_most_5_9_of_the_memory_of_a_single_rec
         let mut word = "0".to_owned();
         ledger.turn(&turn(lease, ["", &word], &[])).await.unwrap();
         let before = memory(&server).await;
-        let mut told = 0;
-        while told < CALLS {
+        let mut acknowledged = 0;
+        while acknowledged < CALLS {
             let ends: Vec<Settlement> = (0..together)
                 .map(|_| ended(RequestNumber::now_v7(), 1))
                 .collect();
-            told += ends.len();
+            acknowledged += ends.len();
             if let [alone] = ends.as_slice() {
                 let held = Hold {
                     number: alone.number,
@@ -270,7 +270,7 @@ async fn receipt_in_a_large_turn_takes_at_most_5_9_of_the_memory_of_a_single_rec
                 ledger.reserve_in_ledger(&held).await.unwrap();
                 ledger.settle_in_ledger(alone).await.unwrap();
             } else {
-                let this = told.to_string();
+                let this = acknowledged.to_string();
                 ledger
                     .turn(&turn(lease, [&word, &this], &ends))
                     .await
@@ -319,9 +319,14 @@ async fn call_settled_without_a_lease_is_not_charged_again_in_a_turn() {
         let settled = ledger.settle(&ended(number, cost)).await.unwrap();
         assert_eq!((settled.charged, settled.repeated), (micro(cost), false));
     }
-    let told = [50, 60, 70].into_iter().zip(numbers);
-    let told: Vec<Settlement> = told.map(|(cost, number)| ended(number, cost)).collect();
-    let answer = ledger.turn(&turn(lease, ["a", "b"], &told)).await.unwrap();
+    let acknowledged = [50, 60, 70].into_iter().zip(numbers);
+    let acknowledged: Vec<Settlement> = acknowledged
+        .map(|(cost, number)| ended(number, cost))
+        .collect();
+    let answer = ledger
+        .turn(&turn(lease, ["a", "b"], &acknowledged))
+        .await
+        .unwrap();
     let charged = |settled: &Settled| (settled.booked, settled.charged, settled.repeated);
     let answers: Vec<_> = answer.ends.iter().map(charged).collect();
     assert_eq!(
@@ -351,13 +356,13 @@ async fn call_first_stale_in_a_turn_and_then_charged_alone_is_not_charged_again(
         fresh: false,
         ..ended(number, 60)
     };
-    let stale = ledger.turn(&Turn::tell(unknown, &late)).await.unwrap();
+    let stale = ledger.turn(&Turn::report(unknown, &late)).await.unwrap();
     assert_eq!(stale.ends[0].booked, Booked::Stale);
     let settled = ledger.settle(&ended(number, 60)).await.unwrap();
     assert_eq!((settled.charged, settled.repeated), (micro(60), false));
     for _ in 0..2 {
-        let told = Turn::tell(lease, &ended(number, 60));
-        let again = ledger.turn(&told).await.unwrap().ends[0];
+        let acknowledged = Turn::report(lease, &ended(number, 60));
+        let again = ledger.turn(&acknowledged).await.unwrap().ends[0];
         assert_eq!((again.charged, again.repeated), (micro(60), true));
     }
     assert_eq!(ledger.account(&acme()).await.unwrap().spent_rub, micro(60));
@@ -393,19 +398,19 @@ async fn forbidden_call_is_not_charged_by_a_late_turn_of_its_lease() {
         lease: living,
         ..left.clone()
     };
-    for told in [own, left, of_another] {
-        let told = ledger.turn(&told).await.unwrap().ends;
-        assert_eq!(told[0].booked, Booked::Released);
+    for acknowledged in [own, left, of_another] {
+        let acknowledged = ledger.turn(&acknowledged).await.unwrap().ends;
+        assert_eq!(acknowledged[0].booked, Booked::Released);
         assert_eq!(
-            (told[0].charged, told[1].charged),
+            (acknowledged[0].charged, acknowledged[1].charged),
             (micro(0), micro(7)),
-            "{told:?}"
+            "{acknowledged:?}"
         );
     }
     // A call that was charged before it was forbidden stays charged, however often its end is reported again.
     ledger.forbid(other, &acme()).await.unwrap();
-    let told = Turn::tell(lease, &ended(other, 7));
-    let again = ledger.turn(&told).await.unwrap().ends[0];
+    let acknowledged = Turn::report(lease, &ended(other, 7));
+    let again = ledger.turn(&acknowledged).await.unwrap().ends[0];
     assert_eq!((again.charged, again.repeated), (micro(7), true));
     assert_eq!(ledger.account(&acme()).await.unwrap().spent_rub, micro(7));
     crate::testing::is_sound(&ledger).await;
@@ -425,7 +430,7 @@ async fn call_of_a_turn_is_found_only_by_its_exact_number() {
         let time = (1_795_713_301_418 + 50 * n) << 80;
         RequestNumber::from_uuid(uuid::Uuid::from_u128(time | 0x7_694d_694d_694d_694d_694d))
     };
-    let (mut word, mut told) = ("a".to_owned(), Vec::new());
+    let (mut word, mut acknowledged) = ("a".to_owned(), Vec::new());
     for round in 0..4 {
         // Calls that end together, in one turn of a lease, have begun at different times.
         let numbers: Vec<RequestNumber> = (0..100).map(|n| at(4 * n + round)).collect();
@@ -433,7 +438,7 @@ async fn call_of_a_turn_is_found_only_by_its_exact_number() {
         let this = round.to_string();
         let answer = ledger.turn(&turn(lease, [&word, &this], &ends)).await;
         assert!(answer.unwrap().ends.iter().all(|end| !end.repeated));
-        (word, told) = (this, [told, ends].concat());
+        (word, acknowledged) = (this, [acknowledged, ends].concat());
     }
     let hashes: Vec<String> = server.ask(&["KEYS", "tg:{acme}:n:?????????"]).await;
     // Numbers are stored per range of 4 s. The first and the last range may have few numbers, which are then stored
@@ -443,7 +448,7 @@ async fn call_of_a_turn_is_found_only_by_its_exact_number() {
         let turns: i64 = server.ask(&["HLEN", hash]).await;
         assert!((1..=4).contains(&turns), "{turns} in {hash}");
     }
-    for end in &told {
+    for end in &acknowledged {
         let receipt = ledger.receipt(end.number).await.unwrap();
         assert_eq!(
             (receipt.number, receipt.charged_rub),
@@ -527,9 +532,12 @@ async fn each_call_is_charged_once_if_ends_of_many_calls_are_sent_again_together
     let mut ends = Vec::new();
     for lease in leases {
         ledger.turn(&turn(lease, ["", "a"], &[])).await.unwrap();
-        let told = many(20, 3);
-        ledger.turn(&turn(lease, ["a", "b"], &told)).await.unwrap();
-        ends.extend(told.into_iter().map(|end| (Some(lease), end, true)));
+        let acknowledged = many(20, 3);
+        ledger
+            .turn(&turn(lease, ["a", "b"], &acknowledged))
+            .await
+            .unwrap();
+        ends.extend(acknowledged.into_iter().map(|end| (Some(lease), end, true)));
         ends.extend(many(3, 4).into_iter().map(|end| (Some(lease), end, false)));
     }
     ends.extend(many(2, 5).into_iter().map(|end| (None, end, false)));

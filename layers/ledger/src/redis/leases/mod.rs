@@ -178,15 +178,15 @@ impl RedisLedger {
     /// any lease was recalled.
     pub(super) async fn recall_for_entry(&self, account: &AccountId) -> Result<bool, RedisFault> {
         let until = Instant::now() + RECALL_WAIT;
-        let mut asked = false;
+        let mut requested = false;
         while self.recall_in(account).await? > 0 && Instant::now() < until {
-            asked = true;
+            requested = true;
             if let Some(leases) = self.leases() {
                 leases.recalled(account);
             }
             sleep(RECALL_LOOK_EVERY).await;
         }
-        Ok(asked)
+        Ok(requested)
     }
 
     /// Waits until no gateway may grant holds by permission of a turn of a lease before now. From then on an operator's

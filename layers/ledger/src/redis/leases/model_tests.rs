@@ -255,7 +255,7 @@ struct Both<'a> {
     words: HashMap<u128, String>,
     /// The number of times that each lease was given back.
     given_back: HashMap<u128, u128>,
-    told: u64,
+    acknowledged: u64,
     counts: [u64; 3],
 }
 
@@ -327,7 +327,7 @@ impl<'a> Both<'a> {
             charged: HashMap::new(),
             words: HashMap::new(),
             given_back: HashMap::new(),
-            told: 0,
+            acknowledged: 0,
             counts: [0; 3],
         }
     }
@@ -404,8 +404,8 @@ impl<'a> Both<'a> {
                 self.ledger.expire_in(&acme()).await.unwrap();
             }
             Step::Enter(amount) => {
-                self.told += 1;
-                let entry = correction(&format!("c{}", self.told), amount);
+                self.acknowledged += 1;
+                let entry = correction(&format!("c{}", self.acknowledged), amount);
                 let ours = self.book.enter(&acme(), &entry).is_ok();
                 let args = [
                     entry.id,
@@ -480,8 +480,8 @@ impl<'a> Both<'a> {
         let own = usize::try_from(step.lease).unwrap() % KEYS;
         let key = key_of(if step.other_key { 1 - own } else { own });
         let last = self.words.get(&step.lease).cloned().unwrap_or_default();
-        self.told += 1;
-        let fresh = format!("w{}", self.told);
+        self.acknowledged += 1;
+        let fresh = format!("w{}", self.acknowledged);
         let (before, this) = match step.words {
             Words::Next => (last, fresh),
             Words::Again => ("other".to_owned(), last),
@@ -531,7 +531,7 @@ impl<'a> Both<'a> {
         let never_was = step.step == Done::Open && !went_on && theirs.left == micro(0);
         let is_over = (went_on && step.step == Done::Close) || never_was;
         // Usually no turn follows the end of a lease. In one of four cases, a late turn of the lease follows.
-        if is_over && !self.told.is_multiple_of(4) {
+        if is_over && !self.acknowledged.is_multiple_of(4) {
             *self.given_back.entry(step.lease).or_default() += 1;
             self.words.remove(&step.lease);
         }

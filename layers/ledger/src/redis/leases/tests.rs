@@ -25,7 +25,7 @@ use crate::{
     },
     leases::{
         Now, Word,
-        lease::{Lease, NOTHING, Size, Told},
+        lease::{Acknowledged, Lease, NOTHING, Size},
     },
     money::MicroRub,
     number::RequestNumber,
@@ -153,7 +153,7 @@ struct Call {
 struct Gateway {
     leases: [Option<Lease>; KEYS],
     running: Vec<Call>,
-    hears: Vec<(RequestNumber, oneshot::Receiver<Told>)>,
+    hears: Vec<(RequestNumber, oneshot::Receiver<Acknowledged>)>,
 }
 
 /// The state of one run, and what its gateways were promised.
@@ -393,7 +393,7 @@ impl<'a> World<'a> {
                 fate,
             } => self.turn(gateway, key, free, fate, now).await,
             Step::Crash { gateway } => self.crash(gateway),
-            Step::Tell { nth } => self.tell(nth).await,
+            Step::Tell { nth } => self.report(nth).await,
             Step::Recall => {
                 self.ledger.recall(&acme()).await.unwrap();
                 Ok(())
@@ -562,7 +562,7 @@ impl<'a> World<'a> {
             None => {
                 let settled = self.ledger.settle_in_ledger(&settlement).await.unwrap();
                 self.acknowledged.push(settlement);
-                self.heard(call.number, settled)
+                self.answered_to(call.number, settled)
             }
         }
     }
@@ -629,7 +629,7 @@ impl<'a> World<'a> {
         let mut waiting = Vec::new();
         for (number, mut hears) in std::mem::take(&mut self.gateways[gateway].hears) {
             match hears.try_recv() {
-                Ok(Ok(settled)) => self.heard(number, settled)?,
+                Ok(Ok(settled)) => self.answered_to(number, settled)?,
                 Err(oneshot::error::TryRecvError::Empty) => waiting.push((number, hears)),
                 Ok(Err(_)) | Err(oneshot::error::TryRecvError::Closed) => {
                     let mut ended = self.acknowledged.iter();
@@ -650,7 +650,7 @@ impl<'a> World<'a> {
     }
 
     /// Checks a settlement: each call moves money once, and a call that cost at most its hold is charged in full.
-    fn heard(&mut self, number: RequestNumber, settled: Settled) -> Checked {
+    fn answered_to(&mut self, number: RequestNumber, settled: Settled) -> Checked {
         if let Some(first) = self.settled.get(&number)
             && !self.fell
         {
@@ -691,7 +691,7 @@ impl<'a> World<'a> {
         Ok(())
     }
 
-    async fn tell(&mut self, nth: usize) -> Checked {
+    async fn report(&mut self, nth: usize) -> Checked {
         if self.left.is_empty() {
             return Ok(());
         }
@@ -705,7 +705,7 @@ impl<'a> World<'a> {
         if !self.acknowledged.contains(&settlement) {
             self.acknowledged.push(settlement.clone());
         }
-        self.heard(settlement.number, settled)
+        self.answered_to(settlement.number, settled)
     }
 
     async fn expire(&mut self, gateway: usize, key: usize) -> Checked {
@@ -805,7 +805,7 @@ return 1";
             }
         }
         for nth in 0..self.left.len() {
-            self.tell(nth).await?;
+            self.report(nth).await?;
         }
         let mut given_back = 0;
         for turn in std::mem::take(&mut self.left_behind) {

@@ -369,9 +369,9 @@ async fn events_and_documents_survive_a_restart() {
     ledger.reserve(&hold(4, 100, 100, HOUR)).await.unwrap();
     ledger.settle(&settlement(4, 30, true)).await.unwrap();
     let events = ledger.events(2, 10).await.unwrap();
-    let told: Vec<_> = events
+    let reported: Vec<_> = events
         .iter()
         .map(|event| (event.number, event.what.kind()))
         .collect();
-    assert_eq!(told, [(3, "balance_low")]);
+    assert_eq!(reported, [(3, "balance_low")]);
 }

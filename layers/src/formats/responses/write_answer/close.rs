@@ -65,11 +65,11 @@ impl Writer {
         let Item::Reasoning(reasoning) = &mut self.items[index] else {
             return;
         };
-        let vendor = &self.asked.vendor;
+        let vendor = &self.requested.vendor;
         let mut capsule = None;
-        if !reasoning.summary && (self.asked.encrypted || self.state.is_more_than_text()) {
+        if !reasoning.summary && (self.requested.encrypted || self.state.is_more_than_text()) {
             capsule = Some(self.state.seal(vendor));
-        } else if self.asked.encrypted && !reasoning.signature.is_empty() {
+        } else if self.requested.encrypted && !reasoning.signature.is_empty() {
             let (thinking, signature) = (&reasoning.text, &reasoning.signature);
             let json = format!(
                 "[{{\"type\":\"thinking\",\"thinking\":\"{thinking}\",\"signature\":\"{signature}\"}}]"

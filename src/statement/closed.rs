@@ -12,7 +12,7 @@ use crate::{config::SellerConfig, ledger::AnyLedger};
 
 /// The stored record of a closed month.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Kept {
+pub(crate) struct ClosedStatement {
     /// The version of the JSON format that was hashed.
     version: u32,
     sha256: String,
@@ -37,7 +37,7 @@ struct Seller {
     utc_offset_minutes: i32,
 }
 
-impl Kept {
+impl ClosedStatement {
     /// Creates the record of `document`, the first statement of its closed month.
     pub(crate) fn of(document: &Document, about: &About<'_>, language: Language) -> Self {
         Self {

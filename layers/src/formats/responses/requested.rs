@@ -15,7 +15,7 @@ use crate::{
 /// The data of a responses request from which its answer is written: the fields that the answer repeats, and the
 /// caller's names of tools.
 #[derive(Clone, Debug)]
-pub struct Asked {
+pub struct RequestEcho {
     /// The request's number, from which the answer's ids are derived.
     pub(crate) number: Simple,
     /// The current time in Unix seconds.
@@ -44,7 +44,7 @@ const ECHOED: [(&str, &str); 8] = [
     ("metadata", "{}"),
 ];
 
-impl Asked {
+impl RequestEcho {
     /// Reads the data from the body of the caller's request.
     ///
     /// # Errors
@@ -101,8 +101,8 @@ fn encrypted_asked(fields: &Object<'_, '_>) -> Result<bool, Error> {
     let Some(include) = fields.get("include")? else {
         return Ok(false);
     };
-    let asked = include.array()?;
-    Ok(asked
+    let requested = include.array()?;
+    Ok(requested
         .iter()
         .any(|one| one.get() == "\"reasoning.encrypted_content\""))
 }

@@ -19,7 +19,7 @@ const PAUSE_MAX: Duration = Duration::from_secs(3600);
 
 /// The state of the delivery to a receiver.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Standing {
+pub(crate) struct DeliveryState {
     /// All events up to this number were delivered, given up, or excluded by the filter.
     pub(crate) after: u64,
     /// The number of failures since the last delivery.
@@ -42,7 +42,7 @@ pub(crate) struct Standing {
     pub(crate) taken_ms: Option<u64>,
 }
 
-impl Standing {
+impl DeliveryState {
     pub(super) fn taken(&mut self, event: &Event, now_ms: u64) {
         *self = Self {
             after: event.number,
@@ -120,7 +120,7 @@ impl Notes {
         }
     }
 
-    fn standing_name(&self) -> String {
+    fn state_name(&self) -> String {
         format!("receiver/{}", self.name)
     }
 
@@ -131,51 +131,48 @@ impl Notes {
     /// Acquires or renews, for `ttl`, the leader lease under which a gateway sends events to the receiver. Returns
     /// `false` if another gateway holds it.
     pub(super) async fn lease(&self, owner: &str, ttl: Duration) -> Result<bool, BookError> {
-        self.store.lead(&self.standing_name(), owner, ttl).await
+        self.store.lead(&self.state_name(), owner, ttl).await
     }
 
     /// Returns the state with its version; `None` if delivery to this receiver has never begun.
-    pub(crate) async fn standing(&self) -> Result<Option<(u64, Standing)>, BookError> {
-        let found = self.store.read_value(&self.standing_name()).await?;
-        Ok(found.value.map(|standing| (found.version, standing)))
+    pub(crate) async fn state(&self) -> Result<Option<(u64, DeliveryState)>, BookError> {
+        let found = self.store.read_value(&self.state_name()).await?;
+        Ok(found.value.map(|state| (found.version, state)))
     }
 
     /// Returns the state with its version. For a new receiver the state is created, so that delivery begins with the
     /// next event.
-    pub(super) async fn begin(&self, tail: &Tail) -> Result<(u64, Standing), BookError> {
-        let begin = async |found: Versioned<Standing>| {
+    pub(super) async fn begin(&self, tail: &Tail) -> Result<(u64, DeliveryState), BookError> {
+        let begin = async |found: Versioned<DeliveryState>| {
             if let Some(known) = found.value {
                 return Ok(Update::Keep((found.version, known)));
             }
-            let standing = Standing {
+            let state = DeliveryState {
                 after: tail.last().await?,
-                ..Standing::default()
+                ..DeliveryState::default()
             };
-            Ok(Update::Write(
-                standing.clone(),
-                (found.version + 1, standing),
-            ))
+            Ok(Update::Write(state.clone(), (found.version + 1, state)))
         };
-        self.store.update_async(&self.standing_name(), begin).await
+        self.store.update_async(&self.state_name(), begin).await
     }
 
     /// Writes the state if the stored version is still `version`. Returns whether it was written.
-    pub(super) async fn put(&self, version: u64, standing: &Standing) -> Result<bool, BookError> {
-        let name = self.standing_name();
-        self.store.write_value(&name, version, standing).await
+    pub(super) async fn put(&self, version: u64, state: &DeliveryState) -> Result<bool, BookError> {
+        let name = self.state_name();
+        self.store.write_value(&name, version, state).await
     }
 
     /// Changes the current state, which must exist.
     pub(super) async fn change(
         &self,
-        change: impl Fn(&mut Standing) + Send,
-    ) -> Result<Standing, BookError> {
-        let change = move |found: Option<Standing>| {
-            let mut standing = found.ok_or(BookError::NotFound)?;
-            change(&mut standing);
-            Ok(Update::Write(standing.clone(), standing))
+        change: impl Fn(&mut DeliveryState) + Send,
+    ) -> Result<DeliveryState, BookError> {
+        let change = move |found: Option<DeliveryState>| {
+            let mut state = found.ok_or(BookError::NotFound)?;
+            change(&mut state);
+            Ok(Update::Write(state.clone(), state))
         };
-        self.store.update(&self.standing_name(), change).await
+        self.store.update(&self.state_name(), change).await
     }
 
     pub(super) async fn bury(&self, letter: &DeadLetter) -> Result<(), BookError> {
@@ -244,19 +241,19 @@ mod tests {
 
     #[test]
     fn pause_between_deliveries_grows_to_an_hour_or_to_the_receivers_retry_after() {
-        let mut standing = Standing::default();
+        let mut state = DeliveryState::default();
         let mut pauses = Vec::new();
         for _ in 0..40 {
-            standing.failed("why".into(), None, 0, 100);
-            pauses.push(standing.next_ms);
+            state.failed("why".into(), None, 0, 100);
+            pauses.push(state.next_ms);
         }
         assert_eq!(pauses[..4], [1000, 2000, 4000, 8000]);
         assert_eq!(pauses[39], 3_600_000);
-        standing.failed("why".into(), Some(Duration::from_secs(7200)), 5, 0);
-        assert_eq!(standing.next_ms, 7_200_005);
-        let mut early = Standing::default();
+        state.failed("why".into(), Some(Duration::from_secs(7200)), 5, 0);
+        assert_eq!(state.next_ms, 7_200_005);
+        let mut early = DeliveryState::default();
         early.failed("why".into(), None, 0, 0);
-        let mut late = Standing::default();
+        let mut late = DeliveryState::default();
         late.failed("why".into(), None, 0, 200);
         assert_eq!((early.next_ms, late.next_ms), (900, 1100));
     }
@@ -264,14 +261,14 @@ mod tests {
     #[test]
     fn event_is_abandoned_if_nothing_is_delivered_during_its_retry_time() {
         let hour = Duration::from_secs(3600);
-        let mut standing = Standing::default();
-        assert!(!standing.gives_up(&event(1, 0), hour, 9_000_000));
-        standing.failed("why".into(), None, 9_000_000, 0);
-        assert!(!standing.gives_up(&event(1, 0), hour, 9_000_000 + 3_599_999));
-        assert!(standing.gives_up(&event(1, 0), hour, 9_000_000 + 3_600_000));
+        let mut state = DeliveryState::default();
+        assert!(!state.gives_up(&event(1, 0), hour, 9_000_000));
+        state.failed("why".into(), None, 9_000_000, 0);
+        assert!(!state.gives_up(&event(1, 0), hour, 9_000_000 + 3_599_999));
+        assert!(state.gives_up(&event(1, 0), hour, 9_000_000 + 3_600_000));
         // The retry time of an event that was emitted after the first failure begins when this event was emitted.
-        assert!(!standing.gives_up(&event(2, 9_500_000), hour, 9_000_000 + 3_600_000));
-        standing.taken(&event(1, 0), 13_000_000);
-        assert_eq!((standing.after, standing.failing_since_ms), (1, None));
+        assert!(!state.gives_up(&event(2, 9_500_000), hour, 9_000_000 + 3_600_000));
+        state.taken(&event(1, 0), 13_000_000);
+        assert_eq!((state.after, state.failing_since_ms), (1, None));
     }
 }
