@@ -403,6 +403,10 @@ mod tests {
         accounts.iter().map(|one| one.balance_rub.micro()).sum()
     }
 
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "the requests run on the threads of the runtime"
+    )]
     #[tokio::test]
     async fn five_hundred_parallel_requests_spend_a_code_once() {
         let codes = codes();
@@ -424,6 +428,10 @@ mod tests {
         assert_eq!(given(&codes).await, FIFTY.micro());
     }
 
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "the requests run on the threads of the runtime"
+    )]
     #[tokio::test]
     async fn parallel_repetitions_by_one_account_credit_it_once() {
         let codes = codes();

@@ -764,6 +764,10 @@ mod tests {
         assert!(matches!(demoted, Err(MembersError::LastOwner)));
     }
 
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "the requests run on the threads of the runtime"
+    )]
     #[tokio::test]
     async fn parallel_uses_of_a_link_make_one_session() {
         let members = anna().await;

@@ -129,12 +129,12 @@ async fn call(
         });
         if let Some((charge, cost)) = charged {
             let known = model.route_costs.iter();
-            let known = known
+            let mut known = known
                 .filter(|it| {
                     (it.vendor.as_str(), it.model.as_str()) == (&*route.vendor.name, &*route.model)
                 })
                 .map(|it| it.base.currency);
-            let field = match known.last().unwrap_or(model.base.currency) {
+            let field = match known.next_back().unwrap_or(model.base.currency) {
                 Currency::Usdt => "cost_usdt",
                 Currency::Rub => "cost_rub",
             };

@@ -41,7 +41,7 @@ pub(super) enum VendorCommand {
         /// The preset: `tollgate preset list` lists them
         preset: String,
         #[command(flatten)]
-        args: VendorArgs,
+        args: Box<VendorArgs>,
         /// The configuration file
         #[arg(long, value_name = "FILE")]
         config: PathBuf,

@@ -33,7 +33,7 @@ pub(super) fn rules(
     };
     for model in tables(root, "model") {
         let id = string(model, "id").unwrap_or_default();
-        let sale = Place {
+        let sale = PriceTable {
             table: model,
             is_inline: false,
             prefix: "",
@@ -46,7 +46,7 @@ pub(super) fn rules(
             let Some(table) = route.get_ref().as_table() else {
                 continue;
             };
-            let cost = Place {
+            let cost = PriceTable {
                 table,
                 is_inline: dated.is_inline(route),
                 prefix: "cost_",
@@ -60,7 +60,7 @@ pub(super) fn rules(
 }
 
 /// A model's prices, or the costs of a route.
-struct Place<'t> {
+struct PriceTable<'t> {
     table: &'t DeTable<'t>,
     is_inline: bool,
     /// Text before `usdt_mtok` in the name of the usual rates.
@@ -81,7 +81,7 @@ struct Dated<'a> {
 
 impl Dated<'_> {
     /// Adds a dated copy of each list of rates of this place, if one of its rates changes.
-    fn add(&mut self, id: &str, place: &Place<'_>) {
+    fn add(&mut self, id: &str, place: &PriceTable<'_>) {
         let Some(prices) = Prices::read(place.table, place.prefix, place.rules) else {
             return;
         };

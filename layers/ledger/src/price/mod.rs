@@ -96,7 +96,6 @@ impl Currency {
 
     /// Returns whether the currency is the default, which stored forms omit.
     #[must_use]
-    #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
     pub fn is_default(&self) -> bool {
         *self == Self::default()
     }
