@@ -372,7 +372,7 @@ pub(super) const RUSSIAN: &[(&str, &str)] = &[
     ("The month is closed and no longer changes.", "Месяц закрыт и больше не изменится."),
     ("The month is not closed yet.", "Месяц ещё не закрыт."),
     ("The name or the password is wrong.", "Неверное имя или пароль."),
-    ("The operator is signed out, and an invitation of this name is no longer valid", "Оператор потеряет доступ, а приглашение с этим именем перестанет действовать"),
+    ("The operator is signed out, and an open invitation for this name is no longer valid", "Оператор потеряет доступ, а приглашение с этим именем перестанет действовать"),
     ("The operator was removed.", "Оператор удалён."),
     ("The password is too short.", "Пароль слишком короткий."),
     ("The payment is booked.", "Платёж зачислен."),

@@ -139,8 +139,7 @@ impl Visitor {
             origin: self.public.clone(),
             header: (header::AUTHORIZATION, format!("Bearer {}", self.owner)),
         });
-        // The statement of the previous month must subtract much, because many calls were made after that month had
-        // closed.
+        // The slow case: the previous month's statement subtracts all calls that were made after that month had closed.
         let day = i64::try_from(now_ms / DAY_MS).unwrap_or_default();
         let (year, month, _) = date_of_day(day);
         let (year, month) = if month == 1 {

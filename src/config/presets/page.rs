@@ -54,7 +54,7 @@ fn page(preset: &Preset) -> String {
     }
     let _ = writeln!(
         page,
-        "**In the file.** `tollgate vendor add {}{command} --config tollgate.toml` writes it, or write:\n\n```toml\n[[vendor]]\npreset = \"{}\"\n{values}\n{model}```\n\nEvery field that you write replaces the one of the preset \
+        "**In the file.** `tollgate vendor add {}{command} --config tollgate.toml` writes it, or write:\n\n```toml\n[[vendor]]\npreset = \"{}\"\n{values}\n{model}```\n\nEvery field that you write replaces the preset's value of that field \
          ([how presets apply](../prices.md#presets)).\n",
         preset.name, preset.name
     );

@@ -8,6 +8,7 @@ use toml::{
 };
 
 use super::{
+    super::prices::field,
     conditions,
     file::{Prices, string, tables},
 };
@@ -108,13 +109,13 @@ impl Dated<'_> {
                 format!("{class} = {}", new.unwrap_or(&stored))
             });
             let rates = rates.collect::<Vec<_>>().join(", ");
-            rules.push((when, format!("{} = {{ {rates} }}", prices.currency)));
+            rules.push((when, format!("{} = {{ {rates} }}", field(prices.currency))));
         }
         let inline = rules.iter();
         let inline = inline.map(|(when, rates)| format!("{{ {}, {rates} }}", conditions(when)));
         let inline: Vec<_> = inline.collect();
         let own = |name: &str| place.table.get(name).filter(|it| !it.span().is_empty());
-        let usual = own(&format!("{}{}", place.prefix, prices.currency));
+        let usual = own(&format!("{}{}", place.prefix, field(prices.currency)));
         let edit = match (own(place.rules).and_then(last), usual) {
             (Some(last), _) if self.is_inline(last) => {
                 (last.span().end, format!(",\n  {}", inline.join(",\n  ")))

@@ -272,8 +272,8 @@ impl Running {
     /// Keeps the request running until the answer's body has ended.
     pub(super) fn until_end_of<A: Body>(self, mut res: Response<A>) -> Response<TrackedBody<A>> {
         if self.hand.is_none() && self.activity.is_spoilt() {
-            // If a client kept a connection whose body is unread, its next request would be lost (RFC 9112, section
-            // 9.6).
+            // If a client reused a connection on which a request body is still unread, its next request would be lost (RFC 9112,
+            // section 9.6).
             let close = HeaderValue::from_static("close");
             res.headers_mut().insert(CONNECTION, close);
         }

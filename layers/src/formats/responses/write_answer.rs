@@ -496,7 +496,7 @@ impl Writer {
 
     fn keep(&mut self, bytes: usize) -> Result<(), Error> {
         self.kept_bytes += bytes;
-        // The size of a plain answer was limited when it was read.
+        // An answer that is not streamed was limited in size when it was read.
         if self.kept_bytes > KEPT_BYTES_MAX && !self.silent {
             return Err(too_much(format!(
                 "more than {KEPT_BYTES_MAX} bytes of answer"

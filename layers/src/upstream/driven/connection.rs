@@ -71,7 +71,7 @@ impl Connection {
         // The connection may still have the waker of the task of an earlier call, which must not be woken for this
         // request.
         let (answer, _) = suppress_wakes(|| self.requests.try_send_request(*req));
-        // Only this task polls the connection that delivers the answer, so the answer need not wake the task.
+        // The answer arrives only while this task polls the connection, and the task then reads it, so that no waker is needed.
         let mut answer = pin!(unconstrained(answer));
         let (open, cut, self_wake, alarm) = (
             &mut self.open,
