@@ -1,6 +1,6 @@
 """A fake vendor for each preset with which a first day is played: its paths, its login and a plain answer, on a socket.
 
-Assumed from the vendors' documentation, which docs/logins.md and docs/vendors/ name: where the key is sent, GigaChat's token
+Assumed from the vendors' documentation, which docs/vendors.md#logins-at-vendors and docs/vendors/ name: where the key is sent, GigaChat's token
 for half an hour, the shape of an answer. It also quotes a rate of USDT like the first source of deploy/tollgate.toml.
 """
 import base64, http.server, json, threading, time

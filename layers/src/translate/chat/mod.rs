@@ -3,7 +3,7 @@
 //! The functions only convert bytes. The page [translation-chat] lists the translation of each field. Other layers do
 //! the rest: a request was parsed before it is translated, and an answer was metered and is not an error.
 //!
-//! [translation-chat]: https://github.com/tollgate-rs/tollgate/blob/main/docs/translation-chat.md
+//! [translation-chat]: https://github.com/tollgate-rs/tollgate/blob/main/docs/translation.md
 
 #[cfg(test)]
 mod answer_tests;

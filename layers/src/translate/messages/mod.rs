@@ -2,7 +2,7 @@
 //!
 //! Texts, numbers and schemas are copied as they are written. If the chat format cannot express a field, the request is
 //! refused with 400, and the error names the field. Fields that are left out because they cannot change the answer are
-//! listed in [translation-messages](https://github.com/tollgate-rs/tollgate/blob/main/docs/translation-messages.md).
+//! listed in [translation-messages](https://github.com/tollgate-rs/tollgate/blob/main/docs/translation.md).
 //!
 //! The translation of a stream stores at most 4 MiB: see [`Events`].
 

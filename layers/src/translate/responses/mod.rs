@@ -3,7 +3,7 @@
 //!
 //! The functions only convert bytes. The page [translation-responses] lists the translation of each field.
 //!
-//! [translation-responses]: https://github.com/tollgate-rs/tollgate/blob/main/docs/translation-responses.md
+//! [translation-responses]: https://github.com/tollgate-rs/tollgate/blob/main/docs/translation.md
 //!
 //! Nothing is stored between calls: `parse` has already refused requests that refer to stored state. A vendor's signed
 //! reasoning is sent through the caller in a capsule, and only back to the same vendor.
