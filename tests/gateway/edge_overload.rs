@@ -342,9 +342,10 @@ async fn flood_of_refused_requests_displaces_no_audit_line_and_fills_no_log() {
     assert_eq!(edge.stop().await, Some(0));
     // The slow reader of the log may not have copied the gateway's last lines yet.
     let audited = || edge.log().matches("\"account.create\"").count();
-    eventually("every change is audited", async || {
-        (audited() == CHANGES).then_some(())
-    })
+    eventually(
+        "every change is audited, and refusals are summed up",
+        async || (audited() == CHANGES && edge.log().contains("further refusals")).then_some(()),
+    )
     .await;
     let (log, audited) = (edge.log(), audited());
     let (flood, bytes) = (answered.into_inner(), log.len());
