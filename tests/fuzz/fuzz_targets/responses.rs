@@ -11,7 +11,7 @@ use tollgate_layers::{
     facts::RequestNumber,
     translate::{
         Origin,
-        responses::{self, Asked},
+        responses::{self, RequestEcho},
     },
 };
 
@@ -19,7 +19,7 @@ fuzz_target!(|data: &[u8]| {
     let responses = (Format::Responses, Operation::Responses);
     request(data, responses, (Format::Chat, Operation::Chat));
     request(data, responses, (Format::Messages, Operation::Messages));
-    let _ = Asked::read(data, RequestNumber::now_v7().uuid().simple(), 1, "v");
+    let _ = RequestEcho::read(data, RequestNumber::now_v7().uuid().simple(), 1, "v");
     is_json(responses::into_chat(data, &Origin::default(), &CX));
     is_json(responses::into_messages(data, &Origin::default(), &CX));
     stream!(data, responses::IntoChat::new(Origin::default(), CX));

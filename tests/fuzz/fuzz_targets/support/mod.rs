@@ -10,7 +10,7 @@ use tollgate_layers::{
     sse::{Event, Splitter},
     translate::{
         self,
-        responses::Asked,
+        responses::RequestEcho,
         wire::{AnswerCx, CacheCx, RequestCx},
     },
 };
@@ -64,8 +64,8 @@ pub fn is_json(answer: Result<Bytes, Error>) {
 }
 
 /// The data of a responses request that wants all reasoning.
-pub fn requested() -> Asked {
+pub fn requested() -> RequestEcho {
     let body = br#"{"model":"m","input":"x","reasoning":{"summary":"auto"},"tools":[{"type":"custom","name":"f"}],
         "include":["reasoning.encrypted_content"]}"#;
-    Asked::read(body, RequestNumber::now_v7().uuid().simple(), 1, "v").expect("it is a request")
+    RequestEcho::read(body, RequestNumber::now_v7().uuid().simple(), 1, "v").expect("it is a request")
 }
