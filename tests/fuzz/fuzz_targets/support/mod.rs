@@ -64,6 +64,7 @@ pub fn is_json(answer: Result<Bytes, Error>) {
 }
 
 /// The data of a responses request that wants all reasoning.
+#[allow(dead_code, reason = "a target may not need it")]
 pub fn requested() -> RequestEcho {
     let body = br#"{"model":"m","input":"x","reasoning":{"summary":"auto"},"tools":[{"type":"custom","name":"f"}],
         "include":["reasoning.encrypted_content"]}"#;
