@@ -6,7 +6,7 @@ import schemathesis
 
 MODELS = ["demo-chat", "demo-messages", "demo-responses"]
 MODELS_OF = {"EmbeddingsRequest": ["demo-embedding"]}
-# The demo's resources, by the names of path parameters.
+# The demo's resources, by the names of path parameters. The other parameters keep the example of the document.
 KNOWN = {
     "account": "demo",
     "client": "opencode",
@@ -44,7 +44,7 @@ def before_load_schema(context, raw_schema):
         if name.endswith("Request"):
             schema["properties"]["model"]["enum"] = MODELS_OF.get(name, MODELS)
     for parameter in parameters(raw_schema):
-        if parameter.get("in") == "path":
+        if parameter.get("in") == "path" and parameter["name"] in KNOWN:
             parameter["example"] = KNOWN[parameter["name"]]
 
 
