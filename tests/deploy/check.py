@@ -22,6 +22,8 @@ OF_RECEIVERS = {
     "tollgate_event_deliveries_total": {"receiver", "result"},
     "tollgate_event_lag_seconds": {"receiver"},
 }
+# Series that exist only if a vendor has a login with tokens.
+OF_LOGINS = {"tollgate_vendor_login_failures": {"vendor"}}
 # Labels that Prometheus adds, and labels of its ALERTS series.
 ADDED = {"job", "instance", "alertname", "alertstate"}
 # The time that a gateway needs after limits.drain_seconds: 5 s for calls that it cuts, and 5 s for their charges.
@@ -99,7 +101,7 @@ def metrics():
 
     with live.Demo() as demo:
         demo.some_calls()
-        there = OF_RECEIVERS | scraped(demo.scrape())
+        there = OF_RECEIVERS | OF_LOGINS | scraped(demo.scrape())
     for name in there:
         mistakes.unless(is_documented(name), f"{name} is not in {METRICS}")
 
