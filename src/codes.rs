@@ -152,7 +152,7 @@ impl Codes {
     /// Returns all codes.
     pub(crate) async fn list(&self) -> Result<Vec<(CodeId, Code)>, BookError> {
         let documents = self.store.documents("code/").await?;
-        let codes = documents.iter().filter(|document| document.text != "-");
+        let codes = documents.iter().filter(|document| !document.is_removed());
         codes
             .map(|document| {
                 let id = document.name.trim_start_matches("code/");

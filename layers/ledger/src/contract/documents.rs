@@ -33,6 +33,12 @@ impl Document {
     pub fn parse<T: DeserializeOwned>(&self) -> Result<T, BookError> {
         serde_json::from_str(&self.text).map_err(|error| BookError::Unavailable(error.into()))
     }
+
+    /// Returns whether the document's value was removed.
+    #[must_use]
+    pub fn is_removed(&self) -> bool {
+        self.text == REMOVED
+    }
 }
 
 /// The value of a document, with the version that a change requires.
@@ -100,7 +106,7 @@ pub trait Documents: Send + Sync + 'static {
             Ok(Versioned {
                 version: found.as_ref().map_or(0, |found| found.version),
                 value: match found {
-                    Some(found) if found.text != REMOVED => Some(found.parse()?),
+                    Some(found) if !found.is_removed() => Some(found.parse()?),
                     _ => None,
                 },
             })

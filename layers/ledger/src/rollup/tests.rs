@@ -286,7 +286,7 @@ async fn try_all<L: Rollup>(ledger: &L, receipts: &[Receipt], times: &[Range<u64
     assert_eq!(reported, whole, "nothing is rolled up");
     roll_up(ledger, u64::MAX).await.unwrap();
     let (reported, _) = requested(ledger, CallScope::All, &(0..u64::MAX), &Scope::Days).await;
-    assert_eq!(reported, whole, "made anew");
+    assert_eq!(reported, whole, "computed again");
 }
 
 pub(crate) fn now() -> u64 {
